@@ -20,10 +20,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mld.aws.boundary import raises_only
 from mld.aws.dynamo_records import created_s, kinesis_record
 from mld.aws.kinesis import LIST_TIMEOUT_S, RECORDS_TIMEOUT_S, stream_errors
-from mld.aws.service import RawService
+from mld.aws.service import RawService, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import (
     InvalidStreamResponseError,

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mld.aws.boundary import raises_only
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import PartwiseRead, RawService
+from mld.aws.service import PartwiseRead, RawService, raises_only
 from mld.core.errors import (
     AwsError,
     AwsUnreachableError,

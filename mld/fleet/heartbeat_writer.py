@@ -29,8 +29,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 from typing import Any
 
-from mld.aws.boundary import raises_only
-from mld.aws.service import Service
+from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived

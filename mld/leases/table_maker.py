@@ -9,8 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mld.aws.boundary import raises_only
-from mld.aws.service import Service
+from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.errors import StartupError, TableMissingError, TableThrottledError, TableUnavailableError

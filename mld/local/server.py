@@ -15,19 +15,29 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
 from mld.core.webrule import FORBIDDEN, WebRule
-from mld.local import control, encodings
+from mld.local import control, routing
 from mld.local.control import Fault, FaultPlan
 from mld.local.dynamo_streams import TableStreams
 from mld.local.dynamo_streams import model as table_streams
-from mld.local.encodings import JSON, Encoding, encoding_of
-from mld.local.fallback import OtherServices
+from mld.local.fallback import OtherServices, TableEvent
 from mld.local.http import Connections, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
 from mld.local.kinesis.errors import ACCOUNT, ServiceError
 from mld.local.kinesis.model import REGION
-from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
-from mld.local.routing import DYNAMODB_STREAMS, KINESIS, STS, Accounts, Call, error_answer, identify, unknown_service
-from mld.local.table_changes import TableEvent
+from mld.local.kinesis.records import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
+from mld.local.routing import (
+    DYNAMODB_STREAMS,
+    JSON,
+    KINESIS,
+    STS,
+    Accounts,
+    Call,
+    Encoding,
+    encoding_of,
+    error_answer,
+    identify,
+    unknown_service,
+)
 
 log = logging.getLogger(__name__)
 
@@ -245,8 +255,8 @@ class EmbeddedServer:
     async def _stream(
         self, subscription: ShardSubscription, peer: Peer, encoding: Encoding, wake: asyncio.Event, fault: Fault
     ) -> None:
-        peer.start_stream(encodings.EVENT_STREAM, self._request_id())
-        await peer.send(encodings.initial_response(encoding))
+        peer.start_stream(routing.EVENT_STREAM, self._request_id())
+        await peer.send(routing.initial_response(encoding))
         sent = 0
         while peer.is_open:
             if fault.after_events is not None and sent >= fault.after_events:
@@ -257,7 +267,7 @@ class EmbeddedServer:
             wake.clear()
             match subscription.next_step(self.now()):
                 case SubscriptionEvent() as event:
-                    await peer.send(encodings.event("SubscribeToShardEvent", event_json(event), encoding))
+                    await peer.send(routing.event("SubscribeToShardEvent", event_json(event), encoding))
                     sent += 1
                 case Idle(until_s):
                     with contextlib.suppress(TimeoutError):
@@ -266,7 +276,7 @@ class EmbeddedServer:
                 case Finished(error):
                     if error is not None:
                         body = json_api.error_body(error.code, error.message)
-                        await peer.send(encodings.exception(error.code, body, encoding))
+                        await peer.send(routing.exception(error.code, body, encoding))
                     peer.end_stream()
                     return
 

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
-from mld.aws.wire.botocore_side import proxies_of
+from mld.aws.wire.requests import proxies_of
 from mld.check.refusals import faults_of
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
 from mld.core.extras import find_executable, runnable

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import mld
-from mld.aws.boundary import raises_only
+from mld.aws.service import raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running, survived

@@ -17,6 +17,8 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
 from typing import NamedTuple, NoReturn
 
+from mld.retrieval.rawpage import FRAME_IN_BASE64, MAGIC_IN_BASE64, NO_KEY, Columns
+
 QUOTE, BACKSLASH, COMMA, COLON = b'"\\,:'
 ARRAY, ARRAY_END, OBJECT, OBJECT_END = b"[]{}"
 
@@ -151,15 +153,6 @@ ARRIVAL_UNKNOWN = b"0"
 
 Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
 """
-NO_KEY = b'""'
-"""JSON text, sent for a record without a partition key: Kinesis chose its shard, and the producer gave none.
-
-Children take the field for a text, and a real key has a character at least.
-"""
-MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
-"""How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
-FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
-"""How data with the frame of the Glue Schema Registry begins: 03 and then 00 or 05."""
 _SINGLE_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b")"
 _PLAIN_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b"|" + FRAME_IN_BASE64.pattern + b")"
 
@@ -178,15 +171,6 @@ _PLAIN_TEXT = rb'"[^"\\\x00-\x1f]*"'
 _plain_text = re.compile(_PLAIN_TEXT).fullmatch
 _NUMBER = rb"-?[0-9][0-9.eE+-]*"
 _WORD = rb"(?:true|false|null)"
-
-
-class Columns(NamedTuple):
-    """A record as the child's line has it: payload in base64, key as JSON text, decimal digits."""
-
-    data: bytes
-    key: bytes
-    sequence: bytes
-    arrival_ms: bytes
 
 
 class Member(NamedTuple):

@@ -4,7 +4,7 @@ Rules: retrieval#raw-pages; AWS JSON 1.1. A body is checked as a whole before an
 of the documented form is a ValueError, never fewer records. Payloads stay base64 text; nothing is decoded unasked.
 
 A body may come in parts, which are read while they are in the processor's cache and then dropped: what is left of them
-are pieces of the child's line (`pieces`), and what the rules have to know of all records. Where a part ends nobody
+are pieces of the child's line (`rawpage`), and what the rules have to know of all records. Where a part ends nobody
 knows: what cannot be read yet is kept and read again with what follows, and only the last part says what is wrong.
 
 What makes it fast: a service writes all records alike, so the first record of a body is taken apart slowly, field by
@@ -21,21 +21,19 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice
-from operator import itemgetter, lt
-from typing import NamedTuple, NoReturn, TypeVar
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NoReturn, TypeVar
 
+from mld.core.errors import MalformedBodyError
+from mld.core.streams import ChildShard, child_shard_of
 from mld.protocol.codec import PIECE_BYTES
 from mld.retrieval.layouts import (
     ARRAY,
     ARRAY_END,
     COMMA,
-    FRAME_IN_BASE64,
-    MAGIC_IN_BASE64,
-    NO_KEY,
     OBJECT,
     QUOTE,
-    Columns,
     LayoutSource,
     Member,
     RecordLayout,
@@ -44,12 +42,20 @@ from mld.retrieval.layouts import (
     compiled,
     source_of_layout,
 )
-from mld.retrieval.pieces import Piece, form_with, size_of
+from mld.retrieval.rawpage import (
+    FRAME_IN_BASE64,
+    MAGIC_IN_BASE64,
+    NO_KEY,
+    Columns,
+    Piece,
+    RawPage,
+    Sequences,
+    form_with,
+    size_of,
+)
 
 LAYOUTS_MAX = 8
 """Layouts learned from one body; records of further kinds are read slowly, as learning costs some 0.1 ms."""
-NEXT_ITERATOR = "NextShardIterator"
-CONTINUATION = "ContinuationSequenceNumber"
 PART_BYTES = PIECE_BYTES
 """What is read at a time of a body that comes in parts."""
 FRAME_BYTES = 200
@@ -72,66 +78,43 @@ _recent_size: list[bool] = [False]
 T = TypeVar("T")
 
 
-class Sequences:
-    """What the rules have to know of the sequence numbers of a page, in its order."""
+@dataclass(frozen=True, slots=True)
+class PageMaker:
+    """Makes pages of bodies. Raises MalformedBodyError if a body is not as documented.
 
-    __slots__ = ("count", "first", "highest", "is_ordered", "last", "lowest")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first = self.last = self.lowest = self.highest = b""
-        self.is_ordered = True
-        """Whether each is greater than the one before, and all are of one length: in a shard they nearly always are."""
-
-    def add(self, numbers: list[bytes]) -> None:
-        """Add the next ones, at least one. Numbers of one length sort as texts as they do as integers, only much
-        faster.
-        """
-        row = [self.last, *numbers] if self.count else numbers
-        if not self.count:
-            self.first = self.lowest = numbers[0]
-        self.last = numbers[-1]
-        self.count += len(numbers)
-        if self.is_ordered:
-            self.is_ordered = len(set(map(len, row))) == 1 and all(map(lt, row, islice(row, 1, None)))
-        if self.is_ordered:
-            self.highest = self.last
-        else:
-            self.lowest = min(self.lowest, *numbers, key=int)
-            self.highest = max(self.highest or self.first, *numbers, key=int)
-
-
-class Index(NamedTuple):
-    """What is in a body. `child_shards` is as JSON has it; `by_pattern` is how many of the records were read fast."""
-
-    pieces: tuple[Piece, ...]
-    sequences: Sequences
-    bears_magic: bool
-    next_iterator: str | None
-    millis_behind_latest: int | None
-    child_shards: list[object]
-    by_pattern: int
-
-
-def index_of(body: bytes, going_on: str = NEXT_ITERATOR, extra: bytes = b"") -> Index:
-    """Find the parts of an answer. Raises ValueError if the body is not a GetRecords answer, or an event if
-    `going_on` is its CONTINUATION.
+    `extra` are keys that each record gets (`mld.protocol.codec.record_keys`).
     """
-    return BodyReader(going_on, extra).index(body)
+
+    going_on: str
+    """The member that becomes `next_iterator`."""
+    extra: bytes = b""
+
+    def __call__(self, body: bytes) -> RawPage:
+        return self.in_parts().end(body)
+
+    @property
+    def wants_parts(self) -> bool:
+        """Large payloads stay where they came in, and a body in one piece needs no copies between its parts."""
+        return not _recent_size[0]
+
+    def in_parts(self, part_bytes: int = PART_BYTES) -> BodyReader:
+        """Make the reader of a body that comes in parts, of which so much is read at a time."""
+        return BodyReader(self.going_on, self.extra, part_bytes)
 
 
-def is_large_lately() -> bool:
-    """Return whether the payloads read last were so large that they stay where they came in."""
-    return _recent_size[0]
+page_of = PageMaker("NextShardIterator")
+"""Of a GetRecords answer."""
+page_of_event = PageMaker("ContinuationSequenceNumber")
+"""Of a SubscribeToShardEvent."""
 
 
 class BodyReader:
-    """Reads one body, given in parts. `extra` are the keys that each record has besides the usual ones.
+    """Makes the page of one body, given in parts; see `PageMaker`.
 
     What is kept of the parts that were read is what cannot be told yet from a text that is cut off.
     """
 
-    def __init__(self, going_on: str = NEXT_ITERATOR, extra: bytes = b"", part_bytes: int = PART_BYTES) -> None:
+    def __init__(self, going_on: str, extra: bytes, part_bytes: int) -> None:
         self._going_on = going_on
         self._extra = extra
         self._part_bytes = part_bytes
@@ -141,8 +124,13 @@ class BodyReader:
         self._found: dict[str, object] = {}
         self._records: _Records | None = None
 
+    @property
+    def by_pattern(self) -> int:
+        """How many of the records were read fast."""
+        return 0 if self._records is None else self._records.by_pattern
+
     def feed(self, part: bytes) -> None:
-        """Take the next part of the body. Raises nothing: whatever is wrong with it, `index` says."""
+        """Take the next part of the body. Raises nothing: whatever is wrong with it, `end` says."""
         self._parts.append(part)
         self._waiting += len(part)
         if self._waiting < self._enough or (self._records is not None and self._records.is_over):
@@ -155,30 +143,32 @@ class BodyReader:
         self._parts, self._waiting = [rest], len(rest)
         self._enough = len(rest) + self._part_bytes if at else 2 * len(rest)
 
-    def index(self, last: bytes = b"") -> Index:
-        """Return what is in the body, which ends with `last`. Raises one of NOT_LEGAL."""
+    def end(self, last: bytes = b"") -> RawPage:
+        """Return the page of the body that ends with `last`. Raises MalformedBodyError."""
+        try:
+            return self._page(last)
+        except NOT_LEGAL as error:
+            raise MalformedBodyError(f"{type(error).__name__}: {error}") from error
+
+    def _page(self, last: bytes) -> RawPage:
         if not self._parts and self._records is None and (found := _without_records(last)) is not None:
-            return Index((), Sequences(), False, *self._besides(found), 0)
+            return RawPage((), Sequences(), False, *self._besides(found))
         scan = Scan(b"".join((*self._parts, last)) if self._parts else last)
         self._read(scan, more=False)
         scan.expect_end()
         records, found = self._records, self._found
         if records is None or "Records" in found:
             raise ValueError("no array of Records")
-        return Index(
-            tuple(records.pieces),
-            records.sequences,
-            records.bears_magic,
-            *self._besides(found),
-            records.by_pattern,
-        )
+        return RawPage(tuple(records.pieces), records.sequences, records.bears_magic, *self._besides(found))
 
-    def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, list[object]]:
-        """Return what stands beside the records."""
+    def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, tuple[ChildShard, ...], bytes]:
+        """Return what stands beside the records, and the keys of each."""
+        children = _typed(found.get("ChildShards"), list, "ChildShards") or []
         return (
             _typed(found.get(self._going_on), str, self._going_on) or None,
             _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
-            _typed(found.get("ChildShards"), list, "ChildShards") or [],
+            tuple([child_shard_of(item) for item in children]),
+            self._extra,
         )
 
     def _read(self, scan: Scan, *, more: bool) -> None:

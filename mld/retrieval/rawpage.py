@@ -6,23 +6,33 @@ aggregates are decoded, and only while the line is framed. A plain page in `test
 for every body both give the same values, and the same lines byte for byte. Making a page takes some milliseconds for a
 large body, so that is done where the body was read, in a thread; the loop hands the pieces on as they are. What it has
 to look into them for, a checkpoint inside a page for example, comes in steps of well under 2 ms.
+
+A piece is a run of whole records, each with a comma before it, so that a line is its head, its pieces without the first
+comma, and its tail. What needs another cut than the one between two pieces (a checkpoint inside a piece, an aggregate,
+a frame) is rare, and walks over the framed text again: we have written it ourselves, so that one pattern reads it
+whatever the body looked like.
 """
 
 from __future__ import annotations
 
+import re
 from binascii import a2b_base64
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, islice
+from operator import lt
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
-from mld.core.errors import MalformedBodyError
 from mld.core.positions import Position
 from mld.core.steps import Steps, finish
-from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
+from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted
 from mld.protocol.codec import (
     PIECE_BYTES,
+    RECORD_END,
+    RECORD_FRAME,
     RECORDS_HEAD,
     SLICE_DATA_BYTES,
     encode_large_record,
@@ -30,9 +40,199 @@ from mld.protocol.codec import (
     records_tail,
 )
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
-from mld.retrieval.layouts import MAGIC_IN_BASE64, NO_KEY
-from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
-from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
+
+NO_KEY = b'""'
+"""JSON text, sent for a record without a partition key: Kinesis chose its shard, and the producer gave none.
+
+Children take the field for a text, and a real key has a character at least.
+"""
+MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
+"""How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
+FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
+"""How data with the frame of the Glue Schema Registry begins: 03 and then 00 or 05."""
+_DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
+_OPENING = b"," + _DATA
+WRITTEN_BYTES_MAX = PIECE_BYTES + PIECE_BYTES // 2
+"""What is handed to the pipe at a time: a piece, or small ones together."""
+JOINED_BYTES_MAX = 2 * 1024 * 1024
+"""Joined in one step, in well under 1 ms."""
+EXTRAS_KEPT_MAX = 64
+"""Frames with the keys of a stream; there is one for each stream."""
+_PAD = b"="
+
+
+class Columns(NamedTuple):
+    """A record as the child's line has it: payload in base64, key as JSON text, decimal digits."""
+
+    data: bytes
+    key: bytes
+    sequence: bytes
+    arrival_ms: bytes
+
+
+class Piece(NamedTuple):
+    """Records in a row. `bears_frame`: one of them may have the frame of a schema registry; certain only if not.
+
+    `parts` are its text; those of large payloads are views of the body, copied only on their way to the pipe.
+    """
+
+    parts: Sequence[bytes | memoryview]
+    records: int
+    data_bytes: int
+    bears_frame: bool
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(self.parts)
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield its text in few parts: joining one with a payload of many megabytes takes milliseconds."""
+        if self.data_bytes <= JOINED_BYTES_MAX:
+            yield self.text
+            return
+        for part in self.parts:
+            for start in range(0, len(part), WRITTEN_BYTES_MAX):
+                yield bytes(part[start : start + WRITTEN_BYTES_MAX])
+
+    def joined(self) -> Piece:
+        """Return the same, apart from the body."""
+        return self._replace(parts=(self.text,))
+
+
+class RecordPlace(NamedTuple):
+    """Where a record stands: from its comma to its end, and the columns after its payload."""
+
+    text: bytes
+    start: int
+    found: re.Match[bytes]
+
+    @property
+    def end(self) -> int:
+        return self.found.end()
+
+    @property
+    def sequence(self) -> bytes:
+        return self.found[2]
+
+    @property
+    def data_start(self) -> int:
+        """Where the base64 text of the payload begins; it ends where `found` begins."""
+        return self.start + len(_OPENING)
+
+    def piece(self, bears_frame: bool) -> Piece:
+        """Return the record as a piece by itself."""
+        return Piece((self.text[self.start : self.end],), 1, self.data_bytes, bears_frame)
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.text[self.data_start : self.found.start()], *self.found.groups())
+
+    @property
+    def data_bytes(self) -> int:
+        start, end = self.data_start, self.found.start()
+        return (end - start) // 4 * 3 - self.text.count(_PAD, max(start, end - 2), end)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordForm:
+    """The text around the columns of records that all have the same extra keys (`mld.protocol.codec.record_keys`)."""
+
+    end: bytes
+    after_data: re.Pattern[bytes]
+    """From the quote that ends a payload to the end of its record: key, sequence number and arrival."""
+
+    def framed(self, columns: Iterable[Columns]) -> bytes:
+        """Return records taken apart one by one, framed."""
+        parts: list[bytes] = []
+        for data, key, sequence, arrival_ms in columns:
+            parts += (_OPENING, data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms, self.end)
+        return b"".join(parts)
+
+    def framed_columns(
+        self,
+        datas: Sequence[bytes | memoryview],
+        keys: list[bytes],
+        sequences: list[bytes],
+        time_head: bytes,
+        times: list[bytes],
+    ) -> list[bytes | memoryview]:
+        """Return the text of at least one record, in parts. `time_head` begins every arrival time."""
+        template = [self.end + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
+        parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
+        parts[0] = _OPENING
+        parts[1::8], parts[3::8], parts[5::8], parts[7::8] = datas, keys, sequences, times
+        parts.append(self.end)
+        return parts
+
+    def places(self, text: bytes) -> Iterator[RecordPlace]:
+        """Yield the records of a piece, one after the other."""
+        start, end = 0, len(text)
+        while start < end:
+            place = self.place(text, start)
+            yield place
+            start = place.end
+
+    def around_frames(self, piece: Piece) -> Iterator[Piece]:
+        """Yield the piece cut around each record that may have the frame of a schema registry."""
+        text, begin, count, data_bytes = piece.text, 0, 0, 0
+        for place in self.places(text):
+            if not FRAME_IN_BASE64.match(text, place.data_start):
+                count += 1
+                data_bytes += place.data_bytes
+                continue
+            if count:
+                yield Piece((text[begin : place.start],), count, data_bytes, False)
+            yield place.piece(True)
+            begin, count, data_bytes = place.end, 0, 0
+        if count:
+            yield Piece((text[begin:],), count, data_bytes, False)
+
+    def place(self, text: bytes, start: int = 0) -> RecordPlace:
+        """Return the record that begins there."""
+        found = self.after_data.match(text, text.index(b'"', start + len(_OPENING)))
+        assert found is not None, "the piece was framed by ourselves"
+        return RecordPlace(text, start, found)
+
+
+@lru_cache(EXTRAS_KEPT_MAX)
+def form_with(extra: bytes = b"") -> RecordForm:
+    """Return the form of records outside aggregates, with the keys that each record has besides the usual ones."""
+    end = _END.removesuffix(RECORD_END) + extra + RECORD_END
+    key = rb'("(?:[^"\\]|\\.)*")'
+    pattern = re.escape(_KEY) + key + re.escape(_SEQUENCE) + rb"([0-9]+)" + re.escape(_TIME) + rb"(-?[0-9]+)"
+    return RecordForm(end, re.compile(pattern + re.escape(end)))
+
+
+def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes]:
+    """Yield a line of these pieces, cut so that the pipe gets neither many small pieces nor one that takes long."""
+    held, size = [head], len(head)
+    start = 1  # without its comma
+    for text in chain.from_iterable(piece.texts() for piece in pieces):
+        if size + len(text) > WRITTEN_BYTES_MAX:
+            if size > len(head):
+                yield b"".join(held)
+                held, size = [], 0
+            if len(text) > WRITTEN_BYTES_MAX:
+                if held:
+                    yield b"".join(held)
+                held, size = [], 0
+                whole = len(text) - PIECE_BYTES
+                while start < whole:
+                    yield text[start : start + PIECE_BYTES]
+                    start += PIECE_BYTES
+        held.append(text[start:] if start else text)
+        size += len(held[-1])
+        start = 0
+    held.append(tail)
+    yield b"".join(held)
+
+
+def size_of(data: bytes) -> int:
+    """Return bytes of base64 text once decoded."""
+    return len(data) // 4 * 3 - data[-2:].count(_PAD)
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
 
 PLACES_PER_STEP = 500
 """Undelivered records examined in one step, in about 1 ms."""
@@ -42,102 +242,72 @@ DECODED_PER_STEP_CHARS = 512 * 1024
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PageMaker:
-    """Makes pages of bodies. Raises MalformedBodyError if a body is not as documented.
+class Sequences:
+    """What the rules have to know of the sequence numbers of a page, in its order."""
 
-    `extra` are keys that each record gets (`mld.protocol.codec.record_keys`).
-    """
+    __slots__ = ("count", "first", "highest", "is_ordered", "last", "lowest")
 
-    going_on: str
-    """The member that becomes `next_iterator`."""
-    extra: bytes = b""
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.last = self.lowest = self.highest = b""
+        self.is_ordered = True
+        """Whether each is greater than the one before, and all are of one length: in a shard they nearly always are."""
 
-    def __call__(self, body: bytes) -> RawPage:
-        return _made(BodyReader(self.going_on, self.extra), body, self.extra)
-
-    @property
-    def wants_parts(self) -> bool:
-        """Large payloads stay where they came in, and a body in one piece needs no copies between its parts."""
-        return not is_large_lately()
-
-    def in_parts(self, part_bytes: int = PART_BYTES) -> PageReader:
-        """Make one for a body that comes in parts, of which so much is read at a time."""
-        return PageReader(self, part_bytes)
-
-
-page_of = PageMaker(NEXT_ITERATOR)
-"""Of a GetRecords answer."""
-page_of_event = PageMaker(CONTINUATION)
-"""Of a SubscribeToShardEvent."""
-
-
-class PageReader:
-    """Makes a page of one body, each part of which is read as it comes."""
-
-    def __init__(self, maker: PageMaker, part_bytes: int = PART_BYTES) -> None:
-        self._extra = maker.extra
-        self._body = BodyReader(maker.going_on, maker.extra, part_bytes)
-        self.feed = self._body.feed
-
-    def end(self, last: bytes = b"") -> RawPage:
-        """Return the page of the body that ends with `last`. Raises MalformedBodyError."""
-        return _made(self._body, last, self._extra)
-
-
-def _made(reader: BodyReader, last: bytes, extra: bytes) -> RawPage:
-    try:
-        return page_of_index(reader.index(last), extra)
-    except NOT_LEGAL as error:
-        raise MalformedBodyError(f"{type(error).__name__}: {error}") from error
-
-
-def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
-    """Return the page of what stands in a body. Raises one of NOT_LEGAL for child shards."""
-    sequences = index.sequences
-    pieces = tuple(piece.joined() for piece in index.pieces) if index.bears_magic else index.pieces
-    page = RawPage(
-        pieces=pieces,
-        count=sequences.count,
-        data_bytes=sum([piece.data_bytes for piece in pieces]),
-        first_sequence=sequences.first.decode() or None,
-        last_sequence=sequences.last.decode() or None,
-        lowest=sequences.lowest.decode() or None,
-        highest=sequences.highest.decode() or None,
-        is_ordered=sequences.is_ordered,
-        bears_magic=index.bears_magic,
-        next_iterator=index.next_iterator,
-        millis_behind_latest=index.millis_behind_latest,
-        child_shards=tuple([child_shard_of(item) for item in index.child_shards]),  # type: ignore[arg-type]
-        extra=extra,
-    )
-    if page.bears_magic:
-        page.in_order.extend(page.places())
-        if not page.is_ordered:
-            page.in_order.sort(key=lambda place: int(place.sequence))
-    return page
+    def add(self, numbers: list[bytes]) -> None:
+        """Add the next ones, at least one. Numbers of one length sort as texts as they do as integers, only much
+        faster.
+        """
+        row = [self.last, *numbers] if self.count else numbers
+        if not self.count:
+            self.first = self.lowest = numbers[0]
+        self.last = numbers[-1]
+        self.count += len(numbers)
+        if self.is_ordered:
+            self.is_ordered = len(set(map(len, row))) == 1 and all(map(lt, row, islice(row, 1, None)))
+        if self.is_ordered:
+            self.highest = self.last
+        else:
+            self.lowest = min(self.lowest, *numbers, key=int)
+            self.highest = max(self.highest or self.first, *numbers, key=int)
 
 
 @dataclass(frozen=True, slots=True)
 class RawPage:
-    """One GetRecords answer; see `mld.streams.Page`. `lowest` and `highest` are sequence numbers."""
+    """One GetRecords answer; see `mld.streams.Page`."""
 
     pieces: tuple[Piece, ...]
-    count: int
-    data_bytes: int
-    first_sequence: str | None
-    last_sequence: str | None
-    lowest: str | None
-    highest: str | None
-    is_ordered: bool
+    sequences: Sequences
     bears_magic: bool
     next_iterator: str | None
     millis_behind_latest: int | None
-    child_shards: tuple[ChildShard, ...]
+    child_shards: tuple[ChildShard, ...] = ()
     extra: bytes = b""
     """Keys that each record has besides the usual ones (`mld.protocol.codec.record_keys`)."""
-    in_order: list[RecordPlace] = field(default_factory=list)
+    in_order: list[RecordPlace] = field(init=False, default_factory=list)
     """Where the records are, by sequence number, if there may be aggregates among them."""
+
+    def __post_init__(self) -> None:
+        if self.bears_magic:
+            object.__setattr__(self, "pieces", tuple(piece.joined() for piece in self.pieces))
+            self.in_order.extend(self.places())
+            if not self.sequences.is_ordered:
+                self.in_order.sort(key=lambda place: int(place.sequence))
+
+    @property
+    def count(self) -> int:
+        return self.sequences.count
+
+    @property
+    def data_bytes(self) -> int:
+        return sum([piece.data_bytes for piece in self.pieces])
+
+    @property
+    def first_sequence(self) -> str | None:
+        return self.sequences.first.decode() or None
+
+    @property
+    def last_sequence(self) -> str | None:
+        return self.sequences.last.decode() or None
 
     def places(self) -> Iterator[RecordPlace]:
         """Yield where the records are, as they came: aggregates stay closed."""
@@ -157,20 +327,20 @@ class RawPage:
     def after(self, position: Position, hash_range: HashRange | None = None) -> RawBatch | RawAggregatesBatch:
         """Return the user records strictly after `position`, in order; see `mld.streams.Page`."""
         lag_ms = self.millis_behind_latest
-        if self.lowest is None or self.highest is None or position.is_shard_end:
+        if not self.count or position.is_shard_end:
             return RawBatch((), None, lag_ms)
         number = -1 if position.number is None else position.number  # every record lies after the other sentinels
         if self.bears_magic:
             return RawAggregatesBatch(list(self.in_order), (number, position.sub), hash_range, lag_ms, self.extra)
         below = number - (position.sub < 0)
-        pieces = self.pieces if int(self.lowest) > below else tuple(self._pieces_above(below))
-        return RawBatch(pieces, Position(self.highest) if pieces else None, lag_ms, self.extra)
+        pieces = self.pieces if int(self.sequences.lowest) > below else tuple(self._pieces_above(below))
+        return RawBatch(pieces, Position(self.sequences.highest.decode()) if pieces else None, lag_ms, self.extra)
 
     def _pieces_above(self, below: int) -> Iterator[Piece]:
         """Yield the pieces with the records above that number; at most one of them is cut if they are ordered."""
         form = form_with(self.extra)
         pieces = self.pieces
-        if not self.is_ordered:
+        if not self.sequences.is_ordered:
             for piece in pieces:
                 for place in form.places(piece.text):
                     if int(place.sequence) > below:

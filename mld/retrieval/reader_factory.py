@@ -34,7 +34,7 @@ from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader, RegisteredConsumer
 from mld.retrieval.pacing import Pacing, beat_of
 from mld.retrieval.polling import PollingReader
-from mld.retrieval.rawpage import page_of, page_of_event
+from mld.retrieval.rawbody import page_of, page_of_event
 from mld.retrieval.reader import ShardReader
 from mld.retrieval.subscribing import YIELD_S
 

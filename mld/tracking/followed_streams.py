@@ -16,8 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mld.aws.boundary import raises_only
-from mld.aws.service import Service
+from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived

@@ -22,7 +22,7 @@ from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import in_turns
 from mld.properties.values import SchemaMode
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from mld.schemas.decoder_process import DecoderProcess
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry

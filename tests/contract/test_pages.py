@@ -15,7 +15,7 @@ import pytest
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Misrouted, Page
 from mld.protocol.messages import Record
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.pages import page_with, places, records_of
 

@@ -10,7 +10,7 @@ import argparse
 import time
 from random import Random
 
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.support.bodies import BodyMaker, read_in_parts, reference_page
 from tests.support.pages import assert_same
 

@@ -37,7 +37,8 @@ from mld.protocol.child import ReceivedAction, parse_daemon_line
 from mld.protocol.framed import Splitter
 from mld.protocol.messages import ProcessRecords
 from mld.retrieval.kpl import EXPANSION_MAX, KEY_CHARS_MAX, MAGIC
-from mld.retrieval.rawpage import RawPage, page_of
+from mld.retrieval.rawbody import page_of
+from mld.retrieval.rawpage import RawPage
 from tests.fuzz.attacks import FULL, Attack, Outcome, attack, names
 from tests.fuzz.meter import Meter
 from tests.support.kpl import field, number, sealed, varint

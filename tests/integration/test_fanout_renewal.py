@@ -19,7 +19,7 @@ from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader, RegisteredConsumer
-from mld.retrieval.rawpage import page_of, page_of_event
+from mld.retrieval.rawbody import page_of, page_of_event
 from mld.retrieval.reader import Records
 from tests.integration.world import MakeWorld, World
 from tests.support.fleet import settings_of

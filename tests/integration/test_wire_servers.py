@@ -15,7 +15,7 @@ from mld.aws.service import RawService
 from mld.core.errors import IteratorExpiredError, StreamError, StreamNotFoundError
 from mld.core.positions import LATEST
 from mld.core.streams import IteratorType, StartingPoint
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.integration.world import ENVIRONMENT, ONLY_BOTOCORE, MakeWorld
 from tests.support.bodies import plain_page
 from tests.support.kpl import User, aggregate

@@ -19,7 +19,7 @@ from mld.core.streams import StreamKind
 from mld.daemon.assembly import StreamPorts
 from mld.local.dynamo_streams import table_stream
 from mld.properties.settings import Settings
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from mld.shards import cleanup, identity
 from tests.support.fleet import Fleet
 from tests.twins.dynamo import lost_reply, lost_request, throttled

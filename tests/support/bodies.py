@@ -18,7 +18,8 @@ from botocore.parsers import create_parser
 
 from mld.core.streams import child_shard_of
 from mld.protocol.messages import Record
-from mld.retrieval.rawpage import RawPage, page_of
+from mld.retrieval.rawbody import page_of
+from mld.retrieval.rawpage import RawPage
 from tests.support.kpl import User, aggregate
 from tests.support.pages import PlainPage
 

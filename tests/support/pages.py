@@ -15,10 +15,7 @@ from mld.core.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Mi
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 from mld.retrieval.kpl import MAGIC, MalformedAggregateError, MisroutedAggregateError, Work, user_records
-from mld.retrieval.layouts import Columns
-from mld.retrieval.pieces import Piece, form_with
-from mld.retrieval.rawbody import Index, Sequences
-from mld.retrieval.rawpage import RawPage, page_of_index
+from mld.retrieval.rawpage import Columns, Piece, RawPage, Sequences, form_with
 
 RANGES = (None, HashRange(0, HASH_KEY_MAX), HashRange(0, HASH_KEY_MAX // 2))
 
@@ -51,8 +48,7 @@ def page_with(
     for one in columns:
         sequences.add([one.sequence])
     bears_magic = any(record.data.startswith(MAGIC) for record in records)
-    page = page_of_index(Index(tuple(pieces), sequences, bears_magic, next_iterator, millis_behind_latest, [], 0))
-    return replace(page, child_shards=child_shards) if child_shards else page
+    return RawPage(tuple(pieces), sequences, bears_magic, next_iterator, millis_behind_latest, child_shards)
 
 
 def records_of(batch: ChildBatch) -> list[Record]:

@@ -18,7 +18,7 @@ from mld.core.errors import (
 )
 from mld.core.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from mld.local.kinesis import Kinesis, KinesisError
-from mld.local.kinesis import subscription as served
+from mld.local.kinesis import records as served
 from mld.local.kinesis.records import LogPage
 from mld.local.kinesis.shard import FilterType, ListFilter
 from mld.local.kinesis.stream_state import Consumer

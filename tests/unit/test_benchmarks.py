@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from mld.aws.wire.frames import FrameStream
+from mld.aws.wire.answers import FrameStream
 from mld.core.positions import Position
 from mld.core.streams import HashRange
 from mld.leases.rows import parse_row
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.path import java, plot, report
 from tests.benchmarks.path.__main__ import arguments_of, plan_of_table

@@ -7,7 +7,7 @@ because our clock is off, which its `Date` header then corrects.
 Nothing but errors of our tree leaves the methods of the port: `_bounded` is the one place where everything else is
 translated. Below it errors are left as they are, and whoever has a place in hand when one passes empties it.
 
-A call with a small answer stays on the event loop (`loop_connection`). Threads do what may take long or wait for
+A call with a small answer stays on the event loop (`LoopConnection`). Threads do what may take long or wait for
 something else: connections that are yet to be made, the keys of a request every few seconds, large answers, and what
 botocore makes of a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or
 signature) is left to botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
@@ -23,17 +23,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mld.aws.boundary import OUR_OWN, Surprises
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
-from mld.aws.service import PartwiseRead
+from mld.aws.service import OUR_OWN, PartwiseRead, Surprises
 from mld.aws.servicetime import ServiceTime
 from mld.aws.threads import GivenUpError, Job, Workers
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
-from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Connection, Origin, Turn
-from mld.aws.wire.loop_connection import BODY_BYTES_MAX
-from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
-from mld.aws.wire.requests import Requests, Usual, decode_answer, encode_params
+from mld.aws.wire.places import BODY_BYTES_MAX, Places, PlacesClosedError, WirePlace
+from mld.aws.wire.requests import Canned, Requests, UnusualError, Usual, decode_answer, encode_params, tls_context
 from mld.aws.wire.source import WireFrames
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit

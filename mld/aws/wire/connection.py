@@ -1,4 +1,4 @@
-"""One keep-alive HTTP/1.1 connection to one origin, for one thread at a time or for the event loop (`loop_connection`).
+"""One keep-alive HTTP/1.1 connection to one origin, for one thread at a time or for the event loop (`places`).
 
 A request leaves in one write, so that no delayed acknowledgement holds it up. What comes back is read by `answers`.
 Large bodies are received and taken apart by one thread at a time, its `Turn`, because the interpreter runs only one:
@@ -9,7 +9,7 @@ Own code over a socket and not `http.client`: a signed call with an answer of fi
 0.079 ms there, in a tight loop on one machine; with botocore it costs 0.83 ms.
 
 A proxy leads to a TLS origin by a tunnel (CONNECT), to a plain one if it is asked for the whole address. Which proxy,
-if any, is botocore's rule (`botocore_side`). What a proxy is told of credentials is in no message.
+if any, is botocore's rule (`requests.proxies_of`). What a proxy is told of credentials is in no message.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ import asyncio
 import socket
 import ssl
 
-from mld.aws.wire.answers import BrokenAnswerError
-from mld.aws.wire.frames import Frame, FrameStream
+from mld.aws.wire.answers import BrokenAnswerError, Frame, FrameStream
 
 READ_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from mld.aws.boundary import raises_only
-from mld.aws.service import Service
+from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, TableUnavailableError
 from mld.fleet.leader.lock import LOCK_KEY

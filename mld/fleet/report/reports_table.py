@@ -14,8 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from mld.aws.boundary import raises_only
-from mld.aws.service import Service
+from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.error_boundary import contained
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError

@@ -13,8 +13,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
-from mld.local.dynamo_streams.table_stream import ChangeShard, DynamoStreamsError, TableStream, index_of, not_found
+from mld.local.dynamo_streams.table_stream import (
+    ChangeShard,
+    DynamoStreamsError,
+    ItemChange,
+    TableStream,
+    TableStreamKey,
+    ViewType,
+    index_of,
+    not_found,
+)
 from mld.local.kinesis.errors import ServiceError
 from mld.local.kinesis.json_api import OperationRequest, parse
 from mld.local.kinesis.json_api import error_body as plain_error_body

@@ -19,10 +19,9 @@ from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import KinesisError
 from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
-from mld.local.kinesis.records import PutEntry, PutResult
+from mld.local.kinesis.records import PutEntry, PutResult, ShardSubscription, hash_range_json, page_json
 from mld.local.kinesis.shard import FilterType, ListFilter, ShardState
 from mld.local.kinesis.stream_state import Consumer, Stream
-from mld.local.kinesis.subscription import ShardSubscription, hash_range_json, page_json
 from mld.local.kinesis.tokens import account_of_token, decode_name, encode_name
 
 # --- reading requests ------------------------------------------------------------------------------------------------

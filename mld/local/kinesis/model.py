@@ -16,9 +16,11 @@ from mld.local.kinesis import errors
 from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.records import (
     PAGE_RECORDS_MAX,
+    TAKEOVER_S,
     LogPage,
     PutEntry,
     PutResult,
+    ShardSubscription,
     check_entries,
     read_page,
     shard_of,
@@ -27,7 +29,6 @@ from mld.local.kinesis.records import (
 )
 from mld.local.kinesis.shard import FilterType, ListFilter, ShardState, matches
 from mld.local.kinesis.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Consumer, Stream
-from mld.local.kinesis.subscription import TAKEOVER_S, ShardSubscription
 from mld.local.kinesis.tokens import ListShardsToken, ShardIterator, decode_iterator, decode_list_token
 from mld.properties.values import partition_of
 

@@ -201,8 +201,8 @@ def is_at_end(span: ReadSpan, page: RawPage) -> bool:
         return True
     if span.before_ms is not None and page.first_arrival_ms is not None and page.first_arrival_ms >= span.before_ms:
         return True
-    if span.through is not None and page.highest is not None:
-        return int(page.highest) >= (span.through.number or 0)
+    if span.through is not None and page.count:
+        return int(page.sequences.highest) >= (span.through.number or 0)
     return False
 
 

@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from mld.local import encodings as eventstream
+from mld.local import routing as eventstream
 from tests.benchmarks.path.records import (
     FIRST_MS,
     LAG_MS,

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator
 from typing import IO
 
-from mld.local import encodings as eventstream
+from mld.local import routing as eventstream
 
 SEQUENCE_HEAD = "4959033827149025660855969253836157109"
 INDEX_DIGITS = 19

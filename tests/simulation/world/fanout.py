@@ -22,7 +22,7 @@ from mld.core.errors import (
 )
 from mld.core.streams import StartingPoint, StreamConsumer
 from mld.local.kinesis import Kinesis, KinesisError
-from mld.local.kinesis import subscription as served
+from mld.local.kinesis import records as served
 from mld.local.kinesis.stream_state import Consumer
 from mld.retrieval.rawpage import RawPage
 from tests.simulation.world.loop import later_in_world

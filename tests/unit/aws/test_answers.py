@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
-from mld.aws.wire.frames import FrameStream
+from mld.aws.wire.answers import Answer, BrokenAnswerError, FrameStream, Incoming, NothingSentBackError
 from tests.unit.aws.test_wire import answer
 
 

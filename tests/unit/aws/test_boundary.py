@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mld.aws.boundary import raises_only
 from mld.aws.fanout import EventSubscription, KinesisFanOut
 from mld.aws.kinesis import KinesisStreams
+from mld.aws.service import raises_only
 from mld.core.clock import Clock
 from mld.core.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
@@ -26,7 +26,7 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table_maker import LegacyTable, on_demand
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.unit.aws.throwing import THROWN, anew, name_of
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from mld.core.errors import (
 )
 from mld.core.positions import Position
 from mld.core.streams import IteratorType, ShardFilter, ShardFilterType, StartingPoint
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
 

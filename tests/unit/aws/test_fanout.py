@@ -23,13 +23,13 @@ from mld.aws.fanout import (
     message_in,
     message_of,
 )
-from mld.aws.wire.answers import BrokenAnswerError
-from mld.aws.wire.frames import FRAME_BYTES_MAX, FrameStream
+from mld.aws.wire.answers import FRAME_BYTES_MAX, BrokenAnswerError, FrameStream
 from mld.aws.wire.source import AHEAD_BYTES, WireFrames
 from mld.core import errors
 from mld.core.streams import IteratorType, StartingPoint, StreamConsumer
-from mld.local import encodings as eventstream
-from mld.retrieval.rawpage import RawPage, page_of_event
+from mld.local import routing as eventstream
+from mld.retrieval.rawbody import page_of_event
+from mld.retrieval.rawpage import RawPage
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import MemoryStreams
 

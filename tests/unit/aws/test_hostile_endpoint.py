@@ -13,7 +13,7 @@ import pytest
 import mld.aws.client
 from mld.aws.client import BotoService
 from mld.aws.client_factory import client_factory
-from mld.aws.wire import answers, frames
+from mld.aws.wire import answers
 from mld.aws.wire.connection import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError
 from tests.unit.aws.conftest import Configure
@@ -205,7 +205,7 @@ async def test_a_stream_of_nothing_ends(first: bytes, piece: bytes) -> None:
             finally:
                 stream.close()
     assert attack.sent <= SENT_MAX
-    assert frames.FRAME_BYTES_MAX < 32 * MEGABYTE
+    assert answers.FRAME_BYTES_MAX < 32 * MEGABYTE
 
 
 PROXIES: dict[str, Callable[[], Endless]] = {

@@ -21,7 +21,7 @@ from mld.core.streams import (
     StartingPoint,
     StreamSummary,
 )
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
 

@@ -4,7 +4,7 @@ import pytest
 from botocore.loaders import create_loader
 from botocore.session import Session
 
-from mld.aws.service_data import SERVICES, LeanFileLoader
+from mld.aws.client_factory import SERVICES, lean_data
 
 NAMES = {"monitoring": "cloudwatch", "portal.sso": "sso", "oidc": "sso-oidc", "streams.dynamodb": "dynamodbstreams"}
 REGIONS = ("eu-central-1", "us-east-1", "cn-north-1", "us-gov-west-1", "eu-isoe-west-1", "xx-new-1")
@@ -18,7 +18,7 @@ def sessions():
         session.set_credentials("key", "secret")
         loader = create_loader()
         if is_lean:
-            loader.file_loader = LeanFileLoader()
+            loader.file_loader.load_file = lean_data
         session.register_component("data_loader", loader)
         made.append(session)
     return made
@@ -59,4 +59,4 @@ def test_nothing_is_kept_of_other_services_nor_of_documentation(sessions):
 
 
 def test_a_file_that_is_not_there_is_none():
-    assert LeanFileLoader().load_file("/nowhere/service-2") is None
+    assert lean_data("/nowhere/service-2") is None

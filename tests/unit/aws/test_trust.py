@@ -13,7 +13,7 @@ from botocore.httpsession import create_urllib3_context
 
 from mld.aws.client_factory import client_factory
 from mld.aws.counted import AwsService, service_of
-from mld.aws.wire.botocore_side import tls_context
+from mld.aws.wire.requests import tls_context
 from mld.core.errors import AwsUnreachableError
 from tests.support.certificates import write_corporate_certificates
 from tests.support.strict_aws import StrictAws

@@ -30,10 +30,18 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
-from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Connection, Origin
-from mld.aws.wire.requests import KEYS_AGE_MAX_S, Scope, Signer, decode_answer, encode_params
+from mld.aws.wire.requests import (
+    KEYS_AGE_MAX_S,
+    Canned,
+    Scope,
+    Signer,
+    UnusualError,
+    decode_answer,
+    encode_params,
+    tls_context,
+)
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StreamError
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S

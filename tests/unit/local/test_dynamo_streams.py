@@ -11,8 +11,14 @@ import pytest
 
 from mld.local.dynamo_streams import DynamoStreamsError, ItemChange, TableStreamKey, TableStreams, ViewType
 from mld.local.dynamo_streams import model as json_api
-from mld.local.dynamo_streams.changes import coalesced, item_bytes
-from mld.local.dynamo_streams.table_stream import SPLIT_OPEN_MAX, SPLIT_RECORDS, ChangeShard, TableStream
+from mld.local.dynamo_streams.table_stream import (
+    SPLIT_OPEN_MAX,
+    SPLIT_RECORDS,
+    ChangeShard,
+    TableStream,
+    coalesced,
+    item_bytes,
+)
 
 T0 = 1_790_000_000.0
 HOUR = 3600.0

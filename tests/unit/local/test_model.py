@@ -6,8 +6,7 @@ import pytest
 
 from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.local.kinesis.records import timestamp_text
-from mld.local.kinesis.subscription import Finished, Idle, SubscriptionEvent
+from mld.local.kinesis.records import Finished, Idle, SubscriptionEvent, timestamp_text
 
 START_S = 1_700_000_000.0
 TRIM_HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)

@@ -14,7 +14,7 @@ from mld.leases.lease import Lease
 from mld.operating.application import Application, application_with
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock

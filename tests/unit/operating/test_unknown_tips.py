@@ -10,7 +10,7 @@ from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
 from mld.operating.stream_access import SpanReader, peek_at, probe, span_start
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.twins.streams import VirtualClock
 from tests.twins.table_streams import TableStreamsService
 from tests.virtual_time import virtual

@@ -11,13 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.core.positions import LATEST, TRIM_HORIZON, Position
-from mld.retrieval.rawbody import BodyReader, index_of
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from tests.support.bodies import BodyMaker, read_in_parts, reference_page
 from tests.support.pages import assert_same
 
 RECORD = '{"Data":"aGVsbG8=","PartitionKey":"k","ApproximateArrivalTimestamp":1.7E9,"SequenceNumber":"1"}'
 BODY = f'{{"MillisBehindLatest":0,"NextShardIterator":"next","Records":[{RECORD},{RECORD}]}}'
+
+
+def by_pattern(body: bytes) -> int:
+    """How many of the records are read fast."""
+    reader = page_of.in_parts()
+    reader.end(body)
+    return reader.by_pattern
 
 
 @settings(max_examples=150)  # `make fuzz` draws a million records
@@ -45,7 +51,7 @@ def test_a_record_without_a_partition_key_has_an_empty_one(absent: str, every: i
     body = f'{{"Records":[{",".join(records)}]}}'.encode()
     line = json.loads(b"".join(page_of(body).after(TRIM_HORIZON).line()))
     assert [one["partitionKey"] for one in line["records"]] == ["" if n % every == 0 else "k" for n in range(40)]
-    assert index_of(body).by_pattern >= (39 if not absent and every == 1 else 0), "read as fast as others"
+    assert by_pattern(body) >= (39 if not absent and every == 1 else 0), "read as fast as others"
 
 
 @given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
@@ -150,27 +156,27 @@ def test_a_body_without_records_means_the_same_read_at_once_and_step_by_step(mem
 
     def found(read):
         try:
-            index = read()
+            page = read()
         except ValueError:
             return None
-        return index.sequences.count, index.next_iterator, index.millis_behind_latest, index.child_shards, index.pieces
+        return page.count, page.next_iterator, page.millis_behind_latest, page.child_shards, page.pieces
 
     def step_by_step():
-        reader = BodyReader(part_bytes=len(body) + 1)
+        reader = page_of.in_parts(part_bytes=len(body) + 1)
         reader.feed(body)
-        return reader.index()
+        return reader.end()
 
-    assert found(lambda: BodyReader().index(body)) == found(step_by_step)
+    assert found(lambda: page_of(body)) == found(step_by_step)
 
 
 def test_records_that_are_written_alike_are_read_by_one_pattern() -> None:
-    index_of(many(2).replace(b'"k"', b'"k","EncryptionType":"KMS"'))
-    assert index_of(many(1000)).by_pattern == 999
+    page_of(many(2).replace(b'"k"', b'"k","EncryptionType":"KMS"'))
+    assert by_pattern(many(1000)) == 999
 
 
 def test_what_a_body_taught_is_known_in_the_next_one() -> None:
-    index_of(many(2))
-    assert index_of(many(3)).by_pattern == 3
+    page_of(many(2))
+    assert by_pattern(many(3)) == 3
 
 
 def test_bodies_of_large_payloads_are_wanted_in_one_piece() -> None:
@@ -200,7 +206,7 @@ def test_large_payloads_are_framed_like_small_ones() -> None:
     ],
 )
 def test_one_odd_record_costs_the_others_nothing(odd: str) -> None:
-    assert index_of(many(1000, at500=odd)).by_pattern >= 997
+    assert by_pattern(many(1000, at500=odd)) >= 997
 
 
 def test_a_body_of_many_kinds_of_records_is_still_read() -> None:

@@ -17,7 +17,7 @@ from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import ChildBatch
 from mld.metrics.instruments import Tally
 from mld.properties.values import SchemaMode
-from mld.retrieval.rawpage import page_of
+from mld.retrieval.rawbody import page_of
 from mld.schemas import preparer
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import KEPT_S, NEGATIVE_S, NO_ANSWER_S, SchemaRegistry
