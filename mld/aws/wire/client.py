@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,8 +28,8 @@ from mld.aws.servicetime import ServiceTime
 from mld.aws.threads import GivenUpError, Job, Workers
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin, Turn
-from mld.aws.wire.places import BODY_BYTES_MAX, Places, PlacesClosedError, WirePlace
-from mld.aws.wire.requests import Canned, Requests, UnusualError, Usual, decode_answer, encode_params, tls_context
+from mld.aws.wire.places import BODY_BYTES_MAX, LoopConnection, Places, PlacesClosedError, WirePlace
+from mld.aws.wire.requests import Canned, Requests, UnusualError, decode_answer, encode_params, tls_context
 from mld.aws.wire.source import WireFrames
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit
@@ -42,10 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Exchange = Callable[[bytes], Answer]
-"""What answers the body of a request."""
-Taken = tuple[socket.socket, Incoming]
-"""A connected socket, and an answer on it whose head has come."""
 
 READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"})
 """May be repeated on a new connection: they change nothing."""
@@ -133,19 +128,27 @@ class WireService:
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
     ) -> WireFrames:
         """See `mld.aws.service.StreamService.open_stream`."""
-        work = partial(self._open_in_thread, operation=operation, params=params)
         try:
-            return await self._bounded(operation, timeout_s, lambda _: self._opened(work))
+            return await self._bounded(operation, timeout_s, partial(self._opened, operation, params))
         except UnusualError as why:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
 
-    async def _opened(self, work: Callable[[Job], Taken]) -> WireFrames:
-        taken, incoming = await self._workers.submit(Job(work, unwanted=_close_socket)).value()
+    async def _opened(self, operation: str, params: dict[str, Any], limit: TimeLimit) -> WireFrames:
+        place = await self._places.take(None)
         try:
-            return WireFrames(taken, incoming.ahead, chunked=b"transfer-encoding" in incoming.headers)
-        except BaseException:
-            taken.close()
-            raise
+            place.drop()
+            head = await self._answered(operation, params, place, limit, head_only=True)
+            assert isinstance(head, Incoming) and place.on_loop is not None
+            taken = place.on_loop.release().socket
+            place.on_loop = None
+            try:
+                return WireFrames(taken, head.ahead, chunked=b"transfer-encoding" in head.headers)
+            except BaseException:
+                taken.close()
+                raise
+        finally:
+            place.drop()
+            self._places.give_back(place)
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
         """See `mld.aws.service.StreamService.in_thread`; one at a time, as with large bodies."""
@@ -187,8 +190,8 @@ class WireService:
         finally:
             self._limits.append(limit)
 
-    async def _in_any_thread(self, work: Callable[[Job], T]) -> T:
-        value: T = await self._workers.submit(Job(work)).value()
+    async def _in_any_thread(self, work: Callable[[Job], T], unwanted: Callable[[T], None] | None = None) -> T:
+        value: T = await self._workers.submit(Job(work, unwanted)).value()
         return value
 
     async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
@@ -197,26 +200,25 @@ class WireService:
         """
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
-        begun: Answer | Incoming | None = None
         job: Job | None = None
-        kept: Origin | None = None
         try:
-            if usual is not None:
-                begun = await self._on_loop(operation, params, place, usual, limit)
-            if not isinstance(begun, Answer) or begun.status >= 300 or len(begun.body) > BODY_BYTES_MAX:
-                kept = place.origin
-                place.lend()
-                work = partial(self._perform, operation=operation, params=params, read=read, place=place, begun=begun)
-                job = self._workers.submit(Job(work, at_end=partial(self._places.give_back, place)))
-        except BaseException:
-            place.drop()
-            raise
+            found = await self._answered(operation, params, place, limit)
+            kept = place.origin
+            if isinstance(found, Incoming):
+                work = partial(self._read, incoming=found, read=read, place=place)
+                try:
+                    place.lend()
+                    job = self._workers.submit(Job(work, at_end=partial(self._places.give_back, place)))
+                except BaseException:
+                    place.drop()
+                    raise
         finally:
             if job is None:
                 self._places.give_back(place)
-        if job is None:
-            assert isinstance(begun, Answer)
-            return read(begun.body)
+        if isinstance(found, Answer):
+            body = found.body
+            return read(body) if len(body) <= BODY_BYTES_MAX else await self._in_any_thread(lambda _: read(body))
+        assert job is not None
         try:
             value: T = await job.value()
             return value
@@ -225,29 +227,97 @@ class WireService:
                 self._places.distrust(kept)  # at once: the next try may come before the thread has noticed
             raise
 
-    async def _on_loop(
-        self, operation: str, params: dict[str, Any], place: WirePlace, usual: Usual, limit: TimeLimit
-    ) -> Answer | Incoming | None:
-        """Return an answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
-        line = place.on_loop
-        if line is None or place.origin != usual.origin or not line.is_good:
-            place.drop()
-            return None
-        request = self._requests.signed(usual, encode_params(params))
-        sent_at = time.monotonic()
-        try:
-            found = await line.exchange(request, timeout_s=self._read_timeout_s)
-        except BaseException as error:
-            gave_up = not isinstance(error, Exception) and not limit.is_over
-            if not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN:
-                place.silent = usual.origin
-            place.drop()
-            if isinstance(error, NothingSentBackError) and operation in READS:
-                return None
-            raise
-        if isinstance(found, Answer) and not found.keep:
-            place.drop()
+    async def _answered(
+        self, operation: str, params: dict[str, Any], place: WirePlace, limit: TimeLimit, *, head_only: bool = False
+    ) -> Answer | Incoming:
+        """Return a good answer, or its beginning. Raises what botocore raises for a bad one. What was refused for our
+        clock only is sent once more, with AWS's time.
+        """
+        found = await self._exchange(operation, params, place, limit, head_only)
+        if found.status >= 300:
+            await self._refused(operation, params, place, found, is_last=False)
+            found = await self._exchange(operation, params, place, limit, head_only)
+            if found.status >= 300:
+                await self._refused(operation, params, place, found, is_last=True)
         return found
+
+    async def _refused(
+        self, operation: str, params: dict[str, Any], place: WirePlace, found: Answer | Incoming, *, is_last: bool
+    ) -> None:
+        """Raise what botocore raises for an answer; unless `is_last`, not if it is that our clock was off, and now is
+        not.
+        """
+        self._requests.ask_for_keys()  # it may have been about them
+
+        def explain(job: Job) -> None:
+            answer = found if isinstance(found, Answer) else self._whole(job, found, place)
+            if self._canned is None:
+                raise UnusualError("found out a moment ago")
+            try:
+                self._canned.explain(operation, params, answer)
+            except Exception as error:
+                if is_last or not self._requests.corrected_clock(error, answer):
+                    raise
+            else:
+                raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
+
+        try:
+            if isinstance(found, Incoming):
+                place.lend()
+            await self._in_any_thread(explain)
+        finally:
+            if isinstance(found, Incoming):
+                place.drop()
+
+    async def _exchange(
+        self, operation: str, params: dict[str, Any], place: WirePlace, limit: TimeLimit, head_only: bool
+    ) -> Answer | Incoming:
+        """Return an answer, or the beginning of one that a thread has to read. Without a good connection at the place
+        one is made; the place is empty after a failure.
+        """
+        usual = self._requests.usual(operation, params)
+        if usual is None:
+            usual = await self._in_any_thread(lambda _: self._requests.asked(operation, params))
+        body = encode_params(params)
+        while True:
+            line = place.on_loop
+            is_kept = line is not None and place.origin == usual.origin and line.is_good
+            if not is_kept:
+                line = await self._connected(operation, place, usual.origin)
+            assert line is not None
+            request = self._requests.signed(usual, body)
+            sent_at = time.monotonic()
+            try:
+                found = await line.exchange(request, timeout_s=self._read_timeout_s, head_only=head_only)
+            except BaseException as error:
+                gave_up = not isinstance(error, Exception) and not limit.is_over
+                if is_kept and (not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN):
+                    place.silent = usual.origin
+                place.drop()
+                if is_kept and isinstance(error, NothingSentBackError) and operation in READS:
+                    continue
+                raise
+            if isinstance(found, Answer) and not found.keep:
+                place.drop()
+            return found
+
+    async def _connected(self, operation: str, place: WirePlace, origin: Origin) -> LoopConnection:
+        """Return a new connection, which is at the place."""
+        place.drop()
+        times = {"connect_timeout_s": self._connect_timeout_s, "read_timeout_s": self._read_timeout_s}
+        try:
+            place.connection = await self._in_any_thread(
+                lambda _: Connection(origin, **times, turn=self._turn), Connection.close
+            )
+        except OSError as error:
+            reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
+            raise AwsUnreachableError(operation, reason) from error
+        if self._workers.is_closed:
+            place.drop()
+            raise GivenUpError
+        self._places.wire(place)
+        assert place.on_loop is not None
+        return place.on_loop
 
     async def close(self) -> None:
         """End the threads and their connections; calls under way fail. May be called again."""
@@ -264,116 +334,26 @@ class WireService:
         self._requests.prepare(canned, self._credentials_of(), context)
         self._canned = canned
 
-    def _perform(
-        self,
-        job: Job,
-        operation: str,
-        params: dict[str, Any],
-        read: Callable[[bytes], T],
-        place: WirePlace,
-        begun: Answer | Incoming | None,
-    ) -> T:
-        def exchange(body: bytes) -> Answer:
-            return self._exchange(job, operation, params, body, place)
-
-        def first(talk: Callable[[Connection], Answer]) -> Answer:
-            assert place.connection is not None, "it was lent with what has come"
-            return self._talk(job, place, place.connection, talk)
-
-        answer: Answer | None
-        if isinstance(begun, Incoming):
-            if begun.is_unchecked and isinstance(read, PartwiseRead) and read.wants_parts:
-                parts = read.in_parts()
-                first(lambda connection: connection.receive_parts(begun, parts.feed))
-                value: T = parts.end()
-                return value
-            answer = first(lambda connection: connection.receive(begun))
-        else:
-            answer = begun
-        answer = self._answer(operation, params, exchange, answer)
-        if len(answer.body) < TURN_BYTES_MIN:
-            return read(answer.body)
+    def _read(self, job: Job, incoming: Incoming, read: Callable[[bytes], T], place: WirePlace) -> T:
+        """Read an answer to its end, and what it says."""
+        if incoming.is_unchecked and isinstance(read, PartwiseRead) and read.wants_parts:
+            parts = read.in_parts()
+            self._talk(job, place, lambda connection: connection.receive_parts(incoming, parts.feed))
+            value: T = parts.end()
+            return value
+        body = self._whole(job, incoming, place).body
+        if len(body) < TURN_BYTES_MIN:
+            return read(body)
         with self._turn:
-            return read(answer.body)
+            return read(body)
 
-    def _open_in_thread(self, job: Job, operation: str, params: dict[str, Any]) -> Taken:
-        """Return the connection on which the answer to `operation` comes in, its head read."""
-        taken: list[Taken] = []
+    def _whole(self, job: Job, incoming: Incoming, place: WirePlace) -> Answer:
+        return self._talk(job, place, lambda connection: connection.receive(incoming))
 
-        def open_one(body: bytes) -> Answer:
-            origin, request = self._requests.made(operation, params, body)
-            connection = self._connected(operation, origin)
-            try:
-                job.uses(connection)
-                incoming = connection.begin(request)
-                if incoming.status >= 300:
-                    return connection.receive(incoming)
-                job.uses(None)
-                taken.append((connection.socket, incoming))
-                return Answer(incoming.status, incoming.headers, b"")
-            finally:
-                job.uses(None)
-                if not taken:
-                    connection.close()
-
-        self._answer(operation, params, open_one)
-        return taken[0]
-
-    def _answer(
-        self, operation: str, params: dict[str, Any], exchange: Exchange, first: Answer | None = None
-    ) -> Answer:
-        """Return a good answer; what botocore raises for a bad one. `first` is one that has come already."""
-        canned = self._canned
-        if canned is None:
-            raise UnusualError("found out a moment ago")
-        body = encode_params(params)
-        answer = exchange(body) if first is None else first
-        if answer.status < 300:
-            return answer
-        self._requests.ask_for_keys()  # it may have been about them
-        try:
-            canned.explain(operation, params, answer)
-        except Exception as error:
-            if not self._requests.corrected_clock(error, answer):
-                raise
-        else:
-            raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
-        answer = exchange(body)
-        if answer.status >= 300:
-            canned.explain(operation, params, answer)
-            raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
-        return answer
-
-    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes, place: WirePlace) -> Answer:
-        origin, request = self._requests.made(operation, params, body)
-        kept = place.connection
-        if kept is not None and (kept.origin != origin or kept.is_stale()):
-            kept.close()
-            place.connection = kept = None
-        if kept is not None:
-            try:
-                return self._talk(job, place, kept, lambda connection: connection.exchange(request))
-            except NothingSentBackError:
-                if operation not in READS or job.given_up:
-                    raise
-        made = self._connected(operation, origin)
-        return self._talk(job, place, made, lambda connection: connection.exchange(request))
-
-    def _connected(self, operation: str, origin: Origin) -> Connection:
-        try:
-            return Connection(
-                origin,
-                connect_timeout_s=self._connect_timeout_s,
-                read_timeout_s=self._read_timeout_s,
-                turn=self._turn,
-            )
-        except OSError as error:
-            reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
-            raise AwsUnreachableError(operation, reason) from error
-
-    def _talk(self, job: Job, place: WirePlace, connection: Connection, talk: Callable[[Connection], Answer]) -> Answer:
-        """Return what `talk` hears, on a connection that then is left at its place, or is closed."""
-        was_kept, place.connection = place.connection is connection, None
+    def _talk(self, job: Job, place: WirePlace, talk: Callable[[Connection], Answer]) -> Answer:
+        """Return what `talk` hears on the connection that was lent, which then is left at its place, or is closed."""
+        connection, place.connection = place.connection, None
+        assert connection is not None, "it was lent with what has come"
         keep = False
         job.uses(connection)
         begun_at = time.monotonic()
@@ -382,7 +362,7 @@ class WireService:
             keep = answer.keep
             return answer
         except BaseException:
-            if was_kept and (not job.given_up or time.monotonic() - begun_at >= SILENCE_S_MIN):
+            if not job.given_up or time.monotonic() - begun_at >= SILENCE_S_MIN:
                 place.silent = connection.origin
             raise
         finally:
@@ -391,10 +371,6 @@ class WireService:
                 place.connection = connection
             else:
                 connection.close()
-
-
-def _close_socket(taken: Taken) -> None:
-    taken[0].close()
 
 
 def _decoded(operation: str, body: bytes) -> dict[str, Any]:

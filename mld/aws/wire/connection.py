@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
+from mld.aws.wire.answers import Answer, Incoming
 
 # --- proxies ---------------------------------------------------------------------------------------------------------
 
@@ -226,25 +226,11 @@ class Connection:
         """Return whether something has arrived although nothing was asked: the end of the connection."""
         return bool(self._poll.poll(0))
 
-    def exchange(self, request: bytes) -> Answer:
-        """Send a request and read its answer.
+    def receive(self, incoming: Incoming) -> Answer:
+        """Read an answer to its end, of which the loop has read some.
 
         Raises NothingSentBackError, BrokenAnswerError or OSError; the connection is of no use then.
         """
-        self._send(request)
-        return self.receive(Incoming())
-
-    def begin(self, request: bytes) -> Incoming:
-        """Send a request and read no more than the head of its answer. Raises as `exchange` does."""
-        self._send(request)
-        incoming = Incoming()
-        while not incoming.feed_head(data := self._read(incoming)):
-            if not data:
-                incoming.end()
-        return incoming
-
-    def receive(self, incoming: Incoming) -> Answer:
-        """Read an answer to its end; the loop or `begin` may have read some of it. Raises as `exchange` does."""
         answer = incoming.feed(b"")
         while answer is None:
             if incoming.length is not None:
@@ -254,7 +240,7 @@ class Connection:
         return answer
 
     def receive_parts(self, incoming: Incoming, feed: Callable[[bytes], None]) -> Answer:
-        """Read an answer of announced length to its end, and give its body to `feed` as it comes; raises as `exchange`.
+        """Read an answer of announced length to its end, and give its body to `feed` as it comes; raises as `receive`.
 
         The answer has no body then.
         """
@@ -291,12 +277,6 @@ class Connection:
             self.socket.close()
         except OSError:
             return  # the descriptor is gone all the same
-
-    def _send(self, request: bytes) -> None:
-        try:
-            self.socket.sendall(request)
-        except GONE as error:
-            raise NothingSentBackError(f"{type(error).__name__}: {error}") from error
 
     def _exactly(self, incoming: Incoming, length: int) -> bytes:
         """Return a body, received into its place: pieces that are joined cost 20 to 50 % more CPU per GB of records."""

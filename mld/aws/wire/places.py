@@ -42,6 +42,7 @@ class LoopConnection:
         self._lost = lost
         self._answer: asyncio.Future[Answer | Incoming] | None = None
         self._incoming = Incoming()
+        self._head_only = False
         self._unsent = b""
         self._timer = LazyTimer(lambda: self.fail(TimeoutError("the read operation timed out")))
         self._has_fd = True
@@ -52,13 +53,14 @@ class LoopConnection:
         """Whether it has not ended since it was used."""
         return self._has_fd and not self.connection.is_stale()
 
-    async def exchange(self, request: bytes, *, timeout_s: float) -> Answer | Incoming:
+    async def exchange(self, request: bytes, *, timeout_s: float, head_only: bool = False) -> Answer | Incoming:
         """Return an answer, or as much of a large one as has come, with which a thread goes on after `release`.
+        `head_only`: no more than its head, whatever its size.
 
         Raises NothingSentBackError, and whatever else went wrong; after that and a cancellation `close` is due.
         """
         assert self._answer is None, "one call at a time"
-        self._incoming = Incoming()
+        self._incoming, self._head_only = Incoming(), head_only
         self._answer = self._loop.create_future()
         answer = self._answer
         self._timer.begin(timeout_s)
@@ -158,8 +160,11 @@ class LoopConnection:
 
     def _feed(self, data: bytes, answer: asyncio.Future[Answer | Incoming]) -> None:
         incoming = self._incoming
-        found = incoming.feed(data)
-        is_small = incoming.length is not None and incoming.length <= BODY_BYTES_MAX
+        if self._head_only:
+            found, is_small = None, not incoming.feed_head(data)
+        else:
+            found = incoming.feed(data)
+            is_small = incoming.length is not None and incoming.length <= BODY_BYTES_MAX
         if found is None and (is_small or not incoming.status):
             return
         if self._unsent:  # the other end has answered before it has heard all: what follows would be out of step
@@ -255,7 +260,10 @@ class Places:
             silent, place.silent = place.silent, None
             self.distrust(silent)
         if place.connection is not None:
-            self._wire(place)
+            try:
+                self.wire(place)
+            except Exception as error:  # the loop can watch no more descriptors, for example
+                log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
         while self._waiting and len(self._busy) < self._allowed:
             waiter, _ = self._waiting.popleft()
             if not waiter.done():
@@ -350,17 +358,16 @@ class Places:
         if self._waiting:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
 
-    def _wire(self, place: WirePlace) -> None:
-        """Give the connection that a thread has left back to the loop, if it is as good as it should be."""
+    def wire(self, place: WirePlace) -> None:
+        """Give the loop the connection that a thread has left or made. Raises what the machine says if it cannot."""
         connection, place.connection = place.connection, None
         assert connection is not None
         try:
             connection.let_go()
             place.on_loop = LoopConnection(connection, partial(self._lost, place))
-        except Exception as error:  # the loop can watch no more descriptors, for example
-            log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
-        if place.on_loop is None:
+        except BaseException:
             connection.close()
+            raise
 
     def _lost(self, place: WirePlace) -> None:
         """Note that a connection has ended while no call used it; the place may be idle, or in the hands of the

@@ -2,7 +2,7 @@
 time.
 
 botocore is asked for the blueprint of each operation once, and for the keys every few seconds. Asking may take long, or
-wait for new keys, so only threads ask (`made`); what they were told is good for the loop for a while (`usual`).
+wait for new keys, so only threads ask (`asked`); what they were told is good for the loop for a while (`usual`).
 
 `Signer` has AWS Signature Version 4 for POST requests to the path `/`: what every call of AWS's JSON protocol is.
 Rules: the AWS General Reference, "Create a signed AWS API request". Only what a server needs is signed: content type,
@@ -335,12 +335,12 @@ class Requests:
 
     # --- in threads --------------------------------------------------------------------------------------------------
 
-    def made(self, operation: str, params: Mapping[str, Any], body: bytes) -> tuple[Origin, bytes]:
-        """Return where a request goes, and the whole of it. Raises UnusualError, and what botocore raises."""
+    def asked(self, operation: str, params: Mapping[str, Any]) -> Usual:
+        """Ask botocore what a request is made of. Raises UnusualError, and what botocore raises."""
         keys: Any = None if self._credentials is None else self._credentials.get_frozen_credentials()
         blueprint, signer = self._blueprint(operation, params, keys)
         self._keys = (keys, time.monotonic() + KEYS_AGE_MAX_S)
-        return blueprint.origin, self.signed(Usual(blueprint, signer, keys), body)
+        return Usual(blueprint, signer, keys)
 
     def ask_for_keys(self) -> None:
         """Ask for keys before the next request."""

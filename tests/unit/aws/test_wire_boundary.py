@@ -70,8 +70,7 @@ THREAD_TRAPS: dict[str, tuple[Callable[[], Any], str]] = {
     "connect": (lambda: socket, "create_connection"),
     "set an option": (lambda: socket.socket, "setsockopt"),
     "poll": (lambda: select, "poll"),
-    "send": (lambda: socket.socket, "sendall"),
-    "receive": (lambda: socket.socket, "recv"),
+    "receive": (lambda: socket.socket, "recv_into"),
 }
 
 
