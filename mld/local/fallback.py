@@ -35,8 +35,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from mld.local.dynamo_streams import ItemChange, TableStreamKey, TableStreams, ViewType
-from mld.local.dynamo_streams.table_stream import coalesced
+from mld.local.dynamo_streams import ItemChange, TableStreamKey, TableStreams, ViewType, coalesced
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis.json_api import error_body
 from mld.local.routing import DYNAMODB, Call

@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
 from mld.core.webrule import FORBIDDEN, WebRule
 from mld.local import control, routing
+from mld.local import dynamo_streams as table_streams
 from mld.local.control import Fault, FaultPlan
 from mld.local.dynamo_streams import TableStreams
-from mld.local.dynamo_streams import model as table_streams
 from mld.local.fallback import OtherServices, TableEvent
 from mld.local.http import Connections, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 from mld.core.clock import Clock
 from mld.core.errors import AwsError, AwsUnreachableError
-from mld.local.dynamo_streams import model as json_api
-from mld.local.dynamo_streams.model import TableStreams
-from mld.local.dynamo_streams.table_stream import ItemChange, TableStream, TableStreamKey, ViewType
+from mld.local import dynamo_streams as json_api
+from mld.local.dynamo_streams import ItemChange, TableStream, TableStreamKey, TableStreams, ViewType
 from mld.local.kinesis.errors import ServiceError
 
 T = TypeVar("T")

@@ -19,10 +19,18 @@ from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import KinesisError
 from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
-from mld.local.kinesis.records import PutEntry, PutResult, ShardSubscription, hash_range_json, page_json
+from mld.local.kinesis.records import (
+    PutEntry,
+    PutResult,
+    ShardSubscription,
+    account_of_token,
+    hash_range_json,
+    pack,
+    page_json,
+    unpacked,
+)
 from mld.local.kinesis.shard import FilterType, ListFilter, ShardState
 from mld.local.kinesis.stream_state import Consumer, Stream
-from mld.local.kinesis.tokens import account_of_token, decode_name, encode_name
 
 # --- reading requests ------------------------------------------------------------------------------------------------
 
@@ -116,7 +124,7 @@ class OperationRequest:
     def place(self, kind: str, otherwise: str) -> str:
         """Return the name after which a listing goes on: that in the page token, if there is one."""
         token = self.text("NextToken")
-        return otherwise if token is None else decode_name(kind, token)
+        return otherwise if token is None else str(unpacked(kind, token)[0])
 
     def entries(self, key: str) -> list[OperationRequest]:
         value = self._get(key, list)
@@ -312,7 +320,7 @@ def list_streams(kinesis: Kinesis, request: OperationRequest, now: float) -> Fie
         "HasMoreStreams": len(found) > limit,
         "StreamSummaries": [_summary_json(s, now) for s in page],
     }
-    return fields if len(found) <= limit else fields | {"NextToken": encode_name(_STREAMS_TOKEN, page[-1].name)}
+    return fields if len(found) <= limit else fields | {"NextToken": pack(_STREAMS_TOKEN, page[-1].name)}
 
 
 @operation
@@ -555,7 +563,7 @@ def list_stream_consumers(kinesis: Kinesis, request: OperationRequest, now: floa
     found = [c for c in kinesis.consumers(request.required("StreamARN"), now=now) if c.name > after]
     fields: Fields = {"Consumers": [_consumer_json(c, now) for c in found[:limit]]}
     if len(found) > limit:
-        fields["NextToken"] = encode_name(_CONSUMERS_TOKEN, found[limit - 1].name)
+        fields["NextToken"] = pack(_CONSUMERS_TOKEN, found[limit - 1].name)
     return fields
 
 

@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.records import (
+    ITERATOR_LIFE_S,
     PAGE_RECORDS_MAX,
+    SHARD_ITERATOR,
+    SHARDS_TOKEN,
     TAKEOVER_S,
     LogPage,
     PutEntry,
     PutResult,
+    ShardIterator,
     ShardSubscription,
     check_entries,
+    decode_iterator,
+    pack,
     read_page,
     shard_of,
     start_position,
     store,
+    unpacked,
 )
 from mld.local.kinesis.shard import FilterType, ListFilter, ShardState, matches
 from mld.local.kinesis.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Consumer, Stream
-from mld.local.kinesis.tokens import ListShardsToken, ShardIterator, decode_iterator, decode_list_token
 from mld.properties.values import partition_of
 
 REGION = "us-east-1"
@@ -258,17 +264,18 @@ class Kinesis:
         page = found[:limit]
         if len(found) <= limit:
             return ListedShards(page, None)
-        following = ListShardsToken(self.account, stream.name, stream.created_ms, page[-1].shard_id, shard_filter, now)
-        return ListedShards(page, following.encode())
+        by = shard_filter and (shard_filter.type.value, shard_filter.shard_id, shard_filter.timestamp_s)
+        place = (self.account, stream.name, stream.created_ms, page[-1].shard_id, by, now)
+        return ListedShards(page, pack(SHARDS_TOKEN, *place))
 
     def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
-        resumed = decode_list_token(token)
-        if resumed.is_expired(now):
+        _, name, created_ms, after_id, by, issued_s = unpacked(SHARDS_TOKEN, token)
+        if now - issued_s > ITERATOR_LIFE_S:
             raise errors.KinesisError("ExpiredNextTokenException", "The NextToken is older than 300 seconds.")
-        stream = self.stream(resumed.stream, now)
-        if stream.created_ms != resumed.created_ms:
+        stream = self.stream(name, now)
+        if stream.created_ms != created_ms:
             raise errors.invalid("NextToken is of a stream that does not exist any more.")
-        return stream, resumed.after_id, resumed.filter
+        return stream, after_id, None if by is None else ListFilter(FilterType(by[0]), *by[1:])
 
     def split_shard(self, ref: str, shard_id: str, new_starting_hash_key: int, *, now: float) -> None:
         stream = self._reshardable(ref, now)
@@ -340,7 +347,7 @@ class Kinesis:
         if self.enforce and not shard.limits.admit_iterator(now):
             raise errors.throttled(shard.shard_id, stream.name, self.account)
         position = start_position(stream, shard, start, now)
-        return ShardIterator(self.account, stream.name, stream.created_ms, shard.index, position, now).encode()
+        return pack(SHARD_ITERATOR, self.account, stream.name, stream.created_ms, shard.index, position, now)
 
     def get_records(
         self, iterator: str, *, now: float, limit: int | None = None, ref: str | None = None
@@ -354,7 +361,7 @@ class Kinesis:
             shard.limits.spent(page.size_bytes, now, full_page=page.cut_by_size)
         if page.position is None:
             return page, None
-        return page, replace(place, position=page.position, issued_s=now).encode()
+        return page, pack(SHARD_ITERATOR, *place._replace(position=page.position, issued_s=now))
 
     def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
         """Answer GetRecords without records although there are some, as real streams sometimes answer. Returns the lag
@@ -362,7 +369,7 @@ class Kinesis:
         """
         stream, shard, place = self._place(iterator, None, now)
         behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
-        return behind, replace(place, issued_s=now).encode()
+        return behind, pack(SHARD_ITERATOR, *place._replace(issued_s=now))
 
     def _place(self, iterator: str, ref: str | None, now: float) -> tuple[Stream, ShardState, ShardIterator]:
         place = decode_iterator(iterator)
@@ -371,7 +378,7 @@ class Kinesis:
             raise errors.stream_not_found(stream.name, self.account)
         if ref is not None and self.stream(ref, now) is not stream:
             raise errors.invalid("The ShardIterator is of another stream than the one named.")
-        if place.is_expired(now):
+        if now - place.issued_s > ITERATOR_LIFE_S:
             raise errors.KinesisError(
                 "ExpiredIteratorException",
                 f"Iterator expired. The iterator was created at time {place.issued_s:.3f} while right now it is "

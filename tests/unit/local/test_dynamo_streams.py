@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from mld.local.dynamo_streams import DynamoStreamsError, ItemChange, TableStreamKey, TableStreams, ViewType
-from mld.local.dynamo_streams import model as json_api
-from mld.local.dynamo_streams.table_stream import (
+from mld.local import dynamo_streams as json_api
+from mld.local.dynamo_streams import (
     SPLIT_OPEN_MAX,
     SPLIT_RECORDS,
     ChangeShard,
+    DynamoStreamsError,
+    ItemChange,
     TableStream,
+    TableStreamKey,
+    TableStreams,
+    ViewType,
     coalesced,
     item_bytes,
 )
