@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from mld.aws.client_factory import ServiceName
 from mld.aws.counted import CountedService
@@ -148,39 +149,19 @@ def readers_of(
     kind: StreamKind = StreamKind.KINESIS,
 ) -> tuple[NewReader, TakeDown | None]:
     """Return what makes the readers of one stream, and what the last worker takes down."""
+    common: dict[str, Any] = {"budget": shares.budget, "deliver_empty": settings.child.deliver_empty_batches}
     if fan_out is None:
-        return polling_readers(settings, streams, shares, kind), None
-    consumer = consumer_of(settings, fan_out, shares.clock, shares.rng, consumer_arn)
-    new_reader = fan_out_readers(settings, fan_out, consumer, shares)
-    return new_reader, consumer.deregister if settings.fanout.deregister else None
-
-
-def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random, arn: str | None) -> RegisteredConsumer:
-    """Return the registered consumer with which all readers of a worker subscribe."""
-    return RegisteredConsumer(fan_out, clock, rng, settings.fanout, arn=arn)
-
-
-def fan_out_readers(
-    settings: Settings, fan_out: FanOut, consumer: RegisteredConsumer, shares: ReaderShares
-) -> NewReader:
-    """Return readers that subscribe."""
+        intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
+        common |= {"max_records": settings.reader.records_max, "intervals": intervals}
+        return lambda shard_id, metrics: PollingReader(
+            streams, shares.clock, shares.rng, shard_id=shard_id, metrics=metrics, **common
+        ), None
+    consumer = RegisteredConsumer(fan_out, shares.clock, shares.rng, settings.fanout, arn=consumer_arn)
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
-    yield_s = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
-
-    def new_reader(shard_id: str, metrics: ShardMetrics) -> FanOutReader:
-        return FanOutReader(
-            fan_out,
-            consumer,
-            shares.clock,
-            shares.rng,
-            shard_id=shard_id,
-            yield_s=yield_s,
-            budget=shares.budget,
-            deliver_empty=settings.child.deliver_empty_batches,
-            metrics=metrics,
-        )
-
-    return new_reader
+    common["yield_s"] = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
+    return lambda shard_id, metrics: FanOutReader(
+        fan_out, consumer, shares.clock, shares.rng, shard_id=shard_id, metrics=metrics, **common
+    ), consumer.deregister if settings.fanout.deregister else None
 
 
 def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool = False) -> Pacing:
@@ -195,23 +176,3 @@ def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool =
         return intervals
     catch_up_interval_s = idle_interval_s / TABLE_CATCH_UP_FACTOR
     return replace(intervals, catch_up_interval_s=catch_up_interval_s, catch_up_from_s=TABLE_CATCH_UP_FROM_S)
-
-
-def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares, kind: StreamKind) -> NewReader:
-    """Return readers that poll."""
-    intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
-
-    def new_reader(shard_id: str, metrics: ShardMetrics) -> PollingReader:
-        return PollingReader(
-            streams,
-            shares.clock,
-            shares.rng,
-            shard_id=shard_id,
-            max_records=settings.reader.records_max,
-            intervals=intervals,
-            budget=shares.budget,
-            deliver_empty=settings.child.deliver_empty_batches,
-            metrics=metrics,
-        )
-
-    return new_reader

@@ -17,7 +17,7 @@ from mld.aws.wire import answers
 from mld.aws.wire.connection import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError
 from tests.unit.aws.conftest import Configure
-from tests.unit.aws.test_wire import Server, answer, wire
+from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, wire
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -172,11 +172,6 @@ async def test_an_answer_that_nobody_asked_for_answers_no_later_request(body: by
             assert await service.call(*GET) == json.loads(mine)
 
 
-CONSUMER = "arn:aws:kinesis:eu-west-1:111111111111:stream/s/consumer/c:1"
-SUBSCRIBE = (
-    "SubscribeToShard",
-    {"ConsumerARN": CONSUMER, "ShardId": "s", "StartingPosition": {"Type": "LATEST"}},
-)
 EVENTS = {
     "chunks of a byte": (CHUNKED, b"1\n\0\n"),
     "trailers": (CHUNKED + b"0\r\n", b"a\n"),
@@ -190,14 +185,7 @@ async def test_a_stream_of_nothing_ends(first: bytes, piece: bytes) -> None:
     attack = Endless(first, piece)
     with Server(attack) as server:
         async with wire(server) as service:
-            stream = await service.open_stream(
-                "SubscribeToShard",
-                {
-                    "ConsumerARN": "arn:aws:kinesis:eu-west-1:1:x",
-                    "ShardId": "s",
-                    "StartingPosition": {"Type": "LATEST"},
-                },
-            )
+            stream = await service.open_stream("SubscribeToShard", SUBSCRIPTION)
             try:
                 with pytest.raises(answers.BrokenAnswerError):
                     while await stream.next() is not None:

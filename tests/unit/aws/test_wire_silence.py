@@ -9,15 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from mld.core.errors import AwsUnreachableError, MldError
-from tests.unit.aws.test_wire import GOOD, HANG_S, Server, answer, refusal, reset, then_close, wire
+from mld.core.errors import AwsUnreachableError
+from tests.unit.aws.test_wire import GOOD, HANG_S, Server, answer, reset, then_close, wire
 
 SOON_S = 0.3
 KEPT = 4
 """Connections; the first few places are there at once."""
 READ = ("GetItem", {"TableName": "t", "Key": {"leaseKey": {"S": "a"}}})
 WRITE = ("UpdateItem", {"TableName": "t", "Key": {"leaseKey": {"S": "a"}}})
-REFUSED = refusal("ProvisionedThroughputExceededException")
 
 
 class Meeting:
@@ -50,17 +49,12 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("operation", [READ, WRITE], ids=["read", "write"])
-@pytest.mark.parametrize("path", ["loop", "thread"])
-async def test_one_call_without_an_answer_spares_the_others(server: Server, path: str, operation: tuple) -> None:  # type: ignore[type-arg]
+async def test_one_call_without_an_answer_spares_the_others(server: Server, operation: tuple) -> None:  # type: ignore[type-arg]
     meeting = Meeting(server)
     try:
         async with wire(server, "dynamodb", threads_max=KEPT) as service:
             await asyncio.gather(*[service.call(*READ) for _ in range(KEPT)])
             assert server.connections == KEPT
-            if path == "thread":
-                meeting.alive = REFUSED
-                with pytest.raises(MldError, match="Throughput"):
-                    await service.call(*READ)  # whereupon a thread asks for the keys anew
             meeting.is_dead = True
             with pytest.raises(AwsUnreachableError, match="no answer within"):
                 await service.call(*operation, timeout_s=SOON_S)
