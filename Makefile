@@ -9,6 +9,10 @@ BASE   := $(VENV)/.installed-base-spark
 DEV    := $(VENV)/.installed-dev
 CLASSES := $(VENV)/.archived-classes
 
+# Bytecode is kept, in __pycache__, whatever the environment says: without it each of the hundreds of processes that tests start
+# compiles mld anew, which takes longer than the rest of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 # $(call install,ENVIRONMENT,LOCK) and $(call install_mld,ENVIRONMENT). First setuptools alone, because without an isolated
 # build, for which pip would fetch one without a hash, it makes what has no wheel (pyspark), and mld itself.
 PIP := -m pip install --quiet --disable-pip-version-check

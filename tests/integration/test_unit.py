@@ -144,6 +144,10 @@ def test_a_unit_is_one_service(make_world: MakeWorld) -> None:
         daemon.wait_for_event("unit_ready")
         supervisor.wait_for(lambda it: any(s.startswith("2 of 2 workers run") for s in it.messages("STATUS")), "it")
         assert supervisor.messages("WATCHDOG")
+        for pid in pids(daemon).values():
+            environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+            (notify,) = (Path(pair.partition("=")[2]) for pair in environment if pair.startswith("NOTIFY_SOCKET="))
+            assert notify.stat().st_mode & 0o777 == 0o600, "no other user tells the supervisor anything"
         daemon.file.write_text(daemon.file.read_text() + "logWarningForTaskAfterMillis = 777\n")
         supervisor.reload()
         for worker in ("w1-1", "w1-2"):

@@ -272,6 +272,7 @@ class WorkerGroup:
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as inbox:
             inbox.bind(str(worker.notify))
+            worker.notify.chmod(0o600)
             loop.add_reader(inbox, self._hear, worker, inbox)
             try:
                 yield
