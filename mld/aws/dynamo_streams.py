@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from mld.aws.dynamo_records import created_s, kinesis_record
-from mld.aws.kinesis import LIST_TIMEOUT_S, RECORDS_TIMEOUT_S, stream_errors
+from mld.aws.kinesis import LIST_TIMEOUT_S, RECORDS_TIMEOUT_S, StreamAdapter, stream_errors
 from mld.aws.service import RawService, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import (
@@ -97,11 +97,11 @@ class ChangePlace:
 
 
 @raises_only(StreamUnavailableError)
-class DynamoDBStreams:
+class DynamoDBStreams(StreamAdapter[RawService]):
     """The stream with this ARN. `page_of` makes a page, a frozen dataclass, of the body of a Kinesis answer."""
 
     def __init__(self, service: RawService, clock: Clock, *, stream_arn: str, page_of: Callable[[bytes], Page]) -> None:
-        self._service = service
+        super().__init__(service, stream_arn)
         self._clock = clock
         self._arn = stream_arn
         self._page_of = page_of
@@ -214,10 +214,6 @@ class DynamoDBStreams:
         except (KeyError, TypeError) as error:
             raise self._malformed("DescribeStream", error) from error
 
-    async def _call(self, operation: str, params: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        with stream_errors(self._arn):
-            return await self._service.call(operation, dict(params), timeout_s=timeout_s)
-
     def _read(self, body: bytes, *, place: ChangePlace, asked_at_s: float, wall_s: float) -> Page:
         """Make a page of an answer. Called in a thread, for an item may take a tenth of a second. The clock is the
         loop's, so the page is told when it was asked for.
@@ -246,11 +242,6 @@ class DynamoDBStreams:
             return self._page_of(f'{{"Records":[{written}]{end}}}'.encode())
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise self._malformed("GetRecords", error) from error
-
-    def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
-        return InvalidStreamResponseError(
-            f"stream {self._arn}: {operation}: the answer is not as documented: {type(error).__name__}: {error}"
-        )
 
 
 def _shard(item: Mapping[str, Any]) -> Shard:

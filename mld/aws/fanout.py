@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from mld.aws.kinesis import stream_errors, time_param
+from mld.aws.kinesis import StreamAdapter, stream_errors, time_param
 from mld.aws.service import FrameSource, PartwiseRead, StreamService, raises_only
 from mld.core.errors import AwsError, InvalidStreamResponseError, StreamUnavailableError
 from mld.core.streams import Page, StartingPoint, StreamConsumer, Streams, StreamSummary
 
-OPERATION = "SubscribeToShard"
 JOINED_BYTES_MAX = 16 * 1024
 """Up to this size copies cost less than looking at the pieces."""
 HEADERS_BYTES_MAX = 1024
@@ -79,7 +78,7 @@ def message_of(frame: bytes) -> Message:
         case "exception":
             return Message("exception", str(headers.get(":exception-type")), message.payload)
         case "error":
-            raise AwsError(OPERATION, str(headers.get(":error-code")), str(headers.get(":error-message", "")))
+            raise AwsError(SUBSCRIBE, str(headers.get(":error-code")), str(headers.get(":error-message", "")))
         case other:
             raise MessageError(f"a message of the type {other!r}")
 
@@ -133,15 +132,14 @@ INLINE_BYTES_MAX = 32 * 1024
 
 
 @raises_only(StreamUnavailableError)
-class KinesisFanOut:
+class KinesisFanOut(StreamAdapter[StreamService]):
     """The stream behind `streams`; `page_of` makes a page of a payload, raising ValueError for what is none."""
 
     def __init__(
         self, service: StreamService, streams: Streams, *, stream_name: str, page_of: PartwiseRead[Page]
     ) -> None:
-        self._service = service
+        super().__init__(service, stream_name)
         self._streams = streams
-        self._stream_name = stream_name
         self._page_of = page_of
 
     async def describe(self) -> StreamSummary:
@@ -159,8 +157,7 @@ class KinesisFanOut:
         return await self._consumer("RegisterStreamConsumer", params, "Consumer")
 
     async def deregister_consumer(self, arn: str) -> None:
-        with stream_errors(self._stream_name):
-            await self._service.call("DeregisterStreamConsumer", {"ConsumerARN": arn}, timeout_s=CALL_TIMEOUT_S)
+        await self._call("DeregisterStreamConsumer", {"ConsumerARN": arn}, CALL_TIMEOUT_S)
 
     async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> EventSubscription:
         """See `mld.streams.FanOut`. A time may reach the service rounded down, never up."""
@@ -170,18 +167,16 @@ class KinesisFanOut:
         if start.timestamp_s is not None:
             position["Timestamp"] = time_param(start.timestamp_s)
         params = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": position}
-        with stream_errors(self._stream_name):
+        with stream_errors(self._label):
             source = await self._service.open_stream(SUBSCRIBE, params, timeout_s=CALL_TIMEOUT_S)
-        return EventSubscription(self._service, source, self._stream_name, self._page_of)
+        return EventSubscription(self._service, source, self._label, self._page_of)
 
     async def _consumer(self, operation: str, params: dict[str, Any], member: str) -> StreamConsumer:
-        with stream_errors(self._stream_name):
-            answer = await self._service.call(operation, params, timeout_s=CALL_TIMEOUT_S)
+        answer = await self._call(operation, params, CALL_TIMEOUT_S)
         try:
             return StreamConsumer(answer[member]["ConsumerARN"], answer[member]["ConsumerStatus"])
         except (KeyError, TypeError) as error:
-            reason = f"stream {self._stream_name}: {operation}: the answer is not as documented: {error!r}"
-            raise InvalidStreamResponseError(reason) from error
+            raise self._malformed(operation, error) from error
 
 
 @raises_only(StreamUnavailableError)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import PartwiseRead, RawService, raises_only
+from mld.aws.service import PartwiseRead, RawService, Service, raises_only
 from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
@@ -66,8 +66,27 @@ _ERRORS: dict[str, type[StreamError]] = {
 }
 
 
+ServiceT = TypeVar("ServiceT", bound=Service)
+
+
+class StreamAdapter(Generic[ServiceT]):
+    """What the adapters have in common; `label` names their stream in errors."""
+
+    def __init__(self, service: ServiceT, label: str) -> None:
+        self._service = service
+        self._label = label
+
+    async def _call(self, operation: str, params: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        with stream_errors(self._label):
+            return await self._service.call(operation, dict(params), timeout_s=timeout_s)
+
+    def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
+        what = str(error) if isinstance(error, MalformedBodyError) else f"{type(error).__name__}: {error}"
+        return InvalidStreamResponseError(f"stream {self._label}: {operation}: the answer is not as documented: {what}")
+
+
 @raises_only(StreamUnavailableError)
-class KinesisStreams:
+class KinesisStreams(StreamAdapter[RawService]):
     """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
 
     `page_of` makes a page of an answer's body, in a thread and maybe in parts. It raises MalformedBodyError for what
@@ -82,8 +101,7 @@ class KinesisStreams:
         page_of: PartwiseRead[Page],
         stream_arn: str | None = None,
     ) -> None:
-        self._service = service
-        self._stream_name = stream_name
+        super().__init__(service, stream_name)
         self._page_of = page_of
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
 
@@ -134,23 +152,13 @@ class KinesisStreams:
         if limit is not None:
             params["Limit"] = limit
         try:
-            with stream_errors(self._stream_name):
+            with stream_errors(self._label):
                 return await self._service.fetch("GetRecords", params, self._page_of, timeout_s=RECORDS_TIMEOUT_S)
         except MalformedBodyError as error:
             raise self._malformed("GetRecords", error) from error
 
     def _stream(self) -> dict[str, Any]:
-        return {"StreamName": self._stream_name, **self._arn}
-
-    async def _call(self, operation: str, params: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        with stream_errors(self._stream_name):
-            return await self._service.call(operation, params, timeout_s=timeout_s)
-
-    def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
-        what = str(error) if isinstance(error, MalformedBodyError) else f"{type(error).__name__}: {error}"
-        return InvalidStreamResponseError(
-            f"stream {self._stream_name}: {operation}: the answer is not as documented: {what}"
-        )
+        return {"StreamName": self._label, **self._arn}
 
 
 @contextmanager

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-class FaultError(ValueError):
-    """A fault that cannot be understood."""
+class ControlError(ValueError):
+    """A body that cannot be understood; the text says why."""
 
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
@@ -129,16 +129,16 @@ class Fault:
 
 
 def parse_fault(fields: Mapping[str, Any]) -> Fault:
-    """Parse a fault. Raises FaultError."""
+    """Parse a fault. Raises ControlError."""
     if not isinstance(fields, Mapping):
-        raise FaultError("a fault is an object")
+        raise ControlError("a fault is an object")
     kinds = {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(Fault) if field.init}
     for key, value in fields.items():
         kind = kinds.get(key)
         if kind is None:
-            raise FaultError(f"a fault has no field {key!r}; known: {', '.join(sorted(kinds))}")
+            raise ControlError(f"a fault has no field {key!r}; known: {', '.join(sorted(kinds))}")
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise FaultError(f"the fault's field {key!r} cannot be {value!r}")
+            raise ControlError(f"the fault's field {key!r} cannot be {value!r}")
     return Fault(**fields)
 
 
@@ -174,10 +174,6 @@ SECONDS_MAX = 1e9
 """Some thirty years: with more, times leave the range of dates."""
 
 
-class ControlError(Exception):
-    """A body that cannot be understood; the text says why."""
-
-
 def is_expiry(request: HttpRequest) -> bool:
     """Return whether it is the one control that takes a while, because the items are moto's."""
     return (request.method, request.target.rstrip("/")) == ("POST", f"{PREFIX}dynamodb/expire")
@@ -189,7 +185,7 @@ def handle(server: EmbeddedServer, request: HttpRequest) -> HttpResponse:
     try:
         name = request.target.removeprefix(PREFIX).rstrip("/")
         said = _act(server, request.method, name, _parsed(request.body))
-    except (FaultError, ControlError, DynamoStreamsError) as error:
+    except (ControlError, DynamoStreamsError) as error:
         return json_answer({"error": str(error)}, 400)
     if said is None:
         return json_answer({"error": f"no such control: {request.method} {request.target}"}, 404)
@@ -216,7 +212,7 @@ def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
 
 
 def _act(server: EmbeddedServer, method: str, name: str, body: Any) -> Any:
-    """Return what is answered; None if there is no such control. Raises FaultError and ControlError."""
+    """Return what is answered; None if there is no such control. Raises ControlError."""
     match method, name:
         case "GET", "health":
             return {"ready": True, "now": server.now()}

@@ -29,7 +29,6 @@ from typing import Any
 
 from mld.local.kinesis.errors import ServiceError
 from mld.local.kinesis.json_api import OperationRequest, parse
-from mld.local.kinesis.json_api import error_body as plain_error_body
 from mld.local.kinesis.records import pack, unpack
 from mld.local.kinesis.shard import Bucket, ShardLog
 from mld.properties.values import partition_of
@@ -212,6 +211,8 @@ _COUNTER_UNIT = 10**20
 
 class DynamoStreamsError(ServiceError):
     """An operation was refused, with the code that AWS uses. Do not match on the message."""
+
+    namespace = "com.amazonaws.dynamodb.v20120810#"
 
 
 def not_found(what: str) -> DynamoStreamsError:
@@ -422,8 +423,6 @@ class TableStream:
 # --- all streams of all tables, and their operations ------------------------------------------------------------------
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
-CODE_PREFIX = "com.amazonaws.dynamodb.v20120810#"
-"""On the wire, in front of every code."""
 ITERATOR_LIFE_S = 15 * 60.0
 PAGE_RECORDS_MAX = 1000
 PAGE_BYTES_MAX = 1024 * 1024
@@ -544,10 +543,6 @@ def dispatch(
                 "UnknownOperationException", f"{operation} is not supported by the embedded DynamoDB Streams."
             )
     return json.dumps(fields).encode()
-
-
-def error_body(error: ServiceError) -> bytes:
-    return plain_error_body(CODE_PREFIX + error.code, error.message)
 
 
 def _list_streams(

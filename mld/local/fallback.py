@@ -37,7 +37,7 @@ from typing import Any
 
 from mld.local.dynamo_streams import ItemChange, TableStreamKey, TableStreams, ViewType, coalesced
 from mld.local.http import HttpRequest, HttpResponse
-from mld.local.kinesis.json_api import error_body
+from mld.local.kinesis.errors import ServiceError
 from mld.local.routing import DYNAMODB, Call
 
 _SPECIFICATION = "StreamSpecification"
@@ -383,7 +383,7 @@ class OtherServices:
         except Exception as error:
             # Whatever moto raises becomes an answer, and the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
-            return HttpResponse(error_body("InternalFailure", str(error)), 500)
+            return HttpResponse(ServiceError("InternalFailure", str(error)).body, 500)
         if response.status == 400 and b"Invalid index: " in response.body:
             # For moto, a query of an index that does not exist finds no resource.
             return _error("ValidationException", "The table does not have the specified index")
@@ -422,7 +422,7 @@ def _import() -> Callable[[str], WsgiApp]:
 
 
 def _error(code: str, message: str) -> HttpResponse:
-    return HttpResponse(error_body(code, message), 400, "application/x-amz-json-1.0")
+    return HttpResponse(ServiceError(code, message).body, 400, "application/x-amz-json-1.0")
 
 
 def _call_soon(

@@ -33,8 +33,7 @@ from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
 from mld.local.http import HttpRequest, HttpResponse
-from mld.local.kinesis import json_api
-from mld.local.kinesis.errors import ACCOUNT, KinesisError
+from mld.local.kinesis.errors import ACCOUNT, KinesisError, ServiceError
 from mld.local.kinesis.model import REGION
 
 _EPOCH_TIME = 1
@@ -257,7 +256,7 @@ def error_answer(headers: Mapping[str, str], code: str, message: str, status: in
     typed = [("x-amzn-ErrorType", code)]
     encoding = encoding_of(headers)
     content_type = encoding.content_type if encoding is CBOR else _SHOWN_BY_BROWSERS
-    return HttpResponse(encoding.write(json_api.error_body(code, message)), status, content_type, typed)
+    return HttpResponse(encoding.write(ServiceError(code, message).body), status, content_type, typed)
 
 
 def _is_form(headers: Mapping[str, str]) -> bool:

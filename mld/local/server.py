@@ -146,7 +146,7 @@ class EmbeddedServer:
             try:
                 request.body = encoding_of(request.headers).read(request.body)
             except KinesisError as error:
-                return self._answer(JSON, json_api.error_body(error.code, error.message), error.status)
+                return self._answer(JSON, error.body, error.status)
         fault = self.faults.take(service, operation, request.body) or _NO_FAULT
         if service == KINESIS and operation == "SubscribeToShard":
             return self._subscribe(call, request, peer, fault)
@@ -216,10 +216,9 @@ class EmbeddedServer:
 
     def _refusal(self, call: Call, request: HttpRequest, error: ServiceError) -> HttpResponse:
         if call.service.name == DYNAMODB_STREAMS:
-            body = table_streams.error_body(error)
+            body = table_streams.DynamoStreamsError(error.code, error.message).body
             return HttpResponse(body, error.status, table_streams.CONTENT_TYPE, self._request_id())
-        body = json_api.error_body(error.code, error.message)
-        return self._answer(encoding_of(request.headers), body, error.status)
+        return self._answer(encoding_of(request.headers), error.body, error.status)
 
     def _request_id(self) -> list[tuple[str, str]]:
         self._requests += 1
@@ -275,8 +274,7 @@ class EmbeddedServer:
                             await wake.wait()
                 case Finished(error):
                     if error is not None:
-                        body = json_api.error_body(error.code, error.message)
-                        await peer.send(routing.exception(error.code, body, encoding))
+                        await peer.send(routing.exception(error.code, error.body, encoding))
                     peer.end_stream()
                     return
 

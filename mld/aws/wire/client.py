@@ -76,13 +76,15 @@ class WireService:
         self._name = name
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._requests = Requests(service_time)
+        self._service_time = service_time
+        self._requests: Requests
         self._turn = Turn()
         self._workers = Workers(threads_max=threads_max, name=f"wire-{name}")
         self._places = Places(calls_max, turn=self._turn)
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._limits: list[TimeLimit] = []  # of no call at the moment
-        self._canned: Canned | None = None
+        self.can_stream = False
+        """Whether it is the lean client that calls, and `open_stream` is available; known once the service is open."""
         self._surprises = Surprises()
 
     async def open(self) -> None:
@@ -99,7 +101,7 @@ class WireService:
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """See `mld.aws.service.Service.call`."""
-        if self._canned is not None and operation in OPERATIONS:
+        if self.can_stream and operation in OPERATIONS:
             try:
                 return await self._bounded(
                     operation, timeout_s, partial(self._placed, operation, params, partial(_decoded, operation))
@@ -112,17 +114,12 @@ class WireService:
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
         """See `mld.aws.service.RawService.fetch`."""
-        if self._canned is not None and operation in OPERATIONS:
+        if self.can_stream and operation in OPERATIONS:
             try:
                 return await self._bounded(operation, timeout_s, partial(self._placed, operation, params, read))
             except UnusualError as why:
                 self._give_way(why)
         return await self._plain.fetch(operation, params, read, timeout_s=timeout_s)
-
-    @property
-    def can_stream(self) -> bool:
-        """Whether `open_stream` is to be had; known once the service is open."""
-        return self._canned is not None
 
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
@@ -161,7 +158,7 @@ class WireService:
             return await self._bounded(operation, None, lambda _: self._in_any_thread(in_turn))
 
     def _give_way(self, why: UnusualError) -> None:
-        self._canned = None
+        self.can_stream = False
         logger.info(
             "%s is called through botocore: %s",
             self._name,
@@ -251,10 +248,8 @@ class WireService:
 
         def explain(job: Job) -> None:
             answer = found if isinstance(found, Answer) else self._whole(job, found, place)
-            if self._canned is None:
-                raise UnusualError("found out a moment ago")
             try:
-                self._canned.explain(operation, params, answer)
+                self._requests.explain(operation, params, answer)
             except Exception as error:
                 if is_last or not self._requests.corrected_clock(error, answer):
                     raise
@@ -331,8 +326,8 @@ class WireService:
         canned = Canned(client)
         is_tls = client.meta.endpoint_url.startswith("https:")
         context = tls_context(client, self._ca_bundle()) if is_tls else None
-        self._requests.prepare(canned, self._credentials_of(), context)
-        self._canned = canned
+        self._requests = Requests(self._service_time, canned, self._credentials_of(), context)
+        self.can_stream = True
 
     def _read(self, job: Job, incoming: Incoming, read: Callable[[bytes], T], place: WirePlace) -> T:
         """Read an answer to its end, and what it says."""

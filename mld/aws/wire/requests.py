@@ -299,16 +299,16 @@ class Usual(NamedTuple):
 class Requests:
     """Used by threads and by the loop."""
 
-    def __init__(self, service_time: ServiceTime) -> None:
+    def __init__(
+        self, service_time: ServiceTime, canned: Canned, credentials: Credentials | None, context: ssl.SSLContext | None
+    ) -> None:
         self._time = service_time
-        self._canned: Canned | None = None
-        self._credentials: Credentials | None = None
-        self._context: ssl.SSLContext | None = None
+        self._canned = canned
+        self._credentials = credentials
+        self._context = context
         self._blueprints: dict[tuple[object, ...], tuple[Blueprint, Signer | None]] = {}
         self._keys: tuple[Keys | None, float] = (None, _NEVER)  # and until when they are used without asking
-
-    def prepare(self, canned: Canned, credentials: Credentials | None, context: ssl.SSLContext | None) -> None:
-        self._canned, self._credentials, self._context = canned, credentials, context
+        self.explain = canned.explain
 
     def usual(self, operation: str, params: Mapping[str, Any]) -> Usual | None:
         """Return the usual request; None if a thread has to ask."""
@@ -366,8 +366,6 @@ class Requests:
         known = self._blueprints.get(wanted)
         if known is not None:
             return known
-        if self._canned is None:
-            raise UnusualError("not prepared")
         blueprint = self._canned.blueprint(operation, params, self._context)
         made = blueprint, None if blueprint.scope is None else Signer(blueprint.scope)
         if len(self._blueprints) >= BLUEPRINTS_MAX:

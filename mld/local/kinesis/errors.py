@@ -7,17 +7,26 @@ The refusal of an operation by a service that the embedded AWS models itself.
 
 from __future__ import annotations
 
+import json
+
 from mld.core.errors import MldError
 
 
 class ServiceError(MldError):
-    """`code` goes to the client as ``__type``, `status` is the HTTP status."""
+    """`code` goes to the client as ``__type``, after `namespace`; `status` is the HTTP status."""
+
+    namespace = ""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.status = status
+
+    @property
+    def body(self) -> bytes:
+        """What the client reads."""
+        return json.dumps({"__type": self.namespace + self.code, "message": self.message}).encode()
 
 
 ACCOUNT = "123456789012"

@@ -231,10 +231,6 @@ def parse(body: bytes) -> OperationRequest:
     return OperationRequest(fields)
 
 
-def error_body(code: str, message: str) -> bytes:
-    return json.dumps({"__type": code, "message": message}).encode()
-
-
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 

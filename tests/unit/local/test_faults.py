@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.local.control import FaultError, FaultPlan, parse_fault
+from mld.local.control import ControlError, FaultPlan, parse_fault
 
 
 def hits(
@@ -42,5 +42,5 @@ def test_a_rate_is_reproducible_from_its_seed() -> None:
 
 @pytest.mark.parametrize("bad", [{"nonsense": 1}, {"count": "two"}, {"drop": 1}, {"status": True}])
 def test_a_fault_that_cannot_be_understood_is_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(FaultError, match=next(iter(bad))):
+    with pytest.raises(ControlError, match=next(iter(bad))):
         parse_fault(bad)
