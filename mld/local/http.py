@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from http.client import responses
-from typing import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -43,27 +43,46 @@ class HttpResponse:
     headers: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Peer(Protocol):
+class Peer(ABC):
     """The client of one request. Once it has gone, everything but `is_open` does nothing."""
 
+    _task: asyncio.Task[None] | None = None
+
     @property
+    @abstractmethod
     def is_open(self) -> bool: ...
 
+    @abstractmethod
     def respond(self, response: HttpResponse) -> None: ...
 
+    @abstractmethod
     def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
         """Begin an answer of unknown length; `send` and `end_stream` follow."""
-        ...
 
+    @abstractmethod
     async def send(self, chunk: bytes) -> None:
         """Send one piece of the stream; wait until the client has taken enough of what was sent before."""
-        ...
 
+    @abstractmethod
     def end_stream(self) -> None: ...
 
+    @abstractmethod
     def abort(self) -> None:
         """Cut the exchange off, without an answer."""
-        ...
+
+    def hear(self, handle: Handler, request: HttpRequest) -> None:
+        """Answer a request, at once or by a task."""
+        outcome = handle(request, self)
+        if isinstance(outcome, HttpResponse):
+            self.respond(outcome)
+        else:
+            self._task = asyncio.get_running_loop().create_task(outcome)
+            self._task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.abort()
+            raise error
 
 
 def local_address(transport: asyncio.Transport) -> str:
@@ -87,7 +106,7 @@ Connections = set[asyncio.Transport]
 """Those that are open, kept by the protocols; whoever serves may cut them off."""
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol, Peer):
     """One client. Requests are answered in order, one at a time.
 
     A client that begins with the preface of HTTP/2 is handed to the protocol that `http2` makes.
@@ -104,7 +123,6 @@ class HttpConnection(asyncio.Protocol):
         self._http2 = http2
         self._buffer = bytearray()
         self._head: tuple[HttpRequest, int, int] | None = None
-        self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._close_after = False
@@ -149,18 +167,11 @@ class HttpConnection(asyncio.Protocol):
             if request is None:
                 return
             self._close_after = request.headers.get("connection", "").lower() == "close"
-            outcome = self._handle(request, self)
-            if isinstance(outcome, HttpResponse):
-                self.respond(outcome)
-            else:
-                self._task = asyncio.get_running_loop().create_task(outcome)
-                self._task.add_done_callback(self._task_done)
+            self.hear(self._handle, request)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.abort()
-            raise error
+        super()._task_done(task)
         self._advance()
 
     def _next_request(self) -> HttpRequest | None:

@@ -15,7 +15,16 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
-from mld.local.http import BODY_BYTES_MAX, Connections, Handler, HttpRequest, HttpResponse, join_headers, local_address
+from mld.local.http import (
+    BODY_BYTES_MAX,
+    Connections,
+    Handler,
+    HttpRequest,
+    HttpResponse,
+    Peer,
+    join_headers,
+    local_address,
+)
 
 
 class Http2Connection(asyncio.Protocol):
@@ -145,8 +154,8 @@ class Http2Connection(asyncio.Protocol):
             self._transport.write(data)
 
 
-class _Exchange:
-    """One stream, as a `mld.local.http.Peer`."""
+class _Exchange(Peer):
+    """One stream."""
 
     def __init__(self, connection: Http2Connection, number: int, headers: dict[str, str]) -> None:
         self.number = number
@@ -157,7 +166,6 @@ class _Exchange:
         self._connection = connection
         self._headers = headers
         self._is_client_there = True
-        self._task: asyncio.Task[None] | None = None
 
     def begin(self, handle: Handler) -> None:
         headers = {name: value for name, value in self._headers.items() if not name.startswith(":")}
@@ -167,17 +175,7 @@ class _Exchange:
         method, path = self._headers[":method"], self._headers.get(":path", "")
         request = HttpRequest(method, path, headers, bytes(self.body), self._connection.arrived_at)
         self.body.clear()
-        outcome = handle(request, self)
-        if isinstance(outcome, HttpResponse):
-            self.respond(outcome)
-        else:
-            self._task = asyncio.get_running_loop().create_task(outcome)
-            self._task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.abort()
-            raise error
+        self.hear(handle, request)
 
     def client_has_gone(self) -> None:
         self._is_client_there = False

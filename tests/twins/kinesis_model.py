@@ -16,6 +16,7 @@ from mld.core.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import records as served
@@ -23,8 +24,9 @@ from mld.local.kinesis.records import LogPage
 from mld.local.kinesis.shard import FilterType, ListFilter
 from mld.local.kinesis.stream_state import Consumer
 from mld.protocol.messages import Record
+from mld.retrieval import rawbody
 from mld.retrieval.rawpage import RawPage
-from tests.support.pages import page_with
+from tests.support.pages import records_of
 
 _ERRORS: dict[str, type[StreamError]] = {
     "ResourceNotFoundException": StreamNotFoundError,
@@ -168,15 +170,11 @@ class ModelSubscription:
 
 def page_of(page: LogPage, following: str | None) -> RawPage:
     """A page of the model as the port has it."""
-    records = tuple(
-        Record(r.data, r.partition_key or "", r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records
-    )
-    return page_with(
-        records=records,
-        next_iterator=following,
-        millis_behind_latest=page.millis_behind_latest,
-        child_shards=page.children,
-    )
+    return rawbody.page_of(served.page_json(page, "NextShardIterator", following))
+
+
+def records_in(page: LogPage) -> list[Record]:
+    return records_of(page_of(page, None).after(TRIM_HORIZON))
 
 
 def stream_error(operation: str, error: KinesisError) -> StreamError:

@@ -358,7 +358,7 @@ class Kinesis:
             raise errors.throttled(shard.shard_id, stream.name, self.account)
         page = read_page(stream, shard, place.position, now, limit=limit or PAGE_RECORDS_MAX)
         if self.enforce:
-            shard.limits.spent(page.size_bytes, now, full_page=page.cut_by_size)
+            shard.limits.spent(page.span.size_bytes, now, full_page=page.span.cut_by_size)
         if page.position is None:
             return page, None
         return page, pack(SHARD_ITERATOR, *place._replace(position=page.position, issued_s=now))

@@ -16,14 +16,13 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple
 
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import KinesisError
-from mld.local.kinesis.shard import READ_BYTES_PER_S, ShardState
+from mld.local.kinesis.shard import READ_BYTES_PER_S, LogSpan, ShardState
 from mld.local.kinesis.stream_state import Stream, hash_of, index_of_number
 
 PUT_RECORDS_MAX = 500
@@ -130,45 +129,15 @@ PAGE_RECORDS_MAX = 10_000
 PAGE_BYTES_MAX = 10 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class StoredRecord:
-    """A record as a Python value. `arrival_s` is epoch seconds."""
-
-    sequence: str
-    arrival_s: float
-    data_base64: str
-    partition_key: str | None
-
-    @property
-    def data(self) -> bytes:
-        return base64.b64decode(self.data_base64)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LogPage:
     """One answer. `position` is where the next one starts; None at the end of a closed shard, and only then are there
-    `children`. `fragments` are the JSON texts of the records."""
+    `children`."""
 
-    fragments: list[bytes]
-    size_bytes: int
-    last: int | None
+    span: LogSpan
     position: int | None
     millis_behind_latest: int
     children: tuple[ChildShard, ...]
-    at_tip: bool
-    cut_by_size: bool
-
-    @cached_property
-    def records(self) -> list[StoredRecord]:
-        return [
-            StoredRecord(
-                fields["SequenceNumber"],
-                fields["ApproximateArrivalTimestamp"],
-                fields["Data"],
-                fields.get("PartitionKey"),
-            )
-            for fields in map(json.loads, self.fragments)
-        ]
 
 
 def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
@@ -220,17 +189,9 @@ def read_page(
     shard.log.trim(stream.horizon_s(now))
     span = shard.log.span(position, limit=limit, bytes_max=bytes_max)
     ended = not span.more and not shard.is_open
-    following = position if span.last is None else span.last + 1
-    return LogPage(
-        fragments=span.fragments,
-        size_bytes=span.size_bytes,
-        last=span.last,
-        position=None if ended else following,
-        millis_behind_latest=max(1, round((now - span.seen_s) * 1000)) if span.more else 0,
-        children=shard.children if ended else (),
-        at_tip=not span.more,
-        cut_by_size=span.cut_by_size,
-    )
+    position = position if span.last is None else span.last + 1
+    behind_ms = max(1, round((now - span.seen_s) * 1000)) if span.more else 0
+    return LogPage(span, None if ended else position, behind_ms, shard.children if ended else ())
 
 
 # --- subscriptions of enhanced fan-out --------------------------------------------------------------------------------
@@ -303,18 +264,19 @@ class ShardSubscription:
         if self._enforce and now < self._paced_until_s:
             return Idle(self._paced_until_s)
         page = read_page(stream, shard, self._position, now, limit=self.event_records_max, bytes_max=EVENT_BYTES_MAX)
-        if not page.fragments and page.position is not None and now < self._heartbeat_s:
+        if not page.span.fragments and page.position is not None and now < self._heartbeat_s:
             return Idle(min(self._heartbeat_s, self.started_s + LIFE_S))
         return self._send(stream, shard, page, now)
 
     def _send(self, stream: Stream, shard: ShardState, page: LogPage, now: float) -> SubscriptionEvent:
         self._heartbeat_s = now + HEARTBEAT_S
-        self._paced_until_s = max(self._paced_until_s, now) + page.size_bytes / READ_BYTES_PER_S
+        self._paced_until_s = max(self._paced_until_s, now) + page.span.size_bytes / READ_BYTES_PER_S
         if page.position is None:
             self.stop()
             return SubscriptionEvent(page, None)
         # At the tip the continuation is the tip itself: it moves on even when this shard gets no records.
-        number = stream.sequencer.tip(shard.index) if page.at_tip and shard.is_open else page.last or self._position - 1
+        at_tip = not page.span.more and shard.is_open
+        number = stream.sequencer.tip(shard.index) if at_tip else page.span.last or self._position - 1
         self._position = number + 1
         return SubscriptionEvent(page, str(number))
 
@@ -337,7 +299,7 @@ def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
             }
             for child in page.children
         ]
-    return b'{"Records":[' + b",".join(page.fragments) + b"]," + json.dumps(tail).encode()[1:]
+    return b'{"Records":[' + b",".join(page.span.fragments) + b"]," + json.dumps(tail).encode()[1:]
 
 
 def event_json(event: SubscriptionEvent) -> bytes:

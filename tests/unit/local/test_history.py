@@ -12,6 +12,7 @@ from mld.core.streams import HASH_KEY_MAX, IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.records import LogPage
 from mld.local.kinesis.shard import FilterType, ListFilter, ShardState
+from tests.twins.kinesis_model import records_in
 
 START_S = 1_700_000_000.0
 STREAM = "s"
@@ -76,7 +77,7 @@ class History:
         while iterator is not None:
             page, iterator = self.kinesis.get_records(iterator, now=self.now, limit=limit)
             yield page
-            if page.at_tip:
+            if not page.span.more:
                 return
 
 
@@ -111,7 +112,7 @@ def test_a_reader_that_follows_the_children_reads_each_record_once_and_in_order(
     while waiting:
         shard_id = waiting.pop(0)
         pages = list(history.pages(shard_id, limit))
-        read += [(r.data, shard_id, int(r.sequence)) for page in pages for r in page.records]
+        read += [(r.data, shard_id, int(r.sequence_number)) for page in pages for r in records_in(page)]
         done.add(shard_id)
         assert all(not page.children for page in pages[:-1])
         # A child is begun by the parent that finishes last, as a reader of a whole fleet does.
@@ -163,7 +164,7 @@ def test_any_sequence_number_of_a_shard_is_a_place_to_start(history: History, da
         iterator = history.kinesis.get_shard_iterator(
             STREAM, shard_id, StartingPoint(kind, sequence=str(number)), now=history.now
         )
-        found[kind] = [r.data for r in history.kinesis.get_records(iterator, now=history.now)[0].records]
+        found[kind] = [r.data for r in records_in(history.kinesis.get_records(iterator, now=history.now)[0])]
     assert found[IteratorType.AT_SEQUENCE_NUMBER][0] == content
     assert found[IteratorType.AT_SEQUENCE_NUMBER][1:] == found[IteratorType.AFTER_SEQUENCE_NUMBER]
 

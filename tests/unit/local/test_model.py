@@ -7,6 +7,7 @@ import pytest
 from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.records import Finished, Idle, SubscriptionEvent, timestamp_text
+from tests.twins.kinesis_model import records_in
 
 START_S = 1_700_000_000.0
 TRIM_HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
@@ -27,7 +28,7 @@ def put(kinesis: Kinesis, data: bytes, now: float = START_S) -> str:
 
 def read(kinesis: Kinesis, now: float) -> list[bytes]:
     iterator = kinesis.get_shard_iterator("s", SHARD, TRIM_HORIZON, now=now)
-    return [record.data for record in kinesis.get_records(iterator, now=now)[0].records]
+    return [record.data for record in records_in(kinesis.get_records(iterator, now=now)[0])]
 
 
 def test_iterators_and_numbers_of_a_former_stream_are_refused() -> None:
@@ -53,8 +54,8 @@ def test_records_leave_with_retention_and_reading_goes_on_behind_them(old_record
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=first)
     iterator = kinesis.get_shard_iterator("s", SHARD, start, now=later)
     page, _ = kinesis.get_records(iterator, now=later)
-    assert [record.data for record in page.records] == [b"new"]
-    assert page.size_bytes == len(b"new") + len(b"k")
+    assert [record.data for record in records_in(page)] == [b"new"]
+    assert page.span.size_bytes == len(b"new") + len(b"k")
     assert read(kinesis, later) == [b"new"]
 
 
@@ -75,7 +76,7 @@ def test_a_page_is_cut_at_ten_mebibytes_but_holds_one_record_at_least() -> None:
     counts = []
     while iterator is not None and len(counts) < 3:
         page, iterator = kinesis.get_records(iterator, now=START_S)
-        counts.append(len(page.records))
+        counts.append(len(page.span.fragments))
     assert counts == [1, 1, 1]
 
 
@@ -124,7 +125,7 @@ def test_a_full_page_stops_reads_for_five_seconds() -> None:
     assert following is not None
     with pytest.raises(KinesisError):
         kinesis.get_records(following, now=START_S + 4.9)
-    assert len(kinesis.get_records(following, now=START_S + 5.1)[0].records) == 2
+    assert len(kinesis.get_records(following, now=START_S + 5.1)[0].span.fragments) == 2
 
 
 def consumer_arn(kinesis: Kinesis, name: str = "app") -> str:
@@ -166,7 +167,7 @@ def test_a_continuation_skips_nothing_that_is_put_at_the_same_time() -> None:
     kinesis.put_record("s", PutEntry.of(b"next", "k", 0), now=START_S)
     start = StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=event.continuation)
     again = kinesis.subscribe(arn, SHARD, start, now=START_S + 5).next_step(START_S + 5)
-    assert isinstance(again, SubscriptionEvent) and [record.data for record in again.page.records] == [b"next"]
+    assert isinstance(again, SubscriptionEvent) and [record.data for record in records_in(again.page)] == [b"next"]
 
 
 def test_an_enforcing_subscription_is_paced_at_two_mebibytes_a_second() -> None:
