@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import PartwiseRead, RawService, Service, raises_only
+from mld.aws.service import THROTTLING_CODES, PartwiseRead, RawService, Service, raises_only
 from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
@@ -50,19 +50,13 @@ _HALF_MILLISECOND = timedelta(microseconds=500)
 _ERRORS: dict[str, type[StreamError]] = {
     "ResourceNotFoundException": StreamNotFoundError,
     "ResourceInUseException": StreamInUseError,
-    "LimitExceededException": StreamThrottledError,
-    "ProvisionedThroughputExceededException": StreamThrottledError,
-    "KMSThrottlingException": StreamThrottledError,
-    "ThrottlingException": StreamThrottledError,
-    "Throttling": StreamThrottledError,
-    "RequestLimitExceeded": StreamThrottledError,
-    "TooManyRequestsException": StreamThrottledError,
     "ExpiredIteratorException": IteratorExpiredError,
     "TrimmedDataAccessException": StreamTrimmedError,
     "ExpiredNextTokenException": IteratorExpiredError,
     "InvalidArgumentException": InvalidStreamArgumentError,
     "ValidationException": InvalidStreamArgumentError,
     PARAMETERS_REFUSED: InvalidStreamArgumentError,
+    **dict.fromkeys(THROTTLING_CODES, StreamThrottledError),
 }
 
 

@@ -22,6 +22,13 @@ from mld.properties.redaction import Scrubber
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+THROTTLING_CODES = frozenset(
+    ("ProvisionedThroughputExceededException", "ProvisionedThroughputExceeded", "LimitExceededException")
+    + ("ThrottlingException", "Throttling", "ThrottledException", "KMSThrottlingException")
+    + ("RequestLimitExceeded", "RequestThrottled", "RequestThrottledException")
+    + ("TooManyRequestsException", "SlowDown")
+)
+"""What services answer to calls that come too fast."""
 
 
 class Service(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from mld.aws.service import Service
+from mld.aws.service import THROTTLING_CODES, Service
 from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
@@ -22,21 +22,6 @@ from mld.core.errors import (
 REFUSED_CODE = "ConditionalCheckFailedException"
 MISSING_CODE = "ResourceNotFoundException"
 THROTTLING_STATUS = 429
-THROTTLING_CODES = frozenset(
-    {
-        "ProvisionedThroughputExceededException",
-        "ProvisionedThroughputExceeded",
-        "ThrottlingException",
-        "Throttling",
-        "ThrottledException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "TooManyRequestsException",
-        "LimitExceededException",
-        "SlowDown",
-    }
-)
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 

@@ -335,7 +335,12 @@ class OtherServices:
         """
         loop = asyncio.get_running_loop()
         self._port = port
-        self._changes = TableChanges(now, lambda events: _call_soon(loop, publish, events))
+
+        def tell(events: Sequence[TableEvent]) -> None:
+            with contextlib.suppress(RuntimeError):  # the server is closed, and its loop with it
+                loop.call_soon_threadsafe(publish, events)
+
+        self._changes = TableChanges(now, tell)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
         self._apps: dict[str, WsgiApp] = {}
         self._importing = self._executor.submit(_import)
@@ -348,12 +353,9 @@ class OtherServices:
 
     async def expire(self) -> int:
         """Delete the items of all tables whose time to live is over; how many."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._expire)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._changes.expire)
 
     # --- on the one thread -------------------------------------------------------------------------------------------
-
-    def _expire(self) -> int:
-        return self._changes.expire()
 
     def _answer(self, call: Call, request: HttpRequest) -> HttpResponse:
         if call.service.name != DYNAMODB:
@@ -423,12 +425,3 @@ def _import() -> Callable[[str], WsgiApp]:
 
 def _error(code: str, message: str) -> HttpResponse:
     return HttpResponse(ServiceError(code, message).body, 400, "application/x-amz-json-1.0")
-
-
-def _call_soon(
-    loop: asyncio.AbstractEventLoop,
-    publish: Callable[[Sequence[TableEvent]], None],
-    events: Sequence[TableEvent],
-) -> None:
-    with contextlib.suppress(RuntimeError):  # the server is closed, and its loop with it
-        loop.call_soon_threadsafe(publish, events)

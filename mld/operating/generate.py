@@ -49,7 +49,7 @@ def _text(value: Value, part: str) -> str:
 
 def prometheus_rules(settings: Settings, retention_s: int) -> str:
     """Return alerting rules of Prometheus, in YAML; JSON strings are YAML strings."""
-    from mld.aws.table_calls import THROTTLING_CODES
+    from mld.aws.service import THROTTLING_CODES
 
     application = json.dumps(settings.application_name)
     values = {

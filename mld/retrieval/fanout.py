@@ -143,10 +143,7 @@ class RegisteredConsumer:
         stream_arn = (await self._patiently(self._fan_out.describe, self._rules.summary_attempts_max)).arn
         registered = False
         try:
-            consumer = await self._patiently(
-                lambda: self._fan_out.consumer_named(stream_arn, self._name),
-                self._rules.describe_attempts_max,
-            )
+            consumer = await self._named(stream_arn)
         except StreamNotFoundError:
             registered = True
             consumer = await self._but_never_missing(self._register(stream_arn))
@@ -166,10 +163,12 @@ class RegisteredConsumer:
             self._registered = made.arn
             return made
         except StreamInUseError:  # another worker was faster
-            return await self._patiently(
-                lambda: self._fan_out.consumer_named(stream_arn, self._name),
-                self._rules.describe_attempts_max,
-            )
+            return await self._named(stream_arn)
+
+    async def _named(self, stream_arn: str) -> StreamConsumer:
+        return await self._patiently(
+            lambda: self._fan_out.consumer_named(stream_arn, self._name), self._rules.describe_attempts_max
+        )
 
     async def _until_active(self, arn: str) -> None:
         status = ""

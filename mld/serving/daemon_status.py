@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mld.aws.table_calls import THROTTLING_CODES
+from mld.aws.service import THROTTLING_CODES
 from mld.core import error_boundary
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived

@@ -336,11 +336,20 @@ class Requests:
     # --- in threads --------------------------------------------------------------------------------------------------
 
     def asked(self, operation: str, params: Mapping[str, Any]) -> Usual:
-        """Ask botocore what a request is made of. Raises UnusualError, and what botocore raises."""
+        """Ask botocore what a request is made of: anew with every change of the keys, as an endpoint may depend on
+        their account. Raises UnusualError, and what botocore raises.
+        """
         keys: Any = None if self._credentials is None else self._credentials.get_frozen_credentials()
-        blueprint, signer = self._blueprint(operation, params, keys)
+        wanted = _key(operation, params, keys)
+        known = self._blueprints.get(wanted)
+        if known is None:
+            blueprint = self._canned.blueprint(operation, params, self._context)
+            known = blueprint, None if blueprint.scope is None else Signer(blueprint.scope)
+            if len(self._blueprints) >= BLUEPRINTS_MAX:
+                self._blueprints = {}
+            self._blueprints[wanted] = known
         self._keys = (keys, time.monotonic() + KEYS_AGE_MAX_S)
-        return Usual(blueprint, signer, keys)
+        return Usual(*known, keys)
 
     def ask_for_keys(self) -> None:
         """Ask for keys before the next request."""
@@ -355,23 +364,6 @@ class Requests:
             return False
         date = answer.headers.get(b"date")
         return self._time.learn(None if date is None else date.decode("latin-1")) or self._time.is_measured
-
-    def _blueprint(
-        self, operation: str, params: Mapping[str, Any], keys: Keys | None
-    ) -> tuple[Blueprint, Signer | None]:
-        """Take the blueprint from botocore, anew with every change of the keys, as an endpoint may depend on their
-        account.
-        """
-        wanted = _key(operation, params, keys)
-        known = self._blueprints.get(wanted)
-        if known is not None:
-            return known
-        blueprint = self._canned.blueprint(operation, params, self._context)
-        made = blueprint, None if blueprint.scope is None else Signer(blueprint.scope)
-        if len(self._blueprints) >= BLUEPRINTS_MAX:
-            self._blueprints = {}
-        self._blueprints[wanted] = made
-        return made
 
 
 def _key(operation: str, params: Mapping[str, Any], keys: Keys | None) -> tuple[object, ...]:

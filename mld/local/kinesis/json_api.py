@@ -44,6 +44,7 @@ PAGE_MAX = 10_000
 INT_MAX = 2**31 - 1
 
 _E = TypeVar("_E", bound=Enum)
+T = TypeVar("T")
 
 
 class OperationRequest:
@@ -64,10 +65,7 @@ class OperationRequest:
         return None if value is None else str(value)
 
     def required(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
-        value = self.text(key, pattern)
-        if value is None:
-            raise errors.missing(_camel(key))
-        return value
+        return _needed(key, self.text(key, pattern))
 
     def integer(self, key: str, low: int, high: int) -> int | None:
         value = self._get(key, int)
@@ -79,10 +77,7 @@ class OperationRequest:
         return None if value is None else int(value)
 
     def required_integer(self, key: str, low: int, high: int) -> int:
-        value = self.integer(key, low, high)
-        if value is None:
-            raise errors.missing(_camel(key))
-        return value
+        return _needed(key, self.integer(key, low, high))
 
     def timestamp(self, key: str) -> float | None:
         """Return epoch seconds."""
@@ -105,10 +100,7 @@ class OperationRequest:
         return None if value is None else OperationRequest(value)
 
     def required_nested(self, key: str) -> OperationRequest:
-        value = self.nested(key)
-        if value is None:
-            raise errors.missing(_camel(key))
-        return value
+        return _needed(key, self.nested(key))
 
     def choice(self, key: str, kind: type[_E], where: str = "") -> _E:
         """Return a required field with the value of one of `kind`; `where` is what refusals call it."""
@@ -127,9 +119,7 @@ class OperationRequest:
         return otherwise if token is None else str(unpacked(kind, token)[0])
 
     def entries(self, key: str) -> list[OperationRequest]:
-        value = self._get(key, list)
-        if value is None:
-            raise errors.missing(_camel(key))
+        value = _needed(key, self._get(key, list))
         if not all(isinstance(item, dict) for item in value):
             raise KinesisError("SerializationException", f"{key} must be a list of structures.")
         return [OperationRequest(item) for item in value]
@@ -166,6 +156,12 @@ class OperationRequest:
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise KinesisError("SerializationException", f"{key} has the wrong type.")
         return value
+
+
+def _needed(key: str, value: T | None) -> T:
+    if value is None:
+        raise errors.missing(_camel(key))
+    return value
 
 
 def _camel(key: str) -> str:

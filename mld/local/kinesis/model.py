@@ -293,8 +293,6 @@ class Kinesis:
         """Scale to `target` uniform shards; returns the count before."""
         stream = self._reshardable(ref, now)
         current = len(stream.open_shards)
-        if not target >= 1:
-            raise errors.invalid("TargetShardCount must be at least 1.")
         if target > 2 * current or 2 * target < current:
             raise errors.invalid(
                 f"UpdateShardCount cannot scale to more than double or less than half your current open shard count. "
