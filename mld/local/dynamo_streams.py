@@ -432,17 +432,8 @@ _SEQUENCE_NUMBER = re.compile(r"[0-9]{21,40}")
 _SHARD_ID = re.compile(r"[a-zA-Z0-9_.-]{28,65}")
 
 
-class _ShardFilterType(Enum):
-    CHILD_SHARDS = "CHILD_SHARDS"
-
-
-class _IteratorType(Enum):
-    """Those of Kinesis, but for AT_TIMESTAMP."""
-
-    TRIM_HORIZON = "TRIM_HORIZON"
-    LATEST = "LATEST"
-    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
-    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
+TRIM_HORIZON, LATEST, AT, AFTER = _ITERATORS = "TRIM_HORIZON", "LATEST", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"
+"""The kinds of iterators: those of Kinesis, but for AT_TIMESTAMP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,7 +558,7 @@ def _describe_stream(streams: TableStreams, request: OperationRequest, now: floa
     limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
     children_of = None
     if (nested := request.nested("ShardFilter")) is not None:
-        nested.choice("Type", _ShardFilterType, "shardFilter.type")
+        nested.choice("Type", ("CHILD_SHARDS",), "shardFilter.type")
         children_of = nested.required("ShardId", _SHARD_ID)
     stream = streams.stream(request.required("StreamArn"), now, region)
     after = request.text("ExclusiveStartShardId", _SHARD_ID) or ""
@@ -597,19 +588,18 @@ def _shard_json(shard: ChangeShard) -> dict[str, Any]:
 
 
 def _get_shard_iterator(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
-    kind = request.choice("ShardIteratorType", _IteratorType)
+    kind = request.choice("ShardIteratorType", _ITERATORS)
     name = request.required("ShardId", _SHARD_ID)
     sequence = request.text("SequenceNumber", _SEQUENCE_NUMBER)
     stream = streams.stream(request.required("StreamArn"), now, region)
     shard = stream.shard(name, now)
-    match kind:
-        case _IteratorType.TRIM_HORIZON:
-            position = shard.trimmed_through + 1
-        case _IteratorType.LATEST:
-            position = stream.tip()
-        case _:
-            position = _own_number(stream, shard, sequence) + (kind is _IteratorType.AFTER_SEQUENCE_NUMBER)
-            _require_untrimmed(shard, position)
+    if kind == TRIM_HORIZON:
+        position = shard.trimmed_through + 1
+    elif kind == LATEST:
+        position = stream.tip()
+    else:
+        position = _own_number(stream, shard, sequence) + (kind == AFTER)
+        _require_untrimmed(shard, position)
     return {"ShardIterator": str(_ChangeIterator(stream.arn, name, position, now))}
 
 

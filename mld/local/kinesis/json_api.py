@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, TypeVar
 
 from mld.core.streams import IteratorType, StartingPoint
@@ -43,7 +42,6 @@ _TOKENS = ("ShardIterator", "NextToken")
 PAGE_MAX = 10_000
 INT_MAX = 2**31 - 1
 
-_E = TypeVar("_E", bound=Enum)
 T = TypeVar("T")
 
 
@@ -102,16 +100,15 @@ class OperationRequest:
     def required_nested(self, key: str) -> OperationRequest:
         return _needed(key, self.nested(key))
 
-    def choice(self, key: str, kind: type[_E], where: str = "") -> _E:
-        """Return a required field with the value of one of `kind`; `where` is what refusals call it."""
+    def choice(self, key: str, values: Collection[str], where: str = "") -> str:
+        """Return a required field that has one of these values; `where` is what refusals call it."""
         text = self.required(key)
-        try:
-            return kind(text)
-        except ValueError:
+        if text not in values:
             raise errors.validation(
                 f"Value '{text}' at '{where or _camel(key)}' failed to satisfy constraint: Member must satisfy enum "
-                f"value set: {[item.value for item in kind]}"
-            ) from None
+                f"value set: {list(values)}"
+            )
+        return text
 
     def place(self, kind: str, otherwise: str) -> str:
         """Return the name after which a listing goes on: that in the page token, if there is one."""
@@ -184,6 +181,8 @@ _LIST_DEFAULT = 100
 _TAGS_MAX = 50
 _STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"
 _STRATEGY = "RecordDistributionStrategy"
+_ITERATORS = [kind.value for kind in IteratorType]
+_FILTERS = [kind.value for kind in FilterType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +229,8 @@ def parse(body: bytes) -> OperationRequest:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-class _Mode(Enum):
-    PROVISIONED = "PROVISIONED"
-    ON_DEMAND = "ON_DEMAND"
-
-
-class _Strategy(Enum):
-    AUTO = "AUTO"
-    USER_PARTITION_KEY = "USER_PARTITION_KEY"
+PROVISIONED, ON_DEMAND = _MODES = "PROVISIONED", "ON_DEMAND"
+AUTO, USER_PARTITION_KEY = _STRATEGIES = "AUTO", "USER_PARTITION_KEY"
 
 
 @operation
@@ -279,7 +272,7 @@ def describe_stream_summary(kinesis: Kinesis, request: OperationRequest, now: fl
         "MaxRecordSizeInKiB": stream.record_kib_max,
     }
     if stream.on_demand:
-        fields[_STRATEGY] = (_Strategy.AUTO if stream.distributes else _Strategy.USER_PARTITION_KEY).value
+        fields[_STRATEGY] = AUTO if stream.distributes else USER_PARTITION_KEY
     return {"StreamDescriptionSummary": fields}
 
 
@@ -296,7 +289,7 @@ def _summary_json(stream: Stream, now: float) -> Fields:
         "StreamName": stream.name,
         "StreamARN": stream.arn,
         "StreamStatus": stream.status(now),
-        "StreamModeDetails": {"StreamMode": (_Mode.ON_DEMAND if stream.on_demand else _Mode.PROVISIONED).value},
+        "StreamModeDetails": {"StreamMode": ON_DEMAND if stream.on_demand else PROVISIONED},
         "StreamCreationTimestamp": stream.created_ms / 1000,
     }
 
@@ -322,7 +315,7 @@ def update_stream_mode(kinesis: Kinesis, request: OperationRequest, now: float) 
 
 
 def _is_on_demand(mode: OperationRequest) -> bool:
-    return mode.choice("StreamMode", _Mode, "streamModeDetails.streamMode") is _Mode.ON_DEMAND
+    return mode.choice("StreamMode", _MODES, "streamModeDetails.streamMode") == ON_DEMAND
 
 
 @operation
@@ -331,7 +324,7 @@ def update_stream_record_distribution_strategy(kinesis: Kinesis, request: Operat
 
 
 def _distributes(request: OperationRequest) -> bool:
-    return request.choice(_STRATEGY, _Strategy) is _Strategy.AUTO
+    return request.choice(_STRATEGY, _STRATEGIES) == AUTO
 
 
 @operation
@@ -387,10 +380,6 @@ def _tags(request: OperationRequest) -> dict[str, str]:
 # --- shards ----------------------------------------------------------------------------------------------------------
 
 
-class _Scaling(Enum):
-    UNIFORM_SCALING = "UNIFORM_SCALING"
-
-
 @operation
 def list_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
     nested = request.nested("ShardFilter")
@@ -407,7 +396,7 @@ def list_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Fiel
 
 
 def _filter(request: OperationRequest) -> ListFilter:
-    kind = request.choice("Type", FilterType, "shardFilter.type")
+    kind = FilterType(request.choice("Type", _FILTERS, "shardFilter.type"))
     return ListFilter(kind, request.text("ShardId", NAME), request.timestamp("Timestamp"))
 
 
@@ -443,7 +432,7 @@ def merge_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Non
 
 @operation
 def update_shard_count(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
-    request.choice("ScalingType", _Scaling)
+    request.choice("ScalingType", ("UNIFORM_SCALING",))
     target = request.required_integer("TargetShardCount", 1, INT_MAX)
     before = kinesis.update_shard_count(request.stream(), target, now=now)
     stream = kinesis.stream(request.stream(), now)
@@ -492,7 +481,7 @@ def _placed(
 @operation
 def get_shard_iterator(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
     start = StartingPoint(
-        request.choice("ShardIteratorType", IteratorType),
+        IteratorType(request.choice("ShardIteratorType", _ITERATORS)),
         request.text("StartingSequenceNumber", SEQUENCE_NUMBER),
         request.timestamp("Timestamp"),
     )
@@ -527,7 +516,7 @@ def open_subscription(
     arn, shard_id = request.required("ConsumerARN"), request.required("ShardId", NAME)
     start = request.required_nested("StartingPosition")
     point = StartingPoint(
-        start.choice("Type", IteratorType, "startingPosition.type"),
+        IteratorType(start.choice("Type", _ITERATORS, "startingPosition.type")),
         start.text("SequenceNumber", SEQUENCE_NUMBER),
         start.timestamp("Timestamp"),
     )
