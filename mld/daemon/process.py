@@ -56,7 +56,7 @@ from mld.protocol.codec import record_keys
 from mld.protocol.command import split_command
 from mld.protocol.messages import StreamLabel
 from mld.retrieval.reader_factory import LABELS, fan_out_of, kind_of, service_name, streams_port
-from mld.schemas.preparer import OpenedRegistry, registry_of
+from mld.schemas.preparer import RegistryPreparer, registry_of
 from mld.tracking.followed_streams import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 
@@ -257,7 +257,7 @@ async def run_daemon(
     reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
     sources = StreamClients(settings, clock, new_service, reader.read)
     schemas = registry_of(settings, factory, clock, metrics.worker)
-    opened: list[CountedService | LetterBox | StreamClients | OpenedRegistry] = [sources, dynamo]
+    opened: list[CountedService | LetterBox | StreamClients | RegistryPreparer] = [sources, dynamo]
     if schemas is not None:
         opened.append(schemas)
     if letters is not None:
@@ -442,7 +442,7 @@ def build_worker(
     clock: Clock,
     letters: LetterBox | None = None,
     metrics: Metrics | None = None,
-    schemas: OpenedRegistry | None = None,
+    schemas: RegistryPreparer | None = None,
 ) -> Worker:
     """Wire the real adapters together."""
     rng = Random()
@@ -476,5 +476,5 @@ def build_worker(
         polls_on_a_beat=True,
         letters=letters,
         metrics=metrics,
-        prepare=None if schemas is None else schemas.preparer.prepare,
+        prepare=None if schemas is None else schemas.prepare,
     )

@@ -211,16 +211,31 @@ def _bounded(result: FramedRecord | Failure, before: int, size: int) -> FramedRe
 LOOKUPS_AT_ONCE_MAX = 4
 
 
-class OpenedRegistry:
-    """Opened and closed with the daemon. `preparer` is for the consumers."""
+class RegistryPreparer(SchemaPreparer):
+    """The one that the settings ask for, with the registry's client and cache; opened and closed with the daemon."""
 
-    def __init__(
-        self, service: CountedService, registry: SchemaRegistry, decoder: DecoderProcess, preparer: SchemaPreparer
-    ) -> None:
-        self._service = service
-        self._registry = registry
-        self._decoder = decoder
-        self.preparer = preparer
+    def __init__(self, settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics) -> None:
+        """Make it, not open yet. Does no I/O."""
+        asked = settings.schemas
+        glue = occasional_service(
+            factory,
+            "glue",
+            asked.region,
+            asked.endpoint,
+            label="schema registry",
+            timeout_s=TIMEOUT_S,
+            threads_max=LOOKUPS_AT_ONCE_MAX,
+        )
+        self._service = CountedService(glue, "glue", worker)
+        self._decoder = DecoderProcess()
+        super().__init__(
+            SchemaRegistry(self._service, clock, folder=Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}"),
+            clock,
+            asked.mode,
+            self._decoder.decode,
+            waits=asked.on_error is SchemaErrors.FAIL,
+            results=worker.framed_records,
+        )
 
     async def open(self) -> None:
         """Open the client. Raises StartupError without credentials or a region."""
@@ -234,30 +249,6 @@ class OpenedRegistry:
 
 def registry_of(
     settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics
-) -> OpenedRegistry | None:
+) -> RegistryPreparer | None:
     """Make it, not open yet; None if frames stay on records. Does no I/O."""
-    if settings.schemas.mode is SchemaMode.OFF:
-        return None
-
-    glue = occasional_service(
-        factory,
-        "glue",
-        settings.schemas.region,
-        settings.schemas.endpoint,
-        label="schema registry",
-        timeout_s=TIMEOUT_S,
-        threads_max=LOOKUPS_AT_ONCE_MAX,
-    )
-    service = CountedService(glue, "glue", worker)
-    folder = Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}"
-    registry = SchemaRegistry(service, clock, folder=folder)
-    decoder = DecoderProcess()
-    preparer = SchemaPreparer(
-        registry,
-        clock,
-        settings.schemas.mode,
-        decoder.decode,
-        waits=settings.schemas.on_error is SchemaErrors.FAIL,
-        results=worker.framed_records,
-    )
-    return OpenedRegistry(service, registry, decoder, preparer)
+    return None if settings.schemas.mode is SchemaMode.OFF else RegistryPreparer(settings, factory, clock, worker)

@@ -75,7 +75,7 @@ class Fetcher:
         if registry is not None:
             await registry.open()
             self._stack.push_async_callback(registry.close)
-            self._preparer = registry.preparer
+            self._preparer = registry
 
     def shards(self) -> list[Shard]:
         """Return every shard that ListShards shows."""
