@@ -35,25 +35,20 @@ Frame = tuple[memoryview, ...]
 
 
 class Message(NamedTuple):
-    """A frame taken apart. `kind` is event, exception or error, `name` the type of event or exception."""
+    """A frame taken apart. `kind` is event or exception, `name` the type of it. The payload of a large event is left in
+    the pieces in which it came.
+    """
 
     kind: str
     name: str
-    payload: bytes
-
-
-class LargeEvent(NamedTuple):
-    """An event whose payload is left in the pieces in which it came."""
-
-    name: str
-    payload: Frame
+    payload: tuple[bytes | memoryview, ...]
 
 
 class MessageError(ValueError):
     """A frame is damaged, or is none."""
 
 
-def message_in(frame: Frame) -> Message | LargeEvent:
+def message_in(frame: Frame) -> Message:
     """Take one whole frame apart. Raises MessageError if it is damaged; AwsError if it is an error without payload."""
     length = sum(map(len, frame))
     if length > JOINED_BYTES_MAX and (event := _event_in(frame, length)) is not None:
@@ -74,16 +69,16 @@ def message_of(frame: bytes) -> Message:
     headers: Any = message.headers
     match headers.get(":message-type"):
         case "event":
-            return Message("event", str(headers.get(":event-type")), message.payload)
+            return Message("event", str(headers.get(":event-type")), (message.payload,))
         case "exception":
-            return Message("exception", str(headers.get(":exception-type")), message.payload)
+            return Message("exception", str(headers.get(":exception-type")), (message.payload,))
         case "error":
             raise AwsError(SUBSCRIBE, str(headers.get(":error-code")), str(headers.get(":error-message", "")))
         case other:
             raise MessageError(f"a message of the type {other!r}")
 
 
-def _event_in(frame: Frame, length: int) -> LargeEvent | None:
+def _event_in(frame: Frame, length: int) -> Message | None:
     """Return the event in a frame of this length, if it is in order and is one."""
     prelude = b"".join(_cut(frame, 0, _PRELUDE_BYTES))
     total, headers_bytes, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
@@ -99,7 +94,7 @@ def _event_in(frame: Frame, length: int) -> LargeEvent | None:
     headers = _headers_in(b"".join(_cut(frame, _PRELUDE_BYTES, body)))
     if headers.get(":message-type") != "event":
         return None
-    return LargeEvent(str(headers.get(":event-type")), tuple(_cut(frame, body, end)))
+    return Message("event", str(headers.get(":event-type")), tuple(_cut(frame, body, end)))
 
 
 def _headers_in(data: bytes) -> dict[str, Any]:
@@ -218,16 +213,16 @@ class EventSubscription:
         """Return the page in an event. May run in a thread. Raises AwsError or InvalidStreamResponseError."""
         try:
             message = message_in(frame)
-            if isinstance(message, LargeEvent):
-                return self._page_in_pieces(message.payload) if message.name == EVENT else None
             if message.kind == "event":
-                return self._page_of(message.payload) if message.name == EVENT else None
+                return self._page_made_of(message.payload) if message.name == EVENT else None
         except ValueError as error:
             reason = f"stream {self._stream_name}: {SUBSCRIBE}: the event is not as documented: {error}"
             raise InvalidStreamResponseError(reason) from error
-        raise AwsError(SUBSCRIBE, message.name, _text_of(message.payload))
+        raise AwsError(SUBSCRIBE, message.name, _text_of(b"".join(message.payload)))
 
-    def _page_in_pieces(self, payload: tuple[memoryview, ...]) -> Page:
+    def _page_made_of(self, payload: tuple[bytes | memoryview, ...]) -> Page:
+        if len(payload) == 1:
+            return self._page_of(bytes(payload[0]))
         reader = self._page_of.in_parts()
         for piece in payload:
             reader.feed(bytes(piece))

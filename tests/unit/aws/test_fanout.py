@@ -18,7 +18,6 @@ from mld.aws.fanout import (
     JOINED_BYTES_MAX,
     Frame,
     KinesisFanOut,
-    LargeEvent,
     Message,
     message_in,
     message_of,
@@ -117,11 +116,11 @@ def pieces_of(data: bytes, cuts: list[int]) -> Frame:
     return tuple(memoryview(data)[start:end] for start, end in pairwise(edges))
 
 
-def joined(message: Message | LargeEvent) -> Message:
-    return message if isinstance(message, Message) else Message("event", message.name, b"".join(message.payload))
+def joined(message: Message) -> tuple[str, str, bytes]:
+    return message.kind, message.name, b"".join(message.payload)
 
 
-def outcome(take: Callable[[], Message | LargeEvent]) -> object:
+def outcome(take: Callable[[], Message]) -> object:
     try:
         return joined(take())
     except (ValueError, errors.AwsError) as error:
