@@ -23,7 +23,7 @@ from mld.aws.fanout import (
     message_of,
 )
 from mld.aws.wire.answers import FRAME_BYTES_MAX, BrokenAnswerError, FrameStream
-from mld.aws.wire.source import AHEAD_BYTES, WireFrames
+from mld.aws.wire.client import AHEAD_BYTES, WireFrames
 from mld.core import errors
 from mld.core.streams import IteratorType, StartingPoint, StreamConsumer
 from mld.local import routing as eventstream
