@@ -133,6 +133,10 @@ def test_a_handoff_begins_at_a_version_that_stays() -> None:
     )
 
 
+def test_a_worker_that_leaves_in_the_middle_of_a_handoff_completes_it() -> None:
+    one_writer_at_a_time([write(3, "20", owner="w2", expression="REMOVE #checkpointOwner ADD #leaseCounter :one")])
+
+
 def test_two_handoffs_begun_at_one_version_are_found() -> None:
     begun = [write(2, "20", expression=HAND_OFF, owner=owner, leaving="w1") for owner in ("w2", "w3")]
     with pytest.raises(AssertionError, match="the same version"):

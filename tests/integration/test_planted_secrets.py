@@ -182,7 +182,7 @@ def assert_only_our_events(daemon: Daemon, log_format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "wire"),
+    "case",
     sliced(
         [
             ("wrong password", "lean"),
@@ -195,10 +195,12 @@ def assert_only_our_events(daemon: Daemon, log_format: str) -> None:
         ("wrong password", "lean"),
         ("of the environment", "botocore"),
     ),
+    ids=" by ".join,
 )
 def test_a_proxy_that_does_not_help(
-    make_world: MakeWorld, planted: Planted, proxy: ForwardProxy, trouble: str, wire: str
+    make_world: MakeWorld, planted: Planted, proxy: ForwardProxy, case: tuple[str, str]
 ) -> None:
+    trouble, wire = case
     world = make_world(shards=1)
     address = {"nobody there": f"127.0.0.1:{free_port()}", "no such host": "proxy.invalid:3128"}.get(
         trouble, proxy.address

@@ -154,6 +154,7 @@ class Ledger:
         self.paused_s: dict[str, float] = {}  # until when a process was stopped last
         self.retention_s = 0.0
         self.calm_at = float("inf")
+        self.mended_at = float("-inf")  # when counters of damaged rows were last moved by hand
         self.trimmed = 0
         self._last_of_child: dict[tuple[int, str], Place] = {}
         self._next_of_child: dict[tuple[int, str], int] = {}  # index in `put`; absent while anything may come
@@ -236,7 +237,7 @@ class Ledger:
         raise self._violation(1, f"{process} lets a child of {shard} checkpoint what it never got")
 
     def accused_twin(self, process: str) -> None:
-        if not self.has_twins:
+        if not self.has_twins and self._now() - self.mended_at > self._failover_s:
             raise self._violation(4, f"{process} takes its own writes for those of a twin, and there is none")
 
     def check_beliefs(self, beliefs: Iterable[tuple[str, Iterable[str]]]) -> None:

@@ -60,7 +60,7 @@ class RowWrite:
 
     @property
     def changes_owner(self) -> bool:
-        return "leaseOwner" in self.expression
+        return "leaseOwner" in self.expression or "checkpointOwner" in self.expression
 
     @property
     def is_checkpoint(self) -> bool:

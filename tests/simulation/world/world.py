@@ -936,6 +936,7 @@ class World:
         while self._events:
             await asyncio.wait(set(self._events))
         for row in self._rows_to_repair.values():
+            self.ledger.mended_at = self.now()
             counter = int(row["leaseCounter"]["N"]) + 1000
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
         if any(action.kind is Kind.OPERATE for action in self.plan.actions):
