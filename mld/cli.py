@@ -20,11 +20,11 @@ import click
 
 import mld
 from mld.core.errors import MldError
-from mld.core.extras import NotReadyError
 from mld.core.terminal import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
     Duration,
+    NotReadyError,
     chosen_file,
     complain,
     leave_terminal,

@@ -25,7 +25,7 @@ from rich.text import Text
 from mld.check import price
 from mld.check.refusals import refusals
 from mld.core import sparkhosts
-from mld.core.extras import find_executable
+from mld.core.terminal import find_executable
 from mld.properties.keys import key_of_stream
 from mld.properties.keytypes import Section
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load

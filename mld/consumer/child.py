@@ -34,7 +34,7 @@ from mld.consumer.child_log import ChildLogger
 from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
-from mld.core.extras import find_executable
+from mld.core.terminal import find_executable
 from mld.protocol import forking, meeting
 from mld.protocol.codec import LineSplitter
 from mld.protocol.command import shell_command

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from mld.consumer.ports import ShardSource
 from mld.consumer.stopping import PauseGate, Stopping
+from mld.core.clock import in_turns
 from mld.core.positions import SUB_MAX, Position
 from mld.core.steps import Steps
 from mld.core.streams import ChildBatch, HashRange, Misrouted, Page
-from mld.core.turns import in_turns
 from mld.leases.lease import Lease
 from mld.protocol.codec import RECORDS_HEAD, records_tail
 from mld.protocol.framed import FramedRecord, Splitter, line_of

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from mld.consumer.lifecycle import StopReason
-from mld.core.clock import Clock
-from mld.core.waits import Interruption
+from mld.core.clock import Clock, Interruption
 
 T = TypeVar("T")
 

@@ -31,9 +31,9 @@ from mld.consumer.child import ChildCommand, PipeHost
 from mld.consumer.naming import StreamNaming
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
-from mld.core.extras import is_installed, runnable
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
+from mld.core.terminal import is_installed, runnable
 from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
 from mld.daemon.group.membership import Membership, hold_on
 from mld.daemon.reload import Reloader, StreamsReader

@@ -26,8 +26,7 @@ from functools import lru_cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.core.errors import TableError
-from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
-from mld.core.stream_ids import parse_stream_id, stream_of_key
+from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position, parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
 from mld.metrics.shard import TREND_STEPS

@@ -32,8 +32,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from mld.core.errors import TableUnavailableError
-from mld.core.positions import SHARD_END_NAME, Position
-from mld.core.stream_ids import key_of
+from mld.core.positions import SHARD_END_NAME, Position, key_of
 from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from mld.core.errors import MldError
-from mld.core.extras import require
+from mld.core.terminal import require
 from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.model import REGION, SHARD_LIMIT
 from mld.local.routing import NAMES

@@ -31,7 +31,7 @@ from typing import Any, TextIO
 
 from pythonjsonlogger.json import JsonFormatter
 
-from mld.core.stream_ids import OF_THIS_STREAM
+from mld.core.positions import OF_THIS_STREAM
 from mld.properties.redaction import Scrubber, printable, secrets_of_environment
 from mld.properties.remarks import ConfigurationError, Level, Remark
 

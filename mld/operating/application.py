@@ -17,11 +17,10 @@ from typing import NoReturn, TypeAlias
 
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
-from mld.core.clock import Clock, LoopClock
+from mld.core.clock import Clock, LoopClock, in_turns
 from mld.core.errors import TableMissingError
-from mld.core.stream_ids import stream_of_key
+from mld.core.positions import stream_of_key
 from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
-from mld.core.turns import in_turns
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable

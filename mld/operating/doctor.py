@@ -27,8 +27,8 @@ from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
 from mld.aws.wire.requests import proxies_of
 from mld.check.refusals import faults_of
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
-from mld.core.extras import find_executable, runnable
 from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
+from mld.core.terminal import find_executable, runnable
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.owner_index import INDEX_NAME

@@ -19,10 +19,9 @@ from typing import Any
 import mld
 from mld.aws.service import raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.core.clock import Clock
+from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import TableUnavailableError
-from mld.core.turns import in_turns
 from mld.fleet.values import EntityType
 from mld.leases import rows
 from mld.leases.rows import OwnAttribute, Row

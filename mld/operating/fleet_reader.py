@@ -12,11 +12,10 @@ from mld.aws.client_factory import ServiceName, client_factory
 from mld.aws.counted import service_of
 from mld.aws.service import RawService, Service
 from mld.aws.table_calls import TableCalls
-from mld.core.clock import Clock, LoopClock
+from mld.core.clock import Clock, LoopClock, in_turns
 from mld.core.errors import TableError, TableMissingError
+from mld.core.positions import keys_meant
 from mld.core.steps import Steps
-from mld.core.stream_ids import keys_meant
-from mld.core.turns import in_turns
 from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
 from mld.fleet.migrate.states import CLIENT_VERSION, StatesTable

@@ -15,8 +15,8 @@ from itertools import groupby
 
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.positions import stream_of_key
 from mld.core.steps import SLICE, Steps, at_once, in_order
-from mld.core.stream_ids import stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.heartbeats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock

@@ -13,8 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from mld.core.clock import iso_time
-from mld.core.positions import Position
-from mld.core.stream_ids import shard_of_key
+from mld.core.positions import Position, shard_of_key
 from mld.metrics.events import NOBODY, Event
 from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mld.core.stream_ids import StreamId, keys_meant, parse_stream_id, stream_of_key
+from mld.core.positions import StreamId, keys_meant, parse_stream_id, stream_of_key
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan

@@ -27,11 +27,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from mld.core.clock import Clock
+from mld.core.clock import Clock, a_few_at_a_time
 from mld.core.errors import TableError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import Position
-from mld.core.turns import a_few_at_a_time
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal

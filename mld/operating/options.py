@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from mld.core.errors import (
-    AwsUnreachableError,
-    MldError,
-    TableMissingError,
-    TableThrottledError,
-    TableUnavailableError,
-)
+from mld.core.errors import AwsUnreachableError, MldError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.terminal import (
     EXIT_FAILURE,
     EXIT_OK,

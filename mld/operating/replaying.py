@@ -20,11 +20,9 @@ from mld.consumer.parts import Part, PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ProcessorHost, ShardAddress
 from mld.consumer.processor import Processor
 from mld.core.clock import Clock, LoopClock
-from mld.core.extras import find_executable, runnable
-from mld.core.positions import Position
-from mld.core.stream_ids import StreamId
+from mld.core.positions import Position, StreamId
 from mld.core.streams import ChildBatch, HashRange, Streams
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, find_executable, runnable, say
 from mld.leases.lease import Lease
 from mld.operating.naming import ChosenShard
 from mld.operating.points import Point, PointKind

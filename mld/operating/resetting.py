@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mld.core.clock import Clock
-from mld.core.positions import LATEST, TRIM_HORIZON, Position
+from mld.core.clock import Clock, a_few_at_a_time, in_turns
+from mld.core.positions import LATEST, TRIM_HORIZON, Position, StreamId
 from mld.core.steps import finish
-from mld.core.stream_ids import StreamId
 from mld.core.streams import (
     IteratorType,
     Page,
@@ -33,7 +32,6 @@ from mld.core.streams import (
     Streams,
 )
 from mld.core.terminal import EXIT_OK
-from mld.core.turns import a_few_at_a_time, in_turns
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan

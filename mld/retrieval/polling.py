@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from random import Random
 from typing import TypeVar
 
-from mld.core.clock import Clock, millis_since
+from mld.core.clock import Clock, TimeLimit, millis_since
 from mld.core.error_boundary import contained
 from mld.core.errors import (
     InvalidStreamArgumentError,
@@ -29,7 +29,6 @@ from mld.core.errors import (
 )
 from mld.core.positions import InitialPosition, Position
 from mld.core.streams import IteratorType, Page, StartingPoint, Streams
-from mld.core.waits import TimeLimit
 from mld.metrics.shard import FetchResult, ShardMetrics
 from mld.retrieval import buffer, pacing, starting_points
 from mld.retrieval.pacing import PollingReaction, reaction_to

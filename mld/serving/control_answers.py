@@ -12,9 +12,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
 from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTrace, ProtocolTraces, TooManyListenersError
-from mld.core.clock import Clock
-from mld.core.stream_ids import keys_meant
-from mld.core.turns import in_turns
+from mld.core.clock import Clock, in_turns
+from mld.core.positions import keys_meant
 from mld.logging.logs import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerError, level_name
 from mld.serving.control import Answer, ControlRoute, Request, RequestRefused
 from mld.serving.daemon_status import DaemonStatus

@@ -17,10 +17,9 @@ from typing import Any
 
 from mld.aws.service import THROTTLING_CODES
 from mld.core import error_boundary
-from mld.core.clock import Clock
+from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
-from mld.core.turns import in_turns
 from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event

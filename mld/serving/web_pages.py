@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from mld import pip_install
-from mld.core.turns import in_turns
+from mld.core.clock import in_turns
 from mld.core.webrule import WebRule
 from mld.properties.values import ListenAddress
 from mld.serving.daemon_status import DaemonStatus

@@ -13,11 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from mld.core.clock import Clock
+from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import survived
 from mld.core.periods import AUDIT_PERIOD_S
 from mld.core.streams import HashRange, Shard
-from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan

@@ -15,12 +15,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from mld.core.clock import Clock
+from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import survived
 from mld.core.errors import StreamError, TableMissingError, TableThrottledError
 from mld.core.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.core.streams import Shard
-from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import DELETED, Metrics

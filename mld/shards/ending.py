@@ -13,11 +13,10 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from mld.core.clock import Clock
+from mld.core.clock import Clock, in_turns
 from mld.core.errors import LeaseLostError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import ChildShard, Shard
-from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import CREATED, Metrics

@@ -15,11 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 
-from mld.core.clock import Clock
+from mld.core.clock import Clock, in_turns
 from mld.core.positions import AT_TIMESTAMP, LATEST, InitialPosition
 from mld.core.steps import Steps
 from mld.core.streams import Shard, ShardFilter, ShardFilterType
-from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan

@@ -21,7 +21,7 @@ from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, TableUnavailableError
-from mld.core.stream_ids import StreamId, working_for
+from mld.core.positions import StreamId, working_for
 from mld.core.streams import StreamSummary
 from mld.leases import rows, writes
 from mld.leases.lease import Lease

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mld.core.clock import Clock
-from mld.core.stream_ids import StreamId, key_of, parse_stream_id, stream_of_key
+from mld.core.positions import StreamId, key_of, parse_stream_id, stream_of_key
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan

@@ -25,13 +25,11 @@ from enum import Enum
 from random import Random
 
 from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
-from mld.core.clock import Clock
+from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
-from mld.core.positions import SHARD_END, InitialPosition
-from mld.core.stream_ids import key_of, working_for
+from mld.core.positions import SHARD_END, InitialPosition, key_of, working_for
 from mld.core.streams import ChildShard, StreamKind, Streams
-from mld.core.turns import in_turns
 from mld.fleet.fleet import Fleet
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan

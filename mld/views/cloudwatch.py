@@ -13,8 +13,8 @@ from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import service_of
 from mld.aws.service import Service
+from mld.core.clock import in_turns
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
-from mld.core.turns import in_turns
 from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Period, Stamped, packed, request_of
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,10 @@ from random import Random
 from typing import Protocol
 
 from mld.aws.client_factory import ClientFactory
-from mld.core.clock import Clock, wait_for_event
+from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import MetricsError, MldError, StartupError
 from mld.core.steps import Steps
-from mld.core.turns import in_turns
 from mld.metrics.registry import Identity, Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsOutput

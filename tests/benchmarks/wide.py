@@ -25,10 +25,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mld.core.clock import T
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.steps import Steps
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.core.turns import T
 from mld.daemon.process import COLLECT_EVERY
 from mld.fleet.report.reports import attributes, own_report
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport

@@ -28,9 +28,8 @@ from hypothesis import strategies as st
 from mld.aws.wire.requests import decode_answer, encode_params
 from mld.consumer.checkpoint_range import CheckpointRange
 from mld.core.errors import StartupError
-from mld.core.positions import SHARD_END
+from mld.core.positions import SHARD_END, StreamId
 from mld.core.steps import at_once
-from mld.core.stream_ids import StreamId
 from mld.fleet import heartbeats
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from mld.core.clock import LoopClock
+from mld.core.clock import LoopClock, a_few_at_a_time
 from mld.core.periods import LOOK_PERIOD_S, WATCHERS, part_count
 from mld.core.positions import TRIM_HORIZON
-from mld.core.turns import a_few_at_a_time
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why

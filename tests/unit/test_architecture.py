@@ -124,7 +124,6 @@ PURE = (
     "processors/spark/sinks/jdbc_columns.py",
     "processors/spark/sinks/jdbc_statements.py",
     "processors/spark/sinks/jdbc_dialects.py",
-    "mld/core/stream_ids.py",
     "mld/schemas/decoding.py",
     "mld/aws/dynamo_records.py",
     "mld/tracking/stream_list.py",

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from mld.check.refusals import faults_of
 from mld.cli import commands
-from mld.core import extras
+from mld.core import terminal
 from mld.properties.remarks import Level
 
 
@@ -24,7 +24,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     def find(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name in names else importlib.util.find_spec(name, package)
 
-    monkeypatch.setattr(extras, "find_spec", find)
+    monkeypatch.setattr(terminal, "find_spec", find)
     return names
 
 
@@ -44,7 +44,7 @@ def test_embedded_aws_without_its_extra(
 
 
 def test_parent_that_is_missing() -> None:
-    assert not extras.is_installed("no_such_package.part")
+    assert not terminal.is_installed("no_such_package.part")
 
 
 def test_mld_spark_beside_this_interpreter_without_pyspark(without: set[str], monkeypatch: pytest.MonkeyPatch) -> None:

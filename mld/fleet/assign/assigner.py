@@ -39,10 +39,9 @@ from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from mld.core.clock import Clock, millis_since, wait_for_event
+from mld.core.clock import Clock, a_few_at_a_time, in_turns, millis_since, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
-from mld.core.turns import a_few_at_a_time, in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import Move, Why, live_workers, reports_among
 from mld.fleet.assign.observations import Observations, expired_keys

@@ -19,11 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
-from mld.core.clock import Clock, wait_for_event
+from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LOOK_PERIOD_S
-from mld.core.turns import in_turns
 from mld.fleet.assign.assigner import Fence, MoveWriter, Reports, Written
 from mld.fleet.assign.loads import Move, Why, reports_among
 from mld.fleet.assign.takeover import Takeover

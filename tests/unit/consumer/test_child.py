@@ -26,7 +26,7 @@ from mld.consumer.child import (
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
 from mld.core.clock import LoopClock
-from mld.core.extras import find_executable, runnable
+from mld.core.terminal import find_executable, runnable
 from mld.protocol.codec import LINE_BYTES_MAX
 from mld.protocol.conversation import ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize, StreamLabel

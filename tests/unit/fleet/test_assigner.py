@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from mld.core.clock import LoopClock
+from mld.core.clock import CALLS_CONCURRENT_MAX, LoopClock
 from mld.core.positions import TRIM_HORIZON
-from mld.core.turns import CALLS_CONCURRENT_MAX
 from mld.fleet.assign.assigner import (
     ALONE_LEASES_MAX,
     ALONE_S,
