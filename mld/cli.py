@@ -140,7 +140,7 @@ def run(
         raise click.UsageError("--max-time goes with --until-caught-up")
     if processes is not None and until_caught_up:
         raise click.UsageError("--until-caught-up is for one worker: leave --processes out")
-    from mld.daemon.group.membership import claim_definitions, claim_membership
+    from mld.daemon.group import claim_definitions, claim_membership
     from mld.daemon.reload import LogOptions, Reloader
     from mld.logging import logs
     from mld.properties.loader import load
@@ -169,7 +169,7 @@ def run(
         if membership is None and not until_caught_up and loaded.settings.processes != 1:
             import asyncio
 
-            from mld.daemon.group.supervisor import run_group, workers_wanted
+            from mld.daemon.group import run_group, workers_wanted
 
             if (count := workers_wanted(loaded.settings)) > 1:
                 of_log = ["--log-format", log_format]

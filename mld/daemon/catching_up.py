@@ -21,7 +21,7 @@ from enum import Enum
 
 from mld.core.positions import LATEST, Position
 from mld.core.steps import finish
-from mld.fleet.assign.observations import Observations
+from mld.fleet.observations import Observations
 from mld.leases.lease import Lease
 from mld.metrics.shard import ShardActivity
 

@@ -34,14 +34,13 @@ from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.core.terminal import is_installed, runnable
-from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
-from mld.daemon.group.membership import Membership, hold_on
+from mld.daemon.group import Membership, hold_on
 from mld.daemon.reload import Reloader, StreamsReader
 from mld.daemon.showing import ShowingParts, showing
 from mld.daemon.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
 from mld.daemon.systemd import ServiceManager, claim_supervision
 from mld.daemon.until_tip import RunUntilTip, UntilTip
-from mld.daemon.worker import Worker
+from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
 from mld.fleet.fleet import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.validity import renewal_timeout_s

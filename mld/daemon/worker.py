@@ -4,27 +4,46 @@ Rules: shards#bootstrap-decision, shards#stop-of-a-worker; leases#holding-tokens
 reconciliation: whenever the set of held leases or of running consumers changes, every held lease gets a consumer, and
 every consumer whose holding is gone is told so. A failed call changes nothing; an unexpected exception in one consumer
 ends that consumer only.
+
+`assemble`: a worker made from settings over any implementations of the ports, from the bottom up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
 
+from mld.aws.letters import LetterBox
+from mld.aws.service import Service
 from mld.consumer.consumer import ShardConsumer
-from mld.consumer.ports import ConsumerParts
+from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
 from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock, millis_since, unless
-from mld.core.error_boundary import survived
+from mld.core.error_boundary import Task, TaskList, Until, survived
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
-from mld.fleet.fleet import Fleet
-from mld.fleet.tasks import Task, TaskList, Until
-from mld.leases.table import LeaseTable, TableScan
+from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
+from mld.fleet.fleet import DetectLoad, Fleet, no_load
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import ShardStatus, status_of
+from mld.leases.table import LeaseTable, StoredTable, TableScan
+from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeldLease
+from mld.metrics.registry import Metrics
 from mld.properties.settings import ChildSettings, Settings
-from mld.tracking.stream_set import Standing, TrackedStreams
+from mld.properties.values import (
+    InitialPositionSetting,
+)
+from mld.protocol.messages import StreamLabel
+from mld.retrieval import starting_points
+from mld.retrieval.buffer import Budget
+from mld.retrieval.reader_factory import Placement, ReaderShares, readers_of
+from mld.tracking.followed_streams import FollowedStreams, ListFollower, ListTable, WantedStream
+from mld.tracking.stream_list import ListedStream
+from mld.tracking.stream_set import ConsumedStreams, OpenedStream, Standing, TrackedStreams, TrackingNeeds, VisibleTable
 
 log = logging.getLogger(__name__)
 
@@ -395,3 +414,168 @@ async def _cancel(tasks: Iterable[asyncio.Task[None]] | Iterable[asyncio.Task[bo
         task.cancel()
     if pending:
         await asyncio.wait(pending)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPorts:
+    """One stream, as AWS offers it. With `fan_out` records are read by subscriptions, of `consumer_arn` if given."""
+
+    streams: Streams
+    fan_out: FanOut | None = None
+    consumer_arn: str | None = None
+    initial: InitialPositionSetting | None = None
+    """Where reading begins; None: where the settings say."""
+    kind: StreamKind = StreamKind.KINESIS
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePorts:
+    """The streams of a worker. `open` opens a stream of the list, or with None the one that the settings name.
+
+    `read_wanted` reads the settings' list again, and `describe` finds a stream of it; nobody asks for the list of one.
+    """
+
+    open: Callable[[ListedStream | None], Awaitable[StreamPorts]]
+    read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]]
+    describe: Callable[[WantedStream], Awaitable[StreamSummary]]
+
+
+def assemble(
+    settings: Settings,
+    worker_id: str,
+    ports: SourcePorts,
+    table: StoredTable,
+    dynamo: Service,
+    host: ProcessorHost,
+    clock: Clock,
+    rng: Random,
+    *,
+    detect_load: DetectLoad = no_load,
+    polls_on_a_beat: bool = False,
+    letters: LetterBox | None = None,
+    metrics: Metrics | None = None,
+    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None,
+) -> Worker:
+    """Return a worker over any implementations of the ports. `dynamo` is the service behind `table`.
+
+    `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
+    `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
+    records.
+    """
+    signals = WorkerSignals()
+    metrics = Metrics() if metrics is None else metrics
+    metrics.worker.prefetch_limit_bytes = settings.reader.prefetch_bytes_max
+
+    consumed = ConsumedStreams() if settings.is_multi_stream else ConsumedStreams(None)
+    leases = VisibleTable(table, consumed.has)
+
+    def status_of_shard(key: str) -> ShardStatus | None:
+        return status_of(metrics.shards.get(key), clock.wall())
+
+    keeper = LeaseKeeper(
+        leases,
+        clock,
+        rng,
+        worker_id=worker_id,
+        settings=settings.leases,
+        new_token=lambda: str(uuid.uuid4()),
+        on_change=signals.changed.set,
+        status_of=status_of_shard,
+        metrics=metrics,
+    )
+    taker = LeaseTaker(leases, keeper, clock, rng, worker_id=worker_id, settings=settings.leases, metrics=metrics)
+    fleet = Fleet(
+        settings,
+        worker_id=worker_id,
+        service=dynamo,
+        table=leases,
+        stored=table,
+        keeper=keeper,
+        taker=taker,
+        clock=clock,
+        rng=_apart(rng),
+        detect_load=detect_load,
+        status_of=status_of_shard,
+        metrics=metrics,
+    )
+    parents_changed = Signal()
+
+    tracking = TrackingNeeds(
+        fleet=fleet,
+        clock=clock,
+        rng=rng,
+        settings=settings,
+        metrics=metrics,
+        parents_changed=parents_changed,
+    )
+    source = _Source(settings, worker_id, clock, rng, prepare, polls_on_a_beat=polls_on_a_beat)
+
+    async def open_stream(listed: ListedStream | None) -> OpenedStream:
+        return source.opened(await ports.open(listed), listed)
+
+    if not settings.is_multi_stream:
+        sources = TrackedStreams(tracking, table, open_stream, consumed)
+    else:
+        follower = ListFollower(ListTable(dynamo, settings.lease_table.name), clock, ports.read_wanted, ports.describe)
+        sources = FollowedStreams(tracking, table, open_stream, consumed, follower, on_change=signals.changed.set)
+    consumer_parts = ConsumerParts(
+        keeper=keeper,
+        host=host,
+        source_of=sources.source_of,
+        care=sources,
+        parents_changed=parents_changed,
+        clock=clock,
+        rng=rng,
+        on_gave_up=signals.gave_up,
+        letters=letters,
+        metrics=metrics,
+    )
+    return Worker(settings, signals, table, fleet, sources, consumer_parts)
+
+
+class _Source:
+    """Makes what the consumers of a stream share. Memory for records that wait is one budget for all streams."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        worker_id: str,
+        clock: Clock,
+        rng: Random,
+        prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None,
+        *,
+        polls_on_a_beat: bool,
+    ) -> None:
+        self._settings = settings
+        self._worker_id = worker_id
+        self._clock = clock
+        self._prepare = prepare
+        self._shares = ReaderShares(
+            clock, rng, budget=Budget(settings.reader.prefetch_bytes_max), on_a_beat=polls_on_a_beat
+        )
+
+    def opened(self, ports: StreamPorts, listed: ListedStream | None) -> OpenedStream:
+        """Return what the parts of a stream are made of."""
+        settings, initial = self._settings, self._settings.initial_position if ports.initial is None else ports.initial
+        name = settings.stream_name if listed is None else listed.stream
+        label = None if listed is None else StreamLabel(listed.id.name, listed.arn, listed.stream)
+        new_reader, take_down = readers_of(
+            settings, ports.streams, ports.fan_out, self._shares, ports.consumer_arn, ports.kind
+        )
+        source = ShardSource(
+            new_reader,
+            starting_points.initial_position(initial),
+            Sender(settings.application_name, name, self._worker_id),
+            label,
+            self._prepare,
+            Placement(ports.streams, self._clock),
+        )
+        shown = name if listed is None else listed.label
+        return OpenedStream(shown, ports.streams, source, source.initial, take_down, ports.kind)
+
+
+def _apart(rng: Random) -> Random:
+    """Return a generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
+    twin = Random()
+    twin.setstate(rng.getstate())
+    return Random(twin.getrandbits(64))

@@ -25,12 +25,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
-from mld.core.error_boundary import contained, survived
+from mld.core.error_boundary import BackgroundTasks, contained, survived
 from mld.core.errors import MldError, TableError
-from mld.fleet.membership import FleetMembership
+from mld.fleet.observations import FleetMembership
+from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import is_drained
-from mld.fleet.report.reports_table import StoredReports
-from mld.fleet.tasks import BackgroundTasks
 from mld.fleet.values import WorkerReport
 from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery

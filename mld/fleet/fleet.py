@@ -25,6 +25,7 @@ import mld
 from mld.aws.host import HostReader
 from mld.aws.service import Service
 from mld.core.clock import Clock
+from mld.core.error_boundary import OnFailure, Task, TaskList, Until
 from mld.core.errors import TableError
 from mld.core.periods import HEARTBEATS_PER_LEASE
 from mld.fleet.assign.assigner import Assigner
@@ -33,15 +34,13 @@ from mld.fleet.departure import ChildAdopter, Departure, Surplus
 from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.leader.election import AdaptiveElection, LockElection, LockTable, ShuffleElection
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.membership import FleetMembership
 from mld.fleet.migrate.states import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import Components, FleetView, VersionMachine
+from mld.fleet.observations import FleetMembership
 from mld.fleet.report.platform import LoadSource, detect
-from mld.fleet.report.reporter import Activity, Reporter
+from mld.fleet.report.reporter import Activity, Reporter, ReportsTable, StoredReports
 from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
-from mld.fleet.report.reports_table import ReportsTable, StoredReports
-from mld.fleet.tasks import OnFailure, Task, TaskList, Until
 from mld.fleet.values import (
     COORDINATOR_TABLE_KEY,
     REPORTS_TABLE_KEY,

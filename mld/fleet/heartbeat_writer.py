@@ -32,15 +32,14 @@ from typing import Any
 from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock, a_few_at_a_time, in_turns
-from mld.core.error_boundary import survived
+from mld.core.error_boundary import BackgroundTasks, survived
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.periods import HEARTBEATS_PER_LEASE, LOOKS_PER_DURATION
 from mld.core.steps import SLICE
 from mld.fleet import heartbeats
 from mld.fleet.heartbeats import HeartbeatRow, epoch_of, java_workers, refusal_text, unreported_owners
+from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.report.reports_table import StoredReports
-from mld.fleet.tasks import BackgroundTasks
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, FleetSnapshot, Place
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus, pack

@@ -34,9 +34,9 @@ from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, 
 from mld.operating.stream_access import streams_of
 from mld.properties.settings import Settings, StreamSetting
 from mld.retrieval.reader_factory import kind_of
-from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
+from mld.shards.sync import NotListed, ShardDetector
 
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0

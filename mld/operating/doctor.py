@@ -29,9 +29,9 @@ from mld.check.refusals import faults_of
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
 from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
 from mld.core.terminal import find_executable, runnable
-from mld.fleet.report.reports_table import ReportsTable
+from mld.fleet.report.reporter import ReportsTable
 from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport
-from mld.leases.owner_index import INDEX_NAME
+from mld.leases.dynamodb import INDEX_NAME
 from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
@@ -44,7 +44,7 @@ from mld.properties.spark import PROGRAM
 from mld.properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
 from mld.protocol.command import split_command
 from mld.retrieval.reader_factory import kind_of
-from mld.tracking.stream_rows import within_stream
+from mld.tracking.stream_set import within_stream
 
 TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 5.0

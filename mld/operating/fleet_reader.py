@@ -19,8 +19,8 @@ from mld.core.steps import Steps
 from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
 from mld.fleet.migrate.states import CLIENT_VERSION, StatesTable
+from mld.fleet.report.reporter import ReportsTable
 from mld.fleet.report.reports import ReportRules, parse_rows
-from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import (
     COORDINATOR_TABLE_KEY,
     LEASE_TABLE_KEY,

@@ -20,7 +20,7 @@ from mld.operating.plan import ActPlan, ActRefusedError, RawTable
 from mld.properties.settings import Settings, StreamSetting
 from mld.tracking import stream_list
 from mld.tracking.stream_list import TrackedList
-from mld.tracking.stream_rows import within_stream
+from mld.tracking.stream_set import within_stream
 
 NAMED_MAX = 5
 OTHER_FORM = "mld export and mld restore --from-another"

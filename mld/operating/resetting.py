@@ -65,7 +65,7 @@ from mld.protocol.framed import FramedRecord
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence
 from mld.tracking.stream_list import Contradiction, account_and_name, identify
-from mld.tracking.stream_rows import within_stream
+from mld.tracking.stream_set import within_stream
 
 NO_TIME = (
     "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "

@@ -21,9 +21,8 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
-from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.graph import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
-from mld.shards.sync import ShardSync, SyncResult
+from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
 

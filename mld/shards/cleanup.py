@@ -23,9 +23,9 @@ from mld.core.streams import Shard
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import DELETED, Metrics
-from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
+from mld.shards.sync import ShardDetector, ShardRows, ShardsListed
 
 _log = logging.getLogger(__name__)
 

@@ -20,10 +20,9 @@ from mld.core.streams import ChildShard, Shard
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import CREATED, Metrics
-from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import ShardSync, SyncResult
+from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
 

@@ -43,8 +43,7 @@ from mld.tracking.stream_list import (
     next_list,
     without,
 )
-from mld.tracking.stream_rows import sorted_by_stream
-from mld.tracking.stream_set import Loop, Standing, TrackedStreams
+from mld.tracking.stream_set import Loop, Standing, TrackedStreams, sorted_by_stream
 
 log = logging.getLogger(__name__)
 

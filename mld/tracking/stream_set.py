@@ -13,6 +13,12 @@ shards#missing-shards, shards#cleanup-schedule.
 A shard may not start before every parent that still has a row is at SHARD_END. A parent without a row never blocks: it
 was cleaned up, or nobody wants it. Reads are strongly consistent, so that a child cannot slip past a parent row that
 was created a moment ago.
+
+The rows of one stream, in a table that has several, as the room `shards` sees them (`StreamRows`); and the table as
+the fleet sees it, without the leases of streams that nobody is to consume (`VisibleTable`).
+
+In `StreamRows` a lease's `key` is the shard's own name, and no row of another stream
+exists. A scan of the whole table serves all streams that ask at about the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 from random import Random
 
@@ -28,21 +34,140 @@ from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
 from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
-from mld.core.positions import SHARD_END, InitialPosition, key_of, working_for
+from mld.core.positions import SHARD_END, InitialPosition, StreamId, key_of, parse_stream_id, stream_of_key, working_for
 from mld.core.streams import ChildShard, StreamKind, Streams
 from mld.fleet.fleet import Fleet
+from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
-from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import ShardSync, SyncResult, SyncStatus
+from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult, SyncStatus
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
+
+SCAN_VALID_S = 5.0
+"""How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
+ROWS_PER_TURN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The leases of a table by stream; None is the stream of rows that name none."""
+
+    of: Mapping[str | None, TableScan] = field(default_factory=dict)
+
+    @property
+    def streams(self) -> frozenset[StreamId]:
+        """The identifiers that rows have."""
+        found = (parse_stream_id(stream) for stream in self.of if stream is not None)
+        return frozenset(stream for stream in found if stream is not None)
+
+    def of_stream(self, stream: str | None) -> TableScan:
+        """Return the rows of one stream, with the shards' own names as keys."""
+        return self.of.get(stream, TableScan())
+
+
+async def sorted_by_stream(scan: TableScan) -> SortedRows:
+    """Return the leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
+    leases: dict[str | None, list[Lease]] = {}
+    corrupt: dict[str | None, list[tuple[str, str]]] = {}
+    for number, lease in enumerate(scan.leases, 1):
+        leases.setdefault(lease.stream, []).append(within_stream(lease))
+        if number % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    for key, reason in scan.corrupt:
+        stream = stream_of_key(key)
+        name = key if stream is None else key.removeprefix(f"{stream}:")
+        corrupt.setdefault(stream, []).append((name, reason))
+    return SortedRows(
+        {
+            stream: TableScan(tuple(leases.get(stream, ())), tuple(corrupt.get(stream, ())))
+            for stream in leases.keys() | corrupt.keys()
+        }
+    )
+
+
+def within_stream(lease: Lease) -> Lease:
+    """Return the lease as its stream's rooms know it."""
+    return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
+
+
+class SharedScan:
+    """One scan of the table for all who need one within a few seconds."""
+
+    def __init__(self, table: LeaseTable, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._rows: SortedRows | None = None
+        self._scanned_at = 0.0
+
+    async def rows(self) -> SortedRows:
+        """Return rows that are at most `SCAN_VALID_S` old. Raises `errors.TableError`."""
+        async with self._lock:
+            if self._rows is None or self._clock.monotonic() - self._scanned_at > SCAN_VALID_S:
+                scanned_at = self._clock.monotonic()
+                self._rows = await sorted_by_stream(await self._table.scan())
+                self._scanned_at = scanned_at
+            return self._rows
+
+
+@dataclass(eq=False)
+class StreamRows:
+    """Implements `shards.sync.ShardRows` for the stream with this identifier."""
+
+    table: LeaseTable
+    stream: str
+    scans: SharedScan
+
+    async def scan(self) -> TableScan:
+        return (await self.scans.rows()).of_stream(self.stream)
+
+    async def get(self, key: str) -> Lease | None:
+        lease = await self.table.get(key_of(self.stream, key))
+        return None if lease is None else within_stream(lease)
+
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        return await self.table.apply(writes.of_stream(write, self.stream))
+
+
+IsVisible = Callable[[str | None], bool]
+"""Whether leases of the stream with this identifier are to be taken; None: the row names no stream."""
+
+
+class ConsumedStreams:
+    """Identifiers of the streams that this worker consumes now, None for the one stream of a table of one."""
+
+    def __init__(self, *ids: str | None) -> None:
+        self.ids: frozenset[str | None] = frozenset(ids)
+
+    def has(self, stream: str | None) -> bool:
+        """Return whether the stream is consumed: an `IsVisible`."""
+        return stream in self.ids
+
+
+def visible(scan: TableScan, is_visible: IsVisible) -> TableScan:
+    """Return the scan without the leases of other streams."""
+    return replace(scan, leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))
+
+
+class VisibleTable:
+    """A `LeaseTable` whose scans have only leases that `is_visible`. Rows can be read and written by key as ever."""
+
+    def __init__(self, table: LeaseTable, is_visible: IsVisible) -> None:
+        self._table = table
+        self._is_visible = is_visible
+        self.ensure, self.get, self.get_many, self.apply = table.ensure, table.get, table.get_many, table.apply
+
+    async def scan(
+        self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
+    ) -> TableScan:
+        return visible(await self._table.scan(part, timeout_s=timeout_s, consistent=consistent), self._is_visible)
+
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from mld.core.errors import (
     TableUnavailableError,
 )
 from mld.fleet.leader.election import LockTable
-from mld.fleet.report.reports_table import ReportsTable
+from mld.fleet.report.reporter import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.table_maker import on_demand

@@ -16,7 +16,7 @@ import pytest
 
 from mld.aws.client import BotoService
 from mld.core.clock import LoopClock
-from mld.daemon.assembly import StreamPorts, assemble
+from mld.daemon.worker import StreamPorts, assemble
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis
 from tests.support.fleet import STREAM, settings_of

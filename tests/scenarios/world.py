@@ -15,8 +15,7 @@ from random import Random
 from typing import Any
 
 from mld.core.errors import MldError
-from mld.daemon.assembly import StreamPorts, assemble
-from mld.daemon.worker import Worker
+from mld.daemon.worker import StreamPorts, Worker, assemble
 from mld.fleet.values import EntityType
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease

@@ -62,7 +62,7 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
         11,
         "a drained worker holds",
         (
-            Patch("mld.fleet.assign.loads", "(load.is_drained, rank,", "(False, rank,"),
+            Patch("mld.fleet.assign.assignment", "(load.is_drained, rank,", "(False, rank,"),
             Patch("mld.fleet.assign.assignment", "    if load.is_drained:\n", "    if False:\n"),
             Patch("mld.fleet.departure", "return 0 if self._is_drained else ", "return "),
         ),

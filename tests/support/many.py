@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mld.core.streams import StreamSummary
-from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.daemon.worker import SourcePorts, StreamPorts
 from mld.local.kinesis import PutEntry
 from mld.tracking.followed_streams import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name

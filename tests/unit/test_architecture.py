@@ -73,15 +73,14 @@ ROOMS: dict[str, set[str]] = {
 # The same within `mld.fleet`, each after those that it may import; `fleet` may import all others.
 SUBROOMS: dict[str, set[str]] = {
     "values": set(),
-    "tasks": set(),
     "leader": {"values"},
     "report": {"values"},
-    "membership": {"report", "values"},
-    "departure": {"tasks", "membership", "report", "values"},
     "heartbeats": {"report", "values"},
-    "heartbeat_writer": {"heartbeats", "tasks", "report", "values"},
+    "observations": {"heartbeats", "report", "values"},
+    "departure": {"observations", "report", "values"},
+    "heartbeat_writer": {"heartbeats", "report", "values"},
     "migrate": {"leader", "report", "values"},
-    "assign": {"heartbeats", "membership", "report", "values"},
+    "assign": {"heartbeats", "observations", "report", "values"},
 }
 FLEET_TOP = ["fleet"]
 # What each room of the Spark processor may import besides `SPARK_LEAVES`: modules in no room, which import no room.
@@ -149,11 +148,9 @@ PURE = (
     "mld/leases/rows.py",
     "mld/leases/writes.py",
     "mld/leases/take_plan.py",
-    "mld/fleet/membership.py",
+    "mld/fleet/observations.py",
     "mld/fleet/leader/lock.py",
     "mld/fleet/heartbeats.py",
-    "mld/fleet/assign/observations.py",
-    "mld/fleet/assign/loads.py",
     "mld/fleet/assign/assignment.py",
     "mld/fleet/assign/takeover.py",
     "mld/fleet/report/reports.py",

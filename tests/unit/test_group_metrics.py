@@ -1,4 +1,4 @@
-"""The metrics of all members of a group as one exposition (`mld.daemon.group.pages`)."""
+"""The metrics of all members of a group as one exposition (`mld.daemon.group_pages`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from mld.daemon.group.pages import merged
+from mld.daemon.group_pages import merged
 
 ONE = '# HELP mld_records_total Records.\n# TYPE mld_records_total counter\nmld_records_total{shard="s"} 3.0\n'
 OTHER = ONE.replace("3.0", "4.0")

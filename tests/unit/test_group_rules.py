@@ -1,4 +1,4 @@
-"""What a group of workers does when (`daemon.group.supervisor`), what its members hear (`daemon.group.membership`)."""
+"""What a group of workers does when and what its members hear (`daemon.group`)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from mld.daemon.group.membership import (
+from mld.daemon.group import (
     DEFINED,
+    FENCE_S,
     LIFELINE,
     PAGES,
+    RESTART_PAUSE_MAX_S,
     WORKER,
     Membership,
+    WorkerAnswer,
     claim_definitions,
     claim_membership,
-    hold_on,
-    news_of_end,
-)
-from mld.daemon.group.supervisor import (
-    FENCE_S,
-    RESTART_PAUSE_MAX_S,
-    WorkerAnswer,
     cpus_usable,
     end_in_words,
     exit_code,
     group_end,
+    hold_on,
+    news_of_end,
     restart_pause_s,
     why_not_alive,
     why_not_ready,

@@ -42,11 +42,9 @@ from typing import Protocol, TypeVar
 from mld.core.clock import Clock, a_few_at_a_time, in_turns, millis_since, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
-from mld.fleet.assign.assignment import Plan, decide, shuffling
-from mld.fleet.assign.loads import Move, Why, live_workers, reports_among
-from mld.fleet.assign.observations import Observations, expired_keys
+from mld.fleet.assign.assignment import Move, Plan, Why, decide, live_workers, reports_among, shuffling
 from mld.fleet.heartbeats import heartbeats_among
-from mld.fleet.membership import TRACE_S, FleetMembership
+from mld.fleet.observations import TRACE_S, FleetMembership, Observations, expired_keys
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport

@@ -24,10 +24,10 @@ from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LOOK_PERIOD_S
 from mld.fleet.assign.assigner import Fence, MoveWriter, Reports, Written
-from mld.fleet.assign.loads import Move, Why, reports_among
+from mld.fleet.assign.assignment import Move, Why, reports_among
 from mld.fleet.assign.takeover import Takeover
 from mld.fleet.heartbeats import heartbeats_among
-from mld.fleet.membership import FleetMembership
+from mld.fleet.observations import FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease

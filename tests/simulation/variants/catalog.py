@@ -60,7 +60,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "            raise\n        finally",
         ),
         (
-            "fleet.tasks",
+            "core.error_boundary",
             "kept_running(wanted[name].run, name, self._clock)",
             "(wanted[name].run() if name == 'keeping leases' else kept_running(wanted[name].run, name, self._clock))",
         ),
@@ -75,7 +75,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             '            except Exception as error:\n                if type(error).__module__ != "mld.core.errors":\n'
             "                    raise\n                failures += 1\n",
         ),
-        ("fleet.tasks", "kept_running(wanted[name].run, name, self._clock)", "wanted[name].run()"),
+        ("core.error_boundary", "kept_running(wanted[name].run, name, self._clock)", "wanted[name].run()"),
     ),
     _variant(
         "exception_is_a_stored_checkpoint",

@@ -112,7 +112,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "new_leader_trusts_nobody",
         "a new leader takes every lease that it sees for the first time for an expired one",
         (
-            "fleet.assign.observations",
+            "fleet.observations",
             "            moved_at = None if lease.actual_owner is None else now\n",
             "            moved_at = None\n",
         ),
@@ -122,7 +122,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "moves_without_handoff",
         "the leader takes leases away from living owners",
         (
-            "fleet.assign.loads",
+            "fleet.assign.assignment",
             "hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None\n",
             "hands_off = False\n",
         ),
@@ -131,7 +131,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "pending_handoff_forced",
         "the leader completes handoffs before their deadline",
         (
-            "fleet.assign.observations",
+            "fleet.observations",
             "        return seen is None or seen.handoff is None or now <= seen.handoff.deadline\n",
             "        return seen is None or seen.handoff is None\n",
         ),

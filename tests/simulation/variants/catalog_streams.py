@@ -69,7 +69,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
     _variant(
         "bare_shard_id_is_the_key",
         "the key of a row is the shard's own name, whichever stream it is of",
-        ("tracking.stream_rows", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
+        ("tracking.stream_set", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
         (
             "leases.writes",
             "key, lease, item = key_of(stream, write.key), write.creates, write.item",
@@ -80,7 +80,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "rows_of_other_streams_are_seen",
         "the sync of a stream sees the rows of all streams as its own",
         (
-            "tracking.stream_rows",
+            "tracking.stream_set",
             "        return (await self.scans.rows()).of_stream(self.stream)\n",
             "        rows = (await self.scans.rows()).of\n"
             "        return TableScan(tuple(lease for scan in rows.values() for lease in scan.leases))\n",
@@ -90,7 +90,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "former_streams_are_seen_by_the_fleet",
         "the fleet assigns and takes leases of streams that nobody is to consume",
         (
-            "tracking.stream_rows",
+            "tracking.stream_set",
             "leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))",
             "leases=scan.leases)",
         ),

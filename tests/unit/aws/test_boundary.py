@@ -20,7 +20,7 @@ from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.migrate.states import CLIENT_VERSION, StateRow, StatesTable
-from mld.fleet.report.reports_table import ReportsTable
+from mld.fleet.report.reporter import ReportsTable
 from mld.fleet.values import ClientVersion, Place, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable

@@ -9,8 +9,8 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.heartbeat_writer import HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.report import reports
+from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.report.reports_table import StoredReports
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease

@@ -24,8 +24,8 @@ from mld.fleet.assign.assigner import (
     HOLD_OFF_S,
     Assigner,
 )
-from mld.fleet.assign.loads import Why
-from mld.fleet.membership import TRACE_S, FleetMembership
+from mld.fleet.assign.assignment import Why
+from mld.fleet.observations import TRACE_S, FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, WorkerReport

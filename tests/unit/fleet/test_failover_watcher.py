@@ -14,7 +14,7 @@ from mld.core.periods import LOOK_PERIOD_S, PART_LEASES
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
-from mld.fleet.membership import FleetMembership
+from mld.fleet.observations import FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import WorkerReport

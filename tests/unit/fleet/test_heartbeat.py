@@ -14,9 +14,9 @@ from mld.core.positions import TRIM_HORIZON
 from mld.core.steps import finish
 from mld.fleet import heartbeats
 from mld.fleet.assign.assigner import MoveWriter
-from mld.fleet.assign.loads import Move, Why
-from mld.fleet.assign.observations import Observations
+from mld.fleet.assign.assignment import Move, Why
 from mld.fleet.heartbeat_writer import HeartbeatTable
+from mld.fleet.observations import Observations
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, WorkerReport

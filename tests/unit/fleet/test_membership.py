@@ -1,4 +1,4 @@
-"""What a worker knows of the others (`fleet.membership`). What a look tells it is in `test_takeover`."""
+"""What a worker knows of the others (`fleet.observations`). What a look tells it is in `test_takeover`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.fleet.membership import FleetMembership, spread
+from mld.fleet.observations import FleetMembership, spread
 from mld.fleet.report.reports import ReportRules, own_report
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease

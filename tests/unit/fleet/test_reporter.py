@@ -14,9 +14,8 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.fleet.report.platform import LoadUnreadableError
-from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter
+from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter, ReportsTable
 from mld.fleet.report.reports import parse_row
-from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from tests.support.settings import rules
 from tests.support.tables import make_table

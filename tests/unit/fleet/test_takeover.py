@@ -20,7 +20,7 @@ from mld.fleet.assign.takeover import (
     SECOND_CHANCE_S,
     Takeover,
 )
-from mld.fleet.membership import FleetMembership
+from mld.fleet.observations import FleetMembership
 from mld.fleet.report.reports import ReportRules, own_report
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease

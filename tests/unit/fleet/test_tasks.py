@@ -1,4 +1,4 @@
-"""`mld.fleet.tasks`: which tasks run, when they end, and who hears of one that failed."""
+"""`mld.core.error_boundary`: which tasks run, when they end, and who hears of one that failed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from mld.core.clock import LoopClock
-from mld.core.error_boundary import RESTART_PAUSE_S
-from mld.fleet.tasks import Task, TaskList, Until
+from mld.core.error_boundary import RESTART_PAUSE_S, Task, TaskList, Until
 from tests.virtual_time import virtual
 
 UNTIL = {"b": Until.RELEASED}

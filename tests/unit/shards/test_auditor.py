@@ -13,8 +13,7 @@ from mld.core.positions import LATEST
 from mld.core.streams import Shard
 from mld.leases.lease import Lease
 from mld.shards.auditor import Auditor
-from mld.shards.detector import ShardDetector
-from mld.shards.sync import ShardSync
+from mld.shards.sync import ShardDetector, ShardSync
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_S,

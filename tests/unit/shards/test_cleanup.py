@@ -22,7 +22,7 @@ from mld.shards.cleanup import (
     judge_cleanup,
     judge_garbage,
 )
-from mld.shards.detector import ShardDetector
+from mld.shards.sync import ShardDetector
 from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, done, row, sid, survey
 from tests.virtual_time import run_virtual
 

@@ -18,7 +18,7 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.streams import ShardFilter, ShardFilterType, StreamKind
-from mld.shards.detector import (
+from mld.shards.sync import (
     RESTARTS_MAX,
     TRANSIENT_ATTEMPTS_MAX,
     NotListed,

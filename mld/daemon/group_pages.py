@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from mld import pip_install
-from mld.daemon.group.supervisor import GroupMember, WorkerAnswer, WorkerGroup, why_not_alive, why_not_ready
+from mld.daemon.group import GroupMember, WorkerAnswer, WorkerGroup, why_not_alive, why_not_ready
 from mld.properties.values import ListenAddress
 from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
 from mld.serving.web_pages import PROBES, log_serving, probed, rule_of

@@ -1,0 +1,371 @@
+"""What one worker has seen of the fleet: of each lease, and of each worker. Pure.
+
+`Observations`: who renews each lease, and since when a handoff is pending, look after look.
+
+Rules: coordination#expired-leases, coordination#pending-handoffs. Time is monotonic seconds, passed in with each
+observation.
+
+    seen                                        moved_at
+    first time, nobody's lease                  never
+    first time, somebody's lease                now
+    counter greater than before                 now
+    counter equal or smaller                    as before: reads are eventually consistent, an older row is no news
+    assigned by ourselves                       now, counter as in the answer
+    covered by its owner's heartbeat            as the heartbeat, if that is later (`leases.validity`)
+    covered until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
+    covered until now, fenced                   as before: whoever fenced it has waited
+
+    seen                                        handoff deadline
+    no `checkpointOwner`                        none
+    pending, first time or with other owners    now + handoff timeout + lease duration
+    pending, same owners                        as before
+
+A lease is *expired* if it is nobody's or has not moved for more than a lease duration, *blocked* while a handoff that
+the leader should leave alone is pending. One past its deadline though its owner lives is *stuck*.
+
+A new leader knows nothing (`forget`): it has to watch for a lease duration before it may call anything expired. Between
+two runs single rows may be read as well (`saw`); what they tell counts the same.
+
+`FleetMembership`: who is in the fleet; looks, reports and gifts go in, judgements about workers come out.
+
+Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-standing-still,
+coordination#leaving-workers. There is one membership in each worker: the failover watcher tells it what the table
+shows, and the assigner, the failover watcher and a worker that leaves ask it about the others. Times are monotonic
+seconds unless they are called wall time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+from mld.core.steps import Steps
+from mld.fleet.heartbeats import epoch_of, is_fenced, is_news
+from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.values import LEASES_MAX, WorkerReport
+from mld.leases.lease import Lease, loads_of
+
+STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
+
+
+class Handoff(NamedTuple):
+    """A pending handoff: the owner pair it was seen with, and when it may be forced."""
+
+    owner: str | None
+    checkpoint_owner: str
+    deadline: float
+
+
+class Seen(NamedTuple):
+    """What is known of one lease. `moved_at` None: never seen to move."""
+
+    counter: int
+    moved_at: float | None
+    handoff: Handoff | None = None
+    covered: bool = False
+    """The owner's heartbeat stood for it."""
+
+
+class Pulse(NamedTuple):
+    """A worker's heartbeat, and when it was last seen to move."""
+
+    value: str
+    moved_at: float
+
+
+class Observations:
+    """The leader's view of every lease, over its runs."""
+
+    def __init__(self, *, lease_duration_s: float, handoff_timeout_s: float) -> None:
+        self._lease_duration_s = lease_duration_s
+        self._patience_s = handoff_timeout_s + lease_duration_s
+        self._seen: dict[str, Seen] = {}
+        self._pulses: dict[str, Pulse] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def seen(self) -> Mapping[str, Seen]:
+        return self._seen
+
+    def forget(self) -> None:
+        """Forget what was seen before leadership was won."""
+        self._seen.clear()
+        self._pulses.clear()
+
+    def heard(self, heartbeats: Mapping[str, str], now: float) -> None:
+        """Take note of the heartbeats, by worker, that a scan showed which ended at `now`, before its leases."""
+        pulses = {}
+        for worker, value in heartbeats.items():
+            before = self._pulses.get(worker)
+            if before is None or (is_news(before.value, value) and not is_fenced(value)):
+                pulses[worker] = Pulse(value, now)
+            elif is_fenced(value):
+                pulses[worker] = Pulse(value, before.moved_at)
+            else:
+                pulses[worker] = before
+        self._pulses = pulses
+
+    def heartbeat_of(self, worker: str) -> str | None:
+        """Return the heartbeat that the worker was last seen with."""
+        pulse = self._pulses.get(worker)
+        return None if pulse is None else pulse.value
+
+    def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
+        """Take note of these leases, and no others, shown by a scan that ended at `now`."""
+        for number, lease in enumerate(leases):
+            self.saw(lease, now)
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+        if len(self._seen) > len(leases):
+            there = {lease.key for lease in leases}
+            for key in [key for key in self._seen if key not in there]:
+                del self._seen[key]
+
+    def saw(self, lease: Lease, now: float) -> None:
+        """Take note of one row, read at `now`."""
+        before = self._seen.get(lease.key)
+        if before is None:
+            moved_at = None if lease.actual_owner is None else now
+            covered = self._covering(lease) is not None
+            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), covered)
+            return
+        counter, moved_at, handoff, covered = before
+        if lease.counter > counter:
+            counter, moved_at = lease.counter, now
+        if covered or lease.heartbeat is not None:
+            moved_at, covered = self._covered(lease, covered, moved_at, now)
+        if handoff is not None or lease.checkpoint_owner is not None:
+            handoff = self._handoff(handoff, lease, now)
+        self._seen[lease.key] = Seen(counter, moved_at, handoff, covered)
+
+    def _covering(self, lease: Lease) -> Pulse | None:
+        """Return the heartbeat that stands for the lease."""
+        if lease.heartbeat is None:
+            return None
+        pulse = self._pulses.get(lease.actual_owner or "")
+        return pulse if pulse is not None and epoch_of(pulse.value) == lease.heartbeat else None
+
+    def _covered(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
+        """Return (when it moved, whether it is covered)."""
+        if (pulse := self._covering(lease)) is not None:
+            return pulse.moved_at if moved_at is None else max(moved_at, pulse.moved_at), True
+        if before and not is_fenced(self.heartbeat_of(lease.actual_owner or "")):
+            return now, False
+        return moved_at, False
+
+    def assigned(self, lease: Lease, now: float) -> None:
+        """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to
+        start.
+        """
+        self._seen[lease.key] = Seen(lease.counter, now)
+
+    def handoff_begun(self, lease: Lease, now: float) -> None:
+        """Note that our own handoff was confirmed with this row, whose counter it left alone."""
+        before = self._seen.get(lease.key)
+        seen = before if before is not None else Seen(lease.counter, now)
+        self._seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
+
+    def moved_at(self, lease: Lease) -> float | None:
+        """Return when the lease was last seen to move; None means never, as for a lease that was nobody's from the
+        start.
+        """
+        seen = self._seen.get(lease.key)
+        return None if seen is None else seen.moved_at
+
+    def is_expired(self, lease: Lease, now: float) -> bool:
+        """Return whether it is nobody's, or has stood still for longer than a lease duration; False if it was never
+        observed.
+        """
+        if lease.owner is None and lease.checkpoint_owner is None:
+            return True
+        seen = self._seen.get(lease.key)
+        if seen is None:
+            return False
+        return seen.moved_at is None or now - seen.moved_at > self._lease_duration_s
+
+    def is_blocked(self, lease: Lease, now: float) -> bool:
+        """Return whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
+        if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
+            return False
+        seen = self._seen.get(lease.key)
+        return seen is None or seen.handoff is None or now <= seen.handoff.deadline
+
+    def _handoff(self, before: Handoff | None, lease: Lease, now: float) -> Handoff | None:
+        if lease.checkpoint_owner is None:
+            return None
+        if before is not None and before[:2] == (lease.owner, lease.checkpoint_owner):
+            return before
+        return Handoff(lease.owner, lease.checkpoint_owner, now + self._patience_s)
+
+
+def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
+    """Find the leases that are nobody's or expired."""
+    expired = []
+    for number, lease in enumerate(leases):
+        if observations.is_expired(lease, now):
+            expired.append(lease.key)
+        if number % STEP_LEASES == STEP_LEASES - 1:
+            yield
+    return frozenset(expired)
+
+
+TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
+
+
+@dataclass(eq=False)
+class FleetMembership:
+    """What the worker `worker_id` knows of all workers."""
+
+    worker_id: str
+    _: KW_ONLY
+    lease_duration_s: float
+    rules: ReportRules
+
+    def __post_init__(self) -> None:
+        self._me = self.worker_id
+        self._looks = reports.Sightings()
+        self._mld: frozenset[str] = frozenset()
+        self.drained: frozenset[str] = frozenset()
+        """The workers that get leases only if no others have room, as of the last whole look: an operator wants so."""
+        self.java: frozenset[str] = frozenset()
+        """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
+        self.silent: frozenset[str] = frozenset()
+        """The owners none of whose leases had moved for a lease duration."""
+        self.unheard: frozenset[str] = frozenset()
+        """Who has leases, or had some and has not reported since."""
+        self.showing_life: frozenset[str] = frozenset()
+        """Who was seen to renew a lease, or owns none and was seen to report twice."""
+        self.is_alone = True
+        """Whether nobody else owned anything or reported lately."""
+        self._gave_at = -math.inf
+        self._runs = reports.Sightings()
+        self._standing_still: frozenset[str] = frozenset()
+        self._found_dead: dict[str, float] = {}
+        self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
+        """The workers found dead, with when, in epoch seconds: for people."""
+
+    # --- what a look at the whole table showed ------------------------------------------------------------------------
+
+    def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
+        """Take note of all reports there are, one for each worker, before the owners of the same look."""
+        self._mld = frozenset(report.worker for report in found if "version" in report.mld)
+        self.java = frozenset(report.worker for report in found) - self._mld
+        self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
+        self._looks.saw(found, now)
+
+    def saw_owners(
+        self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
+    ) -> None:
+        """Take note of who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
+        reporting = self._looks.moving(now, self.rules)
+        # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
+        # report is none: who wrote it may be dead.
+        for worker in owning:
+            self._looks.doubt(worker)
+        idle = {worker for worker in reporting.difference(owning) if self._looks.has_moved(worker)}
+        self.silent = frozenset(owning).difference(renewing)
+        self.unheard = frozenset(worker for worker in self.unheard.union(owning) if not self._looks.has_moved(worker))
+        self.showing_life = frozenset(renewing) | idle
+        has_given = now - self._gave_at <= self.lease_duration_s
+        self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
+
+    def gave(self, now: float) -> None:
+        """Note that a lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look
+        may say so.
+        """
+        self._gave_at = now
+        self.is_alone = False
+
+    @property
+    def possible_watchers(self) -> frozenset[str]:
+        """The mld workers that show life, and this one."""
+        return self.showing_life & self._mld | {self._me}
+
+    # --- who may get leases -------------------------------------------------------------------------------------------
+
+    def begin_leadership(self) -> None:
+        """Begin to lead; a new leader has to watch reports for as long as any."""
+        self._runs.forget()
+
+    def exclude_dead(self, worker: str, wall_s: float) -> None:
+        """Give nothing to a worker that was found dead, though its report may look fresh, until it reports anew."""
+        self._found_dead = {other: since for other, since in self._found_dead.items() if abs(wall_s - since) < TRACE_S}
+        self._found_dead[worker] = wall_s
+        self.ends.append((worker, wall_s))
+
+    def assignable(
+        self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport], now: float
+    ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
+        """Return (the `active` reports of workers that may get leases, those of them newly found to stand still).
+
+        A worker found dead is back with a newer report, and forgotten when its report has expired.
+        """
+        self._runs.saw(reports.newest_of_each(everything), now)
+        by_id = {report.worker: report for report in active}
+        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self.rules))
+        newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
+        self._standing_still = still
+        moving = {worker: report for worker, report in by_id.items() if worker not in still}
+        self._found_dead = {
+            worker: since
+            for worker, since in self._found_dead.items()
+            if worker in moving and self._is_found_dead(moving[worker])
+        }
+        return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_still
+
+    def _is_found_dead(self, report: WorkerReport) -> bool:
+        since = self._found_dead.get(report.worker)
+        return since is not None and (report.updated_at_s or 0) <= since
+
+    def living(self, found: Iterable[WorkerReport], wall_s: float) -> set[str]:
+        """Return the others that report; nobody who is seen to be silent, was found dead, or leaves too."""
+        active = reports.sort_out(found, wall_s, self.rules).active
+        live = {report.worker for report in active if not self._is_found_dead(report)}
+        return live - self.silent - {self._me}
+
+    def receivers(
+        self,
+        keys: Iterable[str],
+        leases: Iterable[Lease],
+        found: Collection[WorkerReport],
+        wall_s: float,
+        leases_max: int,
+    ) -> dict[str, str]:
+        """Return who of the others gets these of all `leases` when we leave; nobody beyond its limit.
+
+        A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
+        """
+        by_key = {lease.key: lease for lease in leases}
+        loads = loads_of(by_key.values())
+        live = self.living(found, wall_s)
+        chosen = live & self.showing_life or live
+        drained = {report.worker for report in found if reports.is_drained(report)}
+        given = [by_key[key] for key in keys if key in by_key]
+        return spread(given, {worker: loads[worker] for worker in chosen}, leases_max, drained)
+
+
+def spread(
+    leases: Iterable[Lease], loads: Mapping[str, int], leases_max: int = LEASES_MAX, drained: Container[str] = ()
+) -> dict[str, str]:
+    """Deal leases over workers with these loads: each to the one with the lowest, then the smallest id.
+
+    A drained worker gets a lease that no other has room for. The answer is the new owner by key; keys for which nobody
+    has room are absent. Leases of finished shards need none.
+    """
+    heap = [(load >= leases_max, worker in drained, load, worker) for worker, load in loads.items()]
+    heapify(heap)
+    dealt = {}
+    for lease in sorted(leases, key=lambda lease: lease.key) if heap else ():
+        is_full, is_drained, load, worker = heap[0]
+        if not lease.is_load:
+            dealt[lease.key] = worker
+        elif not is_full:
+            dealt[lease.key] = worker
+            heapreplace(heap, (load + 1 >= leases_max, is_drained, load + 1, worker))
+    return dealt
