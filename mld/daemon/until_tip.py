@@ -29,7 +29,7 @@ from mld.daemon.catching_up import (
     not_checkpointed,
 )
 from mld.daemon.worker import Worker
-from mld.fleet.heartbeats import heartbeats_among
+from mld.fleet.report.reports import heartbeats_among
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics

@@ -29,8 +29,7 @@ from mld.core.error_boundary import BackgroundTasks, contained, survived
 from mld.core.errors import MldError, TableError
 from mld.fleet.observations import FleetMembership
 from mld.fleet.report.reporter import StoredReports
-from mld.fleet.report.reports import is_drained
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport, is_drained
 from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper

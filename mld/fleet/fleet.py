@@ -32,27 +32,19 @@ from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.departure import ChildAdopter, Departure, Surplus
 from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
-from mld.fleet.leader.election import AdaptiveElection, LockElection, LockTable, ShuffleElection
+from mld.fleet.leader.election import AdaptiveElection, LeaderDecider, LockElection, LockTable, ShuffleElection
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.migrate.states import StatesTable
+from mld.fleet.migrate.states import ClientVersion, StatesTable, TableStatus
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import Components, FleetView, VersionMachine
 from mld.fleet.observations import FleetMembership
 from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Activity, Reporter, ReportsTable, StoredReports
-from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
-from mld.fleet.values import (
-    COORDINATOR_TABLE_KEY,
-    REPORTS_TABLE_KEY,
-    ClientVersion,
-    LeaderDecider,
-    Place,
-    TableStatus,
-    WorkerReport,
-)
+from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules, WorkerReport
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
+from mld.leases.rows import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases.table import IndexStatus, LeaseIndex, LeaseTable, StoredTable, TableScan
 from mld.leases.table_maker import LegacyTable
 from mld.leases.taker import LeaseTaker

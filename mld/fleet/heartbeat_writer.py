@@ -1,6 +1,7 @@
 """`HeartbeatWriter`: one conditional write every third of the lease duration, for all leases of this worker.
 
-Rules: `leases.validity` says why it is safe, `heartbeats` what is written. What follows what:
+Rules: `leases.validity` says why it is safe, `report.reports` what is written. Nothing here concerns a fleet whose
+workers all renew lease by lease. What follows what:
 
     our report is written -> an epoch is claimed on it -> heartbeats; the keeper marks its leases as it renews them
     a heartbeat is refused -> everything covered is dropped at once, a new epoch is claimed
@@ -12,19 +13,21 @@ Each heartbeat also tells people how the covered shards are, as far as that fits
 A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
 stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
 
-`HeartbeatTable` carries out the requests of `heartbeats`, one per call, no retries. What is not a definite answer
-leaves as a `TableError`: the write may or may not have been applied.
+`HeartbeatTable`: one request per call, no retries. What is not a definite answer leaves as a `TableError`: the write
+may or may not have been applied.
 
 `JavaPeers` looks for workers that are not mld among workers that send heartbeats: they are kept out at the start, and
 told of later, because they cannot live together (`leases.validity`). Every leader looks, whichever way it renews
-itself; while nobody sends heartbeats this costs nothing.
+itself; while nobody sends heartbeats this costs nothing. It tells each worker that sends heartbeats, by `mldStranger`
+on its report; the answer to the next heartbeat shows it. A Java leader tells nobody, so every such worker also looks at
+the leader's lock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 from typing import Any
@@ -36,13 +39,32 @@ from mld.core.error_boundary import BackgroundTasks, survived
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.periods import HEARTBEATS_PER_LEASE, LOOKS_PER_DURATION
 from mld.core.steps import SLICE
-from mld.fleet import heartbeats
-from mld.fleet.heartbeats import HeartbeatRow, epoch_of, java_workers, refusal_text, unreported_owners
+from mld.fleet.migrate.states import ClientVersion
+from mld.fleet.report import reports
 from mld.fleet.report.reporter import StoredReports
-from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, FleetSnapshot, Place
+from mld.fleet.report.reports import (
+    FENCED,
+    SHARDS,
+    FleetSnapshot,
+    ReportRules,
+    WorkerReport,
+    epoch_of,
+    is_fenced,
+)
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import ShardStatus, pack
+from mld.leases.lease import Lease, ShardStatus, pack
+from mld.leases.rows import (
+    ENTITY_TYPE,
+    HEARTBEAT,
+    LEASE_TABLE_KEY,
+    EntityType,
+    OwnAttribute,
+    Place,
+    Row,
+    names_in,
+    room_for,
+    some_text,
+)
 from mld.leases.table import LeaseTable
 from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics
@@ -53,6 +75,46 @@ log = logging.getLogger(__name__)
 
 UNREPORTED_S_MIN = 8.0
 """A young mld worker has its first report within three seconds; a few attempts may fail."""
+
+
+GROWTH_BYTES = 128
+"""By how much a report may grow before the next heartbeat: a dozen samples more, or longer ones."""
+JAVA_PEER = "mldStranger"
+EPOCH_BITS = 64
+
+_PEER = OwnAttribute(JAVA_PEER, "S", some_text(), "worker-1 (Java)")
+_IS_OURS = f"#{ENTITY_TYPE} = :report AND attribute_exists(#{reports.VERSION})"
+_REPORT = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
+
+
+def java_workers(found: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> list[str]:
+    """Return workers with a live report that was not written by mld."""
+    return sorted(
+        report.worker
+        for report in reports.newest_of_each(found)
+        if "version" not in report.mld
+        and report.updated_at_s is not None
+        and not reports.is_expired(report, now_s, rules)
+    )
+
+
+def unreported_owners(
+    leases: Iterable[Lease], found: Iterable[WorkerReport], expired: Collection[str]
+) -> dict[str, tuple[str, int]]:
+    """Return owners of living leases that have no report: (key, counter) of one lease of each. Young mld workers
+    look so, too.
+
+    Those report within seconds, so a worker that goes on renewing without a report is a Java worker.
+    """
+    known = {report.worker for report in found}
+    owners: dict[str, tuple[str, int]] = {}
+    for lease in leases:
+        owner = lease.actual_owner
+        if owner is None or owner in known or lease.key in expired:
+            continue
+        if owner not in owners or lease.key < owners[owner][0]:
+            owners[owner] = (lease.key, lease.counter)
+    return owners
 
 
 @dataclass(eq=False)
@@ -76,7 +138,11 @@ class JavaPeers:
         """Raise StartupError if a Java worker is alive, TableError if it cannot be known now."""
         found = await self.stored.beside(await self.table.scan())
         if java := java_workers(found, self.clock.wall(), self.rules):
-            raise StartupError(refusal_text(java[0]))
+            raise StartupError(
+                f"mld.heartbeat=worker, but {java[0]} shares the lease table and is no mld worker: Java workers would "
+                "take leases that are not renewed one by one for dead. Set mld.heartbeat=lease, or stop the Java "
+                "workers and wait until their reports have expired (a minute)"
+            )
 
     def look(self, seen: FleetSnapshot) -> tuple[str, tuple[str, ...]] | None:
         """Return, as leader, (a Java worker, the workers that must know of it), from what an assignment run has
@@ -131,6 +197,24 @@ REQUEST_TIMEOUT_S_MAX = 3.0  # a hanging request must leave time for another one
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatRow:
+    """What a worker's report says about heartbeats. `value` None: it sends none."""
+
+    value: str | None
+    java_peer: str | None = None
+    is_mld: bool = True
+    room: int = field(default=0, compare=False)
+    """Bytes that `mldShards` may have on this row without costing a write unit."""
+
+    @classmethod
+    def of(cls, row: Row) -> HeartbeatRow:
+        """Read a report. Damage is as good as absence."""
+        members = reports.OWN_MEMBERS
+        is_mld = members["version"].read(row) is not None
+        return cls(members["heartbeat"].read(row), _PEER.read(row), is_mld, room_for(row, SHARDS, GROWTH_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatRefusal:
     """A condition did not hold; `seen` is the row that stood in the way, None if there is none."""
 
@@ -147,27 +231,44 @@ class HeartbeatTable:
 
     async def read(self, worker: str) -> HeartbeatRow | None:
         """Return a worker's report as it is now; None if it has none. Raises TableError."""
-        answer = await self._calls.send("GetItem", heartbeats.read(worker))
-        row = answer.get("Item")
-        return heartbeats.parse(row) if row else None
+        key = {LEASE_TABLE_KEY: {"S": worker}}
+        row = (await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})).get("Item")
+        return HeartbeatRow.of(row) if row else None
 
     async def claim(self, worker: str, seen: str | None, value: str) -> HeartbeatRow | HeartbeatRefusal:
-        """Begin an epoch. Raises TableError."""
-        return await self._write(worker, heartbeats.claim(worker, seen, value))
+        """Begin an epoch on our own report, over what was seen there. What a leader told an earlier epoch is forgotten.
+
+        Raises TableError.
+        """
+        as_seen = f"attribute_not_exists(#{HEARTBEAT})" if seen is None else f"#{HEARTBEAT} = :seen"
+        values = _REPORT | {":next": {"S": value}} | ({} if seen is None else {":seen": {"S": seen}})
+        update = f"SET #{HEARTBEAT} = :next REMOVE #{JAVA_PEER}"
+        return await self._write(worker, f"{_IS_OURS} AND {as_seen}", update, values)
 
     async def send(
         self, worker: str, last: str, value: str, shards: bytes | None = None
     ) -> HeartbeatRow | HeartbeatRefusal:
-        """Send one heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
-        return await self._write(worker, heartbeats.following(worker, last, value, shards))
+        """Send the next heartbeat, if the row still has the last one; the row as it is then.
+
+        `shards` None: nothing is told of them from now on. Raises TableError.
+        """
+        values: dict[str, Any] = {":last": {"S": last}, ":next": {"S": value}}
+        told = f" REMOVE #{SHARDS}" if shards is None else f", #{SHARDS} = :shards"
+        values |= {} if shards is None else {":shards": {"B": shards}}
+        return await self._write(worker, f"#{HEARTBEAT} = :last", f"SET #{HEARTBEAT} = :next{told}", values)
 
     async def clear(self, worker: str, last: str) -> bool:
         """End our epoch ourselves. Raises TableError."""
-        return isinstance(await self._write(worker, heartbeats.clear(worker, last)), HeartbeatRow)
+        update = f"REMOVE #{HEARTBEAT}, #{SHARDS}"
+        answer = await self._write(worker, f"#{HEARTBEAT} = :last", update, {":last": {"S": last}})
+        return isinstance(answer, HeartbeatRow)
 
     async def tell(self, worker: str, java_peer: str) -> bool:
-        """Say that a worker of another kind is there. Raises TableError."""
-        return isinstance(await self._write(worker, heartbeats.tell(worker, java_peer)), HeartbeatRow)
+        """Let a worker that sends heartbeats know that `java_peer` is no mld worker. Raises TableError."""
+        condition = f"{_IS_OURS} AND attribute_exists(#{HEARTBEAT})"
+        values = _REPORT | {":java_peer": {"S": java_peer}}
+        answer = await self._write(worker, condition, f"SET #{JAVA_PEER} = :java_peer", values)
+        return isinstance(answer, HeartbeatRow)
 
     async def fence(self, worker: str, seen: str | None, marks: Collection[str]) -> bool:
         """Return whether leases of `worker` with these marks may be given to others now.
@@ -175,20 +276,32 @@ class HeartbeatTable:
         `seen` is its heartbeat, known to have stood still for more than a lease duration. If it stands for any of the
         leases, its epoch is ended first. Raises TableError.
         """
-        if seen is not None and not heartbeats.may_assign(seen, marks):
-            answer = await self._write(worker, heartbeats.fence(worker, seen, self._worker_id))
+        if seen is not None and epoch_of(seen) in marks:
+            values = {":seen": {"S": seen}, ":fence": {"S": FENCED + self._worker_id}}
+            answer = await self._write(worker, f"#{HEARTBEAT} = :seen", f"SET #{HEARTBEAT} = :fence", values)
             if isinstance(answer, HeartbeatRow):
                 return True
-            return answer.seen is not None and heartbeats.is_fenced(answer.seen.value)
+            return answer.seen is not None and is_fenced(answer.seen.value)
         row = await self.read(worker)
-        return heartbeats.may_assign(None if row is None else row.value, marks)
+        return row is None or epoch_of(row.value) not in marks
 
-    async def _write(self, worker: str, params: Mapping[str, Any]) -> HeartbeatRow | HeartbeatRefusal:
+    async def _write(
+        self, worker: str, condition: str, update: str, values: Mapping[str, Any]
+    ) -> HeartbeatRow | HeartbeatRefusal:
+        params = {
+            "Key": {LEASE_TABLE_KEY: {"S": worker}},
+            "ConditionExpression": condition,
+            "UpdateExpression": update,
+            "ExpressionAttributeNames": names_in(condition + update),
+            "ExpressionAttributeValues": dict(values),
+            "ReturnValues": "ALL_NEW",
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
         try:
             answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,))
         except RefusedError as refused:
-            return HeartbeatRefusal(heartbeats.parse(refused.row) if refused.row else await self.read(worker))
-        return heartbeats.parse(answer["Attributes"])
+            return HeartbeatRefusal(HeartbeatRow.of(refused.row) if refused.row else await self.read(worker))
+        return HeartbeatRow.of(answer["Attributes"])
 
 
 UNREPORTED_SHARE = 0.45
@@ -305,7 +418,7 @@ class HeartbeatWriter:
                 now = self.clock.monotonic()
                 if row.value is not None and row.value in self._claims:
                     return row.value, self._claims[row.value]
-                if heartbeats.epoch_of(row.value) is None:
+                if epoch_of(row.value) is None:
                     observed = None
                 elif row.value is not None and (observed is None or observed[0] != row.value):
                     observed = (row.value, now)
@@ -320,7 +433,7 @@ class HeartbeatWriter:
 
     async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
         """Make one attempt, remembered: if its reply is lost, a later look at the row tells."""
-        value = heartbeats.value_of(f"{self.rng.getrandbits(heartbeats.EPOCH_BITS):016x}", 1)
+        value = f"{self.rng.getrandbits(EPOCH_BITS):016x}.1"
         sent_at = self._claims[value] = self.clock.monotonic()
         answer = await self.table.claim(self.worker_id, seen, value)
         if isinstance(answer, HeartbeatRefusal):
@@ -333,7 +446,7 @@ class HeartbeatWriter:
         """Send the heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java peer was
         seen.
         """
-        epoch = heartbeats.epoch_of(value)
+        epoch = epoch_of(value)
         assert epoch is not None
         number = int(value.rpartition(".")[2])
         while True:
@@ -344,7 +457,7 @@ class HeartbeatWriter:
                 return
             await self.clock.sleep(max(0.0, sent_at + self._interval_s - self.clock.monotonic()))
             number += 1
-            following = heartbeats.value_of(epoch, number)
+            following = f"{epoch}.{number}"
             accepted_at = await self._send(value, following, sent_at)
             if accepted_at is None:
                 self._drop()

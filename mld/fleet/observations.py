@@ -44,10 +44,8 @@ from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 from mld.core.steps import Steps
-from mld.fleet.heartbeats import epoch_of, is_fenced, is_news
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import LEASES_MAX, WorkerReport
+from mld.fleet.report.reports import ReportRules, WorkerReport, epoch_of, is_fenced, is_news
 from mld.leases.lease import Lease, loads_of
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
@@ -215,6 +213,8 @@ def expired_keys(observations: Observations, leases: Iterable[Lease], now: float
     return frozenset(expired)
 
 
+LEASES_MAX = 2**31 - 1
+"""What maxLeasesForWorker is unless somebody sets it."""
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -145,7 +146,9 @@ def _content_bytes(kind: str, content: Any) -> int:
     return OTHER_BYTES
 
 
-KEY = "leaseKey"
+LEASE_TABLE_KEY = KEY = "leaseKey"
+COORDINATOR_TABLE_KEY = "key"
+REPORTS_TABLE_KEY = "wid"
 COUNTER = "leaseCounter"
 OWNER = "leaseOwner"
 CHECKPOINT_OWNER = "checkpointOwner"
@@ -186,7 +189,6 @@ STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy", "m
 STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND = STATUS
 """Ours: what the holder tells people; see `lease.ShardStatus`. Java keeps these, too."""
 
-LEASE_ENTITY = "LEASE"
 UNKNOWN_KEY = "(no leaseKey)"
 NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage, not a counter
 INTEGER_MAX = 2**63 - 1  # a long, in Java; and one more still has no more digits than DynamoDB takes
@@ -202,6 +204,25 @@ _PLACEHOLDER = re.compile(r"#(\w+)")
 WHY_CHARACTERS_MAX = 200  # of an error, so that the row stays within one write unit
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
+
+
+class EntityType(Enum):
+    """`entityType` of a row of the lease table."""
+
+    LEASE = "LEASE"
+    LEADER = "LEADER"
+    CLIENT_VERSION_MIGRATION = "CLIENT_VERSION_MIGRATION"
+    TABLE_MIGRATION = "TABLE_MIGRATION"
+    STREAM = "STREAM"
+    WORKER_METRIC_STATS = "WORKER_METRIC_STATS"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A table that holds rows of the fleet, and the name of its hash key."""
+
+    table: str
+    key: str
 
 
 def names_in(expressions: str) -> dict[str, str]:
@@ -220,7 +241,7 @@ class CorruptRowError(TableError):
 
 def is_lease(row: Row) -> bool:
     """Return whether the row is a lease: `entityType` absent or LEASE (leases#row-kinds)."""
-    return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == LEASE_ENTITY
+    return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == EntityType.LEASE.value
 
 
 def parse_row(row: Row) -> Lease | None:
@@ -259,7 +280,7 @@ def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
         OWNER_SWITCHES: {"N": "0"},
         CHECKPOINT: {"S": lease.checkpoint.sequence},
         CHECKPOINT_SUB: {"N": str(lease.checkpoint.sub)},
-        ENTITY_TYPE: {"S": LEASE_ENTITY},
+        ENTITY_TYPE: {"S": EntityType.LEASE.value},
     }
     if lease.stream is not None:
         if parse_stream_id(lease.stream) is None or lease.key != f"{lease.stream}:{lease.shard_id}":

@@ -97,7 +97,7 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
     (name,) = asked.words
 
     async def plan(seen: PlanInput) -> ActPlan:
-        from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
+        from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
         from mld.operating.steering import known_worker, plan_drain, plan_undrain
 
         worker = known_worker(seen.fleet, name).worker

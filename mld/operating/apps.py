@@ -15,7 +15,7 @@ from mld.aws.table_calls import TableCalls, table_error
 from mld.core.clock import Clock, a_few_at_a_time, in_turns
 from mld.core.errors import AwsError, AwsUnreachableError, TableError
 from mld.fleet.report.reports import parse_rows
-from mld.fleet.values import LEASE_TABLE_KEY
+from mld.leases.rows import LEASE_TABLE_KEY
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, status_steps
 from mld.operating.fleet_status import ViewRules, duration
 from mld.operating.listings import Listing

@@ -30,9 +30,9 @@ from mld.core.errors import AwsError, MldError, StartupError, StreamError, Table
 from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
 from mld.core.terminal import find_executable, runnable
 from mld.fleet.report.reporter import ReportsTable
-from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.dynamodb import INDEX_NAME
-from mld.leases.rows import KEY
+from mld.leases.rows import KEY, REPORTS_TABLE_KEY, Place
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules

@@ -22,9 +22,8 @@ from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import TableUnavailableError
-from mld.fleet.values import EntityType
 from mld.leases import rows
-from mld.leases.rows import OwnAttribute, Row
+from mld.leases.rows import EntityType, OwnAttribute, Row
 from mld.metrics.events import (
     EVENTS_MAX,
     LINES_CHARACTERS_MAX,

@@ -15,8 +15,7 @@ from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE
 from mld.core.errors import AwsError, MldError
 from mld.core.steps import finish
 from mld.core.streams import Shard
-from mld.fleet.report.reports import is_expired, newest_of_each
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
 from mld.leases.lease import Lease
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
 from mld.operating.naming import names_of

@@ -18,20 +18,12 @@ from mld.core.positions import keys_meant
 from mld.core.steps import Steps
 from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
-from mld.fleet.migrate.states import CLIENT_VERSION, StatesTable
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StatesTable
 from mld.fleet.report.reporter import ReportsTable
-from mld.fleet.report.reports import ReportRules, parse_rows
-from mld.fleet.values import (
-    COORDINATOR_TABLE_KEY,
-    LEASE_TABLE_KEY,
-    REPORTS_TABLE_KEY,
-    ClientVersion,
-    Place,
-    WorkerReport,
-)
+from mld.fleet.report.reports import ReportRules, WorkerReport, parse_rows
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.leases.rows import UNKNOWN_KEY
+from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, UNKNOWN_KEY, Place
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating import events
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, reported_by_heartbeats

@@ -18,10 +18,16 @@ from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import stream_of_key
 from mld.core.steps import SLICE, Steps, at_once, in_order
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.fleet.heartbeats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
-from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import (
+    ReportRules,
+    WorkerReport,
+    average,
+    epoch_of,
+    is_default,
+    is_expired,
+    newest_of_each,
+)
 from mld.leases.lease import Failing, Lease, ShardStatus, unpack
 from mld.metrics.events import Event
 from mld.metrics.shard import ShardActivity, ShardMetrics

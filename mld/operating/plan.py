@@ -21,9 +21,9 @@ from mld.core.errors import MldError, TableError
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import Steps
 from mld.core.streams import Shard
-from mld.fleet.values import Place
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
+from mld.leases.rows import Place
 from mld.leases.table import Absent, Condition, Is, LeaseWrite, Refusal, TableScan, Value
 from mld.shards.graph import ShardGraph, ancestors_first, id_order, new_lease
 

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Sequence
 from mld.core.positions import SUB_MAX, Position
 from mld.fleet.observations import spread
 from mld.fleet.report import reports
-from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease, loads_of
-from mld.leases.rows import LEFT_OUT_MAX
+from mld.leases.rows import LEASE_TABLE_KEY, LEFT_OUT_MAX, Place
 from mld.leases.table import Absent, Condition, Present, Value
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, Verdict, WorkerView
 from mld.operating.naming import full_key, is_worker

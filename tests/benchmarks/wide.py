@@ -30,10 +30,9 @@ from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.steps import Steps
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.daemon.process import COLLECT_EVERY
-from mld.fleet.report.reports import attributes, own_report
-from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.report.reports import WorkerReport, attributes, own_report
 from mld.leases.lease import Lease, ShardStatus
-from mld.leases.rows import new_row, parse_row, status_values
+from mld.leases.rows import LEASE_TABLE_KEY, new_row, parse_row, status_values
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_status import ViewRules, fleet_status, fleet_status_steps

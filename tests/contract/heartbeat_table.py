@@ -1,4 +1,4 @@
-"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeats`). Subclasses supply `service`.
+"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeat_writer`). Subclasses supply `service`.
 
 `heartbeats` is over an existing lease table, and fences as `me`; `rows` plants and reads raw rows.
 """
@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from mld.aws.service import Service
-from mld.fleet.heartbeat_writer import HeartbeatRefusal, HeartbeatTable
-from mld.fleet.heartbeats import HeartbeatRow
+from mld.fleet.heartbeat_writer import HeartbeatRefusal, HeartbeatRow, HeartbeatTable
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
 

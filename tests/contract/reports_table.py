@@ -13,8 +13,8 @@ import pytest
 from mld.aws.service import Service
 from mld.core.errors import TableMissingError
 from mld.fleet.report.reporter import ReportsTable
-from mld.fleet.report.reports import own_report, parse_row
-from mld.fleet.values import Place, WorkerReport
+from mld.fleet.report.reports import WorkerReport, own_report, parse_row
+from mld.leases.rows import Place
 from tests.contract.lease_table import REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
 

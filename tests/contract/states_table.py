@@ -17,14 +17,16 @@ from mld.core.errors import TableMissingError
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     TABLE_MIGRATION,
+    ClientVersion,
     StatesTable,
+    TableStatus,
     UnreadableStateError,
     advanced,
     first_row,
     item_of,
 )
 from mld.fleet.migrate.table_migration import RowMover
-from mld.fleet.values import ClientVersion, Place, TableStatus
+from mld.leases.rows import Place
 from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import BillingMode
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S

@@ -10,9 +10,10 @@ import pytest
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
 from mld.core.clock import LoopClock
+from mld.fleet.observations import LEASES_MAX
 from mld.fleet.report.reports import parse_rows
-from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.rows import LEASE_TABLE_KEY, Place
 from mld.operating.acting import carry_out, read_table
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.operating.plan import ActPlan, ActRefusedError, Fate

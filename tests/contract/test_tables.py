@@ -23,8 +23,9 @@ from mld.core.errors import (
 )
 from mld.fleet.leader.election import LockTable
 from mld.fleet.report.reporter import ReportsTable
-from mld.fleet.values import Place, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.rows import Place
 from mld.leases.table_maker import on_demand
 from mld.properties.values import BillingMode
 from tests.contract.dynamo import DynamoContract

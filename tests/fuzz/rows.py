@@ -30,16 +30,15 @@ from mld.consumer.checkpoint_range import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END, StreamId
 from mld.core.steps import at_once
-from mld.fleet import heartbeats
+from mld.fleet.heartbeat_writer import HeartbeatRow, java_workers
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, UnreadableStateError
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases import rows, writes
 from mld.leases.lease import Throughput
-from mld.leases.rows import OwnAttribute
+from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, OwnAttribute, Place
 from mld.leases.writes import request_of
 from mld.metrics.events import Event, EventKind, pack
 from mld.operating import listings
@@ -269,10 +268,10 @@ def check_report(row: Row) -> None:
         for report in found.reports:
             for samples in report.samples.values():
                 reports.average(samples, RULES.ema_alpha)
-            heartbeats.epoch_of(report.mld.get("heartbeat"))
-        heartbeats.java_workers(found.reports, NOW_S, RULES)
-    heartbeats.parse(row)
-    heartbeats.heartbeats_among([row])
+            reports.epoch_of(report.mld.get("heartbeat"))
+        java_workers(found.reports, NOW_S, RULES)
+    HeartbeatRow.of(row)
+    reports.heartbeats_among([row])
 
 
 def check_lock(row: Row) -> None:

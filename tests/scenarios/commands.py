@@ -9,9 +9,9 @@ import asyncio
 import re
 
 from mld.core.streams import Shard
-from mld.fleet.migrate.states import CLIENT_VERSION, advanced, item_of, parse_state
-from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, advanced, item_of, parse_state
 from mld.leases.dynamodb import INDEX_NAME
+from mld.leases.rows import LEASE_TABLE_KEY, Place
 from tests.scenarios.children import NAMES, Habit
 from tests.scenarios.conditions import condition
 from tests.scenarios.decisions import filter_text, parse_graph, sync_text, taker_text

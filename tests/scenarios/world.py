@@ -16,10 +16,9 @@ from typing import Any
 
 from mld.core.errors import MldError
 from mld.daemon.worker import StreamPorts, Worker, assemble
-from mld.fleet.values import EntityType
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.leases.rows import CorruptRowError, parse_row
+from mld.leases.rows import CorruptRowError, EntityType, parse_row
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.local.kinesis.records import PutResult
 from tests.scenarios.children import Life, Troupe, TroupeHost

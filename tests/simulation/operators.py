@@ -9,8 +9,9 @@ from random import Random
 
 from mld.aws.service import Service
 from mld.core.clock import Clock
-from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
+from mld.fleet.observations import LEASES_MAX
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.rows import LEASE_TABLE_KEY, Place
 from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus

@@ -28,10 +28,10 @@ from mld.fleet.assign.assignment import Move, Plan, Why
 from mld.fleet.assign.takeover import SECOND_CHANCE_S
 from mld.fleet.observations import FleetMembership, spread
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.report.reports import ReportRules, WorkerReport
 from mld.leases import writes
 from mld.leases.lease import Lease
+from mld.leases.rows import LEASE_TABLE_KEY
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.java3_lam import Report, VarianceDecider, Worker
 from tests.simulation.world.java3_table import Lease3

@@ -15,7 +15,7 @@ from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.core.webrule import WebRule
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event

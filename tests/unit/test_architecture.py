@@ -72,15 +72,13 @@ ROOMS: dict[str, set[str]] = {
 }
 # The same within `mld.fleet`, each after those that it may import; `fleet` may import all others.
 SUBROOMS: dict[str, set[str]] = {
-    "values": set(),
-    "leader": {"values"},
-    "report": {"values"},
-    "heartbeats": {"report", "values"},
-    "observations": {"heartbeats", "report", "values"},
-    "departure": {"observations", "report", "values"},
-    "heartbeat_writer": {"heartbeats", "report", "values"},
-    "migrate": {"leader", "report", "values"},
-    "assign": {"heartbeats", "observations", "report", "values"},
+    "leader": set(),
+    "report": set(),
+    "observations": {"report"},
+    "departure": {"observations", "report"},
+    "migrate": {"leader", "report"},
+    "heartbeat_writer": {"migrate", "report"},
+    "assign": {"leader", "observations", "report"},
 }
 FLEET_TOP = ["fleet"]
 # What each room of the Spark processor may import besides `SPARK_LEAVES`: modules in no room, which import no room.
@@ -150,7 +148,6 @@ PURE = (
     "mld/leases/take_plan.py",
     "mld/fleet/observations.py",
     "mld/fleet/leader/lock.py",
-    "mld/fleet/heartbeats.py",
     "mld/fleet/assign/assignment.py",
     "mld/fleet/assign/takeover.py",
     "mld/fleet/report/reports.py",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.rows import LEASE_TABLE_KEY, Place
 from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus

@@ -43,11 +43,10 @@ from mld.core.clock import Clock, a_few_at_a_time, in_turns, millis_since, wait_
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
 from mld.fleet.assign.assignment import Move, Plan, Why, decide, live_workers, reports_among, shuffling
-from mld.fleet.heartbeats import heartbeats_among
+from mld.fleet.leader.election import LeaderDecider
 from mld.fleet.observations import TRACE_S, FleetMembership, Observations, expired_keys
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
+from mld.fleet.report.reports import FleetSnapshot, ReportRules, WorkerReport, heartbeats_among
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal, TableScan

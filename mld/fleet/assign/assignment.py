@@ -52,9 +52,9 @@ from typing import TypeAlias, TypeVar
 from mld.core.steps import Steps
 from mld.fleet.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
-from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.rows import Row
+from mld.leases.rows import LEASE_TABLE_KEY, Row
 from mld.properties.settings import Settings
 from mld.properties.values import AssignmentStrategy
 

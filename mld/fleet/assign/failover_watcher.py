@@ -26,10 +26,9 @@ from mld.core.periods import LOOK_PERIOD_S
 from mld.fleet.assign.assigner import Fence, MoveWriter, Reports, Written
 from mld.fleet.assign.assignment import Move, Why, reports_among
 from mld.fleet.assign.takeover import Takeover
-from mld.fleet.heartbeats import heartbeats_among
 from mld.fleet.observations import FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.values import FleetSnapshot, WorkerReport
+from mld.fleet.report.reports import FleetSnapshot, WorkerReport, heartbeats_among
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.leases.taker import RoomWatch

@@ -45,7 +45,7 @@ from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, WATCHERS, part_count, s
 from mld.core.steps import Steps
 from mld.fleet.assign.assignment import Move, Why, is_pinned
 from mld.fleet.observations import STEP_LEASES, FleetMembership, Observations, spread
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, loads_of
 from mld.leases.take_plan import shares_of
 from mld.properties.settings import Settings

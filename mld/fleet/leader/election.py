@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
@@ -33,11 +33,33 @@ from mld.core.errors import TableUnavailableError
 from mld.core.periods import LEADER_HEARTBEAT_S
 from mld.fleet.leader import lock
 from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, DamagedLock, HeldLock, LockRow, Observation, SeenLock, Versions
-from mld.fleet.values import LeaderDecider, Place
+from mld.leases.rows import Place
 from mld.leases.validity import may_be_applied
 from mld.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
+
+
+class LeaderDecider(Protocol):
+    """Who leads. Never sleeps, never raises for an unreachable table: "not known" is False."""
+
+    @property
+    def leads(self) -> bool:
+        """What was announced last, without asking anybody."""
+        ...
+
+    async def is_leader(self) -> bool:
+        """Return whether this worker may act as leader now; may read and write the lock row."""
+        ...
+
+    async def step_down(self, hold_off_s: float) -> None:
+        """Give leadership up and do not ask for it again for `hold_off_s`."""
+        ...
+
+    async def close(self) -> None:
+        """Give leadership up for good; `is_leader` is False from now on."""
+        ...
+
 
 REQUEST_TIMEOUT_S = 3.0  # a tenth of a heartbeat: a hanging request leaves time for others before the lock expires
 

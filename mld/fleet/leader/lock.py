@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from mld.fleet.values import EntityType, Place
+from mld.leases.rows import EntityType, Place
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 Request: TypeAlias = dict[str, Any]

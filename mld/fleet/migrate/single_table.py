@@ -18,17 +18,10 @@ from typing import TypeVar
 
 from mld.core.errors import StartupError
 from mld.fleet.leader.lock import LOCK_KEY
-from mld.fleet.migrate.states import TABLE_MIGRATION, TableRow
-from mld.fleet.values import (
-    COORDINATOR_TABLE_KEY,
-    LEASE_TABLE_KEY,
-    REPORTS_TABLE_KEY,
-    SUPPORT_CODE,
-    Place,
-    TableStatus,
-    WorkerReport,
-)
+from mld.fleet.migrate.states import TABLE_MIGRATION, TableRow, TableStatus
+from mld.fleet.report.reports import SUPPORT_CODE, WorkerReport
 from mld.leases.lease import Lease
+from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 
 T = TypeVar("T")
 

@@ -15,23 +15,41 @@ What is no definite answer leaves as a `TableError`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, TableUnavailableError
-from mld.fleet.leader.lock import LOCK_KEY
-from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, EntityType, Place, TableStatus
+from mld.fleet.leader.lock import LOCK_KEY, OWNER
+from mld.leases.rows import ENTITY_TYPE, LEASE_TABLE_KEY, EntityType, Place, Row
 
-Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+class ClientVersion(Enum):
+    """`cv` of the row `Migration3.0`: in which mode the fleet assigns leases."""
+
+    INIT = "CLIENT_VERSION_INIT"
+    UPGRADE_FROM_2X = "CLIENT_VERSION_UPGRADE_FROM_2X"
+    V2X = "CLIENT_VERSION_2X"
+    V3X_WITH_ROLLBACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"
+    V3X = "CLIENT_VERSION_3X"
+
+
+class TableStatus(Enum):
+    """`tm` of the row `TableMigration3.5`: where the rows that are not leases live."""
+
+    INIT = "TABLE_MIGRATION_STATUS_INIT"
+    DEPLOYED = "TABLE_MIGRATION_STATUS_DEPLOYED"
+    PENDING = "TABLE_MIGRATION_STATUS_PENDING"
+    COMPLETE = "TABLE_MIGRATION_STATUS_COMPLETE"
+
+
 StateT = TypeVar("StateT", ClientVersion, TableStatus)
 
 MODIFIED_BY = "mb"
 MODIFIED_AT = "mts"
 HISTORY = "h"
-ENTITY_TYPE = "entityType"
 HISTORY_MAX = 10  # Java's limit; older entries are dropped
 SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 
@@ -190,65 +208,9 @@ def _integer(item: Row, name: str) -> int | None:
 
 Params: TypeAlias = dict[str, Any]
 
-OWNER_NAME = "ownerName"
 
-
-def get(place: Place, key: str) -> Params:
-    return {"TableName": place.table, "Key": _key(place, key), "ConsistentRead": True}
-
-
-def create(row: StateRow[StateT], place: Place) -> Params:
+def _creation(row: StateRow[StateT], place: Place) -> Params:
     return {"TableName": place.table, "Item": item_of(row, place), **_absent(place)}
-
-
-def update(row: StateRow[StateT], previous: StateT, place: Place) -> Params:
-    """Set the state, who and when, and the history. Attributes that are not ours stay."""
-    names = {"#pk": place.key}
-    values: dict[str, Any] = {":pk": {"S": row.kind.key}, ":previous": {"S": previous.value}}
-    sets = []
-    for number, (name, value) in enumerate(changes_of(row).items()):
-        names[f"#a{number}"] = name
-        values[f":a{number}"] = value
-        sets.append(f"#a{number} = :a{number}")
-    return {
-        "TableName": place.table,
-        "Key": _key(place, row.kind.key),
-        "UpdateExpression": "SET " + ", ".join(sets),
-        "ConditionExpression": "#pk = :pk AND #a0 = :previous",
-        "ExpressionAttributeNames": names,
-        "ExpressionAttributeValues": values,
-    }
-
-
-def delete(row: StateRow[StateT], place: Place) -> Params:
-    """Delete the row if it still holds the state that was read."""
-    return {"TableName": place.table, "Key": _key(place, row.kind.key), **_in_state(row.kind, row.state)}
-
-
-def move(rows: list[tuple[Row, Row, Row | None]], legacy: Place, leases: Place, leader: str) -> Params:
-    """Move rows to the lease table, while `leader` holds the lock in the legacy table.
-
-    Each is (row as read in the legacy table, row to put, row with its key as read in the lease table or None).
-    """
-    actions: list[Params] = [_fence(legacy, leader)]
-    for read, wanted, replaced in rows:
-        condition = _absent(leases) if replaced is None else _unchanged(replaced)
-        actions.append({"Put": {"TableName": leases.table, "Item": dict(wanted), **condition}})
-        key = {legacy.key: read[legacy.key]}
-        actions.append({"Delete": {"TableName": legacy.table, "Key": key, **_unchanged(read)}})
-    return {"TransactItems": actions}
-
-
-def finalise(
-    row: StateRow[StateT], previous: StateT, legacy: Place, leases: Place, leader: str, *, copy_exists: bool
-) -> Params:
-    """Write `row` over `previous` in the legacy table and leave a copy in the lease table, while `leader` leads."""
-    actions: list[Params] = [_fence(legacy, leader)]
-    if not copy_exists:
-        actions.append({"Put": create(row, leases)})
-    condition = _in_state(row.kind, previous)
-    actions.append({"Put": {"TableName": legacy.table, "Item": item_of(row, legacy), **condition}})
-    return {"TransactItems": actions}
 
 
 def _key(place: Place, key: str) -> Params:
@@ -285,7 +247,7 @@ def _fence(legacy: Place, leader: str) -> Params:
             "TableName": legacy.table,
             "Key": _key(legacy, LOCK_KEY),
             "ConditionExpression": "#owner = :me",
-            "ExpressionAttributeNames": {"#owner": OWNER_NAME},
+            "ExpressionAttributeNames": {"#owner": OWNER},
             "ExpressionAttributeValues": {":me": {"S": leader}},
         }
     }
@@ -314,7 +276,9 @@ class StatesTable:
 
     async def get_item(self, key: str, place: Place) -> Row | None:
         """Return any row as it is. Raises TableError."""
-        item: Row | None = (await self._call("GetItem", get(place, key))).get("Item")
+        item: Row | None = (
+            await self._call("GetItem", {"TableName": place.table, "Key": _key(place, key), "ConsistentRead": True})
+        ).get("Item")
         return item
 
     async def items(self, place: Place) -> tuple[Row, ...]:
@@ -334,33 +298,60 @@ class StatesTable:
         params = {
             "TableName": place.table,
             "FilterExpression": "attribute_not_exists(#type)",
-            "ExpressionAttributeNames": {"#type": "entityType"},
+            "ExpressionAttributeNames": {"#type": ENTITY_TYPE},
         }
         return len((await self._call("Scan", params)).get("Items", ()))
 
     async def create(self, row: StateRow[StateT], place: Place) -> bool:
         """Put the row if there is none. Raises TableError."""
-        return await self._try("PutItem", create(row, place), place)
+        return await self._try("PutItem", _creation(row, place), place)
 
     async def update(self, row: StateRow[StateT], previous: StateT, place: Place) -> bool:
-        """Change the row if it still says `previous`. Raises TableError."""
-        return await self._try("UpdateItem", update(row, previous, place), place)
+        """Change the row if it still says `previous`: the state, who and when, and the history. Raises TableError."""
+        changes = changes_of(row)
+        condition = _in_state(row.kind, previous)
+        params = {
+            "TableName": place.table,
+            "Key": _key(place, row.kind.key),
+            "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changes),
+            **condition,
+            "ExpressionAttributeNames": {f"#{name}": name for name in changes} | condition["ExpressionAttributeNames"],
+            "ExpressionAttributeValues": {f":{name}": value for name, value in changes.items()}
+            | condition["ExpressionAttributeValues"],
+        }
+        return await self._try("UpdateItem", params, place)
 
     async def delete(self, row: StateRow[StateT], place: Place) -> bool:
         """Delete the row if it still says what `row` says. Raises TableError."""
-        return await self._try("DeleteItem", delete(row, place), place)
+        params = {"TableName": place.table, "Key": _key(place, row.kind.key), **_in_state(row.kind, row.state)}
+        return await self._try("DeleteItem", params, place)
 
     async def move(self, rows: list[tuple[Row, Row, Row | None]], legacy: Place, leases: Place, leader: str) -> bool:
-        """Move the rows by the transactions of the function `move`: all or nothing. Raises TableError."""
-        return await self._try("TransactWriteItems", move(rows, legacy, leases, leader), legacy)
+        """Move rows to the lease table, all or none, while `leader` holds the lock in the legacy table.
+
+        Each is (row as read in the legacy table, row to put, row with its key as read in the lease table or None).
+        Raises TableError.
+        """
+        actions: list[Params] = [_fence(legacy, leader)]
+        for read, wanted, replaced in rows:
+            condition = _absent(leases) if replaced is None else _unchanged(replaced)
+            actions.append({"Put": {"TableName": leases.table, "Item": dict(wanted), **condition}})
+            key = {legacy.key: read[legacy.key]}
+            actions.append({"Delete": {"TableName": legacy.table, "Key": key, **_unchanged(read)}})
+        return await self._try("TransactWriteItems", {"TransactItems": actions}, legacy)
 
     async def finalise(
         self, row: StateRow[StateT], previous: StateT, legacy: Place, leases: Place, leader: str
     ) -> bool:
-        """Write the last state by the transaction of the function `finalise`: all or nothing. Raises TableError."""
-        copy_exists = await self.get_item(row.kind.key, leases) is not None
-        params = finalise(row, previous, legacy, leases, leader, copy_exists=copy_exists)
-        return await self._try("TransactWriteItems", params, legacy)
+        """Write `row` over `previous` in the legacy table and leave a copy in the lease table, or neither, while
+        `leader` leads. Raises TableError.
+        """
+        actions: list[Params] = [_fence(legacy, leader)]
+        if await self.get_item(row.kind.key, leases) is None:
+            actions.append({"Put": _creation(row, leases)})
+        condition = _in_state(row.kind, previous)
+        actions.append({"Put": {"TableName": legacy.table, "Item": item_of(row, legacy), **condition}})
+        return await self._try("TransactWriteItems", {"TransactItems": actions}, legacy)
 
     async def _try(self, operation: str, params: Params, place: Place) -> bool:
         try:

@@ -23,18 +23,18 @@ from mld.fleet.migrate import single_table
 from mld.fleet.migrate.single_table import FleetSummary, Routes, Step, chunks, rows_to_move
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
-    ENTITY_TYPE,
     TABLE_MIGRATION,
-    Row,
     StatesTable,
     TableRow,
+    TableStatus,
     UnreadableStateError,
     advanced,
     first_row,
     moved,
 )
-from mld.fleet.values import EntityType, FleetSnapshot, Place, TableStatus
+from mld.fleet.report.reports import FleetSnapshot
 from mld.leases.lease import Lease
+from mld.leases.rows import ENTITY_TYPE, EntityType, Place, Row
 from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
 from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN

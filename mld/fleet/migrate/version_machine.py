@@ -22,9 +22,9 @@ from typing import TypeAlias
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError
-from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, StatesTable, advanced, first_row
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, ClientVersionRow, StatesTable, advanced, first_row
 from mld.fleet.migrate.table_migration import TableMigration
-from mld.fleet.values import ClientVersion, Place
+from mld.leases.rows import Place
 from mld.metrics.registry import Metrics
 from mld.properties.values import ClientVersionConfig as Configured
 

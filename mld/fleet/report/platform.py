@@ -25,10 +25,11 @@ from typing import Any, Protocol
 
 from mld.aws.host import HostReader, HostReadError
 from mld.core.clock import Clock
-from mld.fleet.values import CPU
 
 log = logging.getLogger(__name__)
 
+CPU = "C"
+"""Short name of the CPU metric in a report."""
 PERCENT_MAX = 100.0
 CPU_NUMBER_MAX = 100_000  # more processors than any machine has; keeps a damaged range from counting for ever
 MICROS_PER_S = 1e6

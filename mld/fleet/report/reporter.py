@@ -40,9 +40,8 @@ from mld.core.error_boundary import contained, survived
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError
 from mld.fleet.report import reports
 from mld.fleet.report.platform import LoadSource, LoadUnreadableError, percent
-from mld.fleet.report.reports import CorruptReportError, ReportScan
-from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
-from mld.leases.rows import names_in
+from mld.fleet.report.reports import CorruptReportError, ReportScan, WorkerReport
+from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, names_in
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.properties.settings import FleetSettings

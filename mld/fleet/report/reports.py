@@ -2,8 +2,15 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeats`), `mldDrain` if an operator drains
-it, and `mldLeaving` while it stops, and `mldStream`.
+attributes of ours, `mldVersion`, `mldDrain` if an operator drains it, `mldLeaving` while it stops, `mldStream`, and
+those of worker heartbeats (`heartbeat_writer`):
+
+    value of `mldHeartbeat` on a report     meaning
+    <16 hex digits>.<number>                the epoch, and how many heartbeats it has had
+    fenced by <worker>                      its leases are being given to others; the epoch is over
+    absent                                  this worker renews each lease
+
+`mldShards` beside it tells people how the covered shards are (`leases.lease.pack`); nothing is decided by it.
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -14,23 +21,35 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
-from mld.leases.rows import OwnAttribute, Row, binary, some_text, words
+from mld.leases.lease import Lease
+from mld.leases.rows import (
+    ENTITY_TYPE,
+    HEARTBEAT,
+    LEASE_TABLE_KEY,
+    REPORTS_TABLE_KEY,
+    EntityType,
+    OwnAttribute,
+    Row,
+    binary,
+    some_text,
+    words,
+)
 from mld.properties.settings import FleetSettings
 
-ENTITY_TYPE = "entityType"
+SUPPORT_CODE = 1
+"""`sup` of every report: this worker can live with a single table."""
 UPDATED_AT = "lut"
 SAMPLES = "sts"
 RANGES = "opr"
 SUPPORT = "sup"
 SUPPORT_AT = "slu"
 VERSION = "mldVersion"
-HEARTBEAT = "mldHeartbeat"
 SHARDS = "mldShards"
 DRAIN = "mldDrain"
 """An operator's words, while the worker is to have no leases. Its own reports leave the attribute alone."""
@@ -53,6 +72,9 @@ OWN_MEMBERS = {
 """Member of `WorkerReport.mld` -> attribute."""
 _SHARDS = OwnAttribute(SHARDS, "B", binary, bytes(14))
 
+FENCED = "fenced by "
+_HEARTBEAT = re.compile(r"([0-9a-f]{16})\.([0-9]{1,18})", re.ASCII)
+
 FAILED = -1.0
 """Stands for an interval in which a metric could not be measured."""
 RANGE_PERCENT = 100
@@ -63,6 +85,39 @@ EXPIRED_AFTER_PERIODS = 2
 FIGURE_MAX = 10**15  # far beyond any time in seconds, share or speed; squares and sums of such figures stay finite
 SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 _SIX_DECIMALS = Decimal("0.000001")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """A worker-metrics row as read: what a worker last said of itself."""
+
+    worker: str
+    updated_at_s: int | None
+    """Wall clock, epoch seconds; None if the row lacks it."""
+    samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Averages by metric, oldest first; -1 where the metric failed."""
+    ranges: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Operating ranges by metric; only index 0 counts, the highest percentage."""
+    support_code: int | None = None
+    support_at_s: int | None = None
+    legacy: bool = False
+    """Read from the legacy worker-metrics table."""
+    mld: Mapping[str, str] = field(default_factory=dict)
+    """What an mld worker adds about itself; empty for a Java worker."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """The workers that it has found dead lately, and when, in epoch seconds."""
+    shards: bytes | None = None
+    """What it tells of the leases that its heartbeat covers (`leases.lease.pack`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """What one run of the assigner has read. `reports` are all of them, duplicates and expired ones too."""
+
+    leases: tuple[Lease, ...]
+    reports: tuple[WorkerReport, ...]
+    expired: frozenset[str]
+    """Keys of leases that are nobody's or whose owner does not renew them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +423,41 @@ class Sightings:
 
     def forget(self) -> None:
         self._seen.clear()
+
+
+# --- heartbeats -------------------------------------------------------------------------------------------------------
+
+
+def epoch_of(value: str | None) -> str | None:
+    """Return the epoch of a heartbeat; None if there is none that could go on."""
+    match = _HEARTBEAT.fullmatch(value or "")
+    return match[1] if match else None
+
+
+def is_fenced(value: str | None) -> bool:
+    return value is not None and value.startswith(FENCED)
+
+
+def is_news(before: str | None, value: str | None) -> bool:
+    """Return whether `value`, read after `before`, shows that something was written since.
+
+    Reads may be eventually consistent: an earlier number of the same epoch is no news.
+    """
+    old, new = _HEARTBEAT.fullmatch(before or ""), _HEARTBEAT.fullmatch(value or "")
+    if old and new and old[1] == new[1]:
+        return int(new[2]) > int(old[2])
+    return before != value
+
+
+def heartbeats_among(rows: Iterable[Row]) -> dict[str, str]:
+    """Return the heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
+    found = {}
+    for row in rows:
+        if HEARTBEAT in row and is_report(row, LEASE_TABLE_KEY):
+            worker, value = row[LEASE_TABLE_KEY].get("S"), OWN_MEMBERS["heartbeat"].read(row)
+            if worker and value is not None:
+                found[worker] = value
+    return found
 
 
 # --- attribute values -------------------------------------------------------------------------------------------------

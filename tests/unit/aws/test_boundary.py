@@ -19,12 +19,13 @@ from mld.core.streams import HashRange, IteratorType, StartingPoint
 from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.migrate.states import CLIENT_VERSION, StateRow, StatesTable
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow, StatesTable
 from mld.fleet.report.reporter import ReportsTable
-from mld.fleet.values import ClientVersion, Place, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.leases.rows import Place
 from mld.leases.table_maker import LegacyTable, on_demand
 from mld.retrieval.rawbody import page_of
 from tests.unit.aws.throwing import THROWN, anew, name_of

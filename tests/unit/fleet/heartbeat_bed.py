@@ -11,9 +11,9 @@ from mld.fleet.heartbeat_writer import HeartbeatTable, HeartbeatWriter, JavaPeer
 from mld.fleet.report import reports
 from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
+from mld.leases.rows import LEASE_TABLE_KEY, Place
 from mld.properties.values import HeartbeatSetting
 from tests.support.settings import rules
 from tests.unit.leases.support import DURATION_S, TABLE, Worker, new_dynamo

@@ -27,8 +27,7 @@ from mld.fleet.assign.assigner import (
 from mld.fleet.assign.assignment import Why
 from mld.fleet.observations import TRACE_S, FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import FleetSnapshot, WorkerReport
+from mld.fleet.report.reports import FleetSnapshot, ReportRules, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease

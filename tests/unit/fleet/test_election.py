@@ -30,7 +30,7 @@ from mld.fleet.leader.election import (
     ShuffleElection,
 )
 from mld.fleet.leader.lock import LEASE_S
-from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
+from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual, virtual

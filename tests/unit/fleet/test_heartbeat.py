@@ -12,14 +12,13 @@ from mld.core.clock import LoopClock
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.steps import finish
-from mld.fleet import heartbeats
+from mld.fleet import heartbeat_writer
 from mld.fleet.assign.assigner import MoveWriter
 from mld.fleet.assign.assignment import Move, Why
 from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.observations import Observations
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import FleetSnapshot, WorkerReport
+from mld.fleet.report.reports import FleetSnapshot, ReportRules, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -58,7 +57,7 @@ def covered(key: str = "s", owner: str = "w", counter: int = 5, mark: str | None
     ],
 )
 def test_the_epoch_of_a_heartbeat(value: str | None, epoch: str | None) -> None:
-    assert heartbeats.epoch_of(value) == epoch
+    assert reports.epoch_of(value) == epoch
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_the_epoch_of_a_heartbeat(value: str | None, epoch: str | None) -> None:
     ],
 )
 def test_an_older_read_is_no_news(before: str | None, value: str | None, news: bool) -> None:
-    assert heartbeats.is_news(before, value) is news
+    assert reports.is_news(before, value) is news
 
 
 def test_heartbeats_are_found_on_damaged_reports_too() -> None:
@@ -86,7 +85,7 @@ def test_heartbeats_are_found_on_damaged_reports_too() -> None:
         {**report, "leaseKey": {"S": "x"}, "mldHeartbeat": {"N": "1"}},
         {**report, "leaseKey": {"S": "y"}, "entityType": {"S": "LEADER"}},
     ]
-    assert heartbeats.heartbeats_among(rows) == {"w": f"{E1}.1"}
+    assert reports.heartbeats_among(rows) == {"w": f"{E1}.1"}
 
 
 # --- who is no mld worker
@@ -112,7 +111,7 @@ def report(worker: str, ago_s: float = 0.0, version: str | None = "1") -> Worker
     ],
 )
 def test_a_live_report_without_our_version_is_a_java_worker(found: list[WorkerReport], java: list[str]) -> None:
-    assert heartbeats.java_workers(found, NOW, ReportRules()) == java
+    assert heartbeat_writer.java_workers(found, NOW, ReportRules()) == java
 
 
 def test_owners_of_living_leases_without_any_report() -> None:
@@ -124,7 +123,7 @@ def test_owners_of_living_leases_without_any_report() -> None:
         replace(covered("e", "next"), checkpoint_owner="silent"),
         replace(covered("f"), owner=None),
     ]
-    owners = heartbeats.unreported_owners(leases, [report("reported", ago_s=9999)], {"d"})
+    owners = heartbeat_writer.unreported_owners(leases, [report("reported", ago_s=9999)], {"d"})
     assert owners == {"silent": ("b", 6)}
 
 
@@ -279,7 +278,7 @@ async def test_only_our_own_kind_of_report_is_written() -> None:
     for row in (None, {"leaseKey": {"S": "w"}, "entityType": {"S": "LEADER"}, "mldVersion": {"S": "1"}}):
         if row is not None:
             dynamo.put_row(TABLE, row)
-        assert not isinstance(await table.claim("w", None, f"{E1}.1"), heartbeats.HeartbeatRow)
+        assert not isinstance(await table.claim("w", None, f"{E1}.1"), heartbeat_writer.HeartbeatRow)
         assert not await table.tell("w", "java")
         assert dynamo.row(TABLE, "w") == row
 
@@ -485,7 +484,7 @@ async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch()
         first, second = world.start("w1"), world.start("w2", seed=2)
         await settled(world, "w1", "w2")
         await world.advance(40)
-        epoch = heartbeats.epoch_of(beat_of(world, "w1"))
+        epoch = reports.epoch_of(beat_of(world, "w1"))
         cut_at = world.clock.monotonic()
         world.dynamo.faults = lambda sender, *_: lost_request() if sender == "w1" else None
 
@@ -498,7 +497,7 @@ async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch()
         assert not first.worker.held()
         assert world.clock.monotonic() - cut_at <= 13.0
         world.dynamo.faults = None
-        await world.until(lambda: heartbeats.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
+        await world.until(lambda: reports.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
         await settled(world, "w1", "w2")
 
 
@@ -513,7 +512,7 @@ async def test_fenced_by_mistake_it_drops_everything_and_finds_it_again() -> Non
         first = world.start("w1")
         await settled(world, "w1")
         await world.advance(5)
-        epoch, row = heartbeats.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
+        epoch, row = reports.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
         world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"S": "fenced by somebody"}})
         before = tokens(first)
         await world.until(lambda: len(tokens(first)) == 4 and not before & tokens(first), 7)
@@ -552,7 +551,7 @@ async def test_restarted_under_its_id_a_worker_resumes_at_once_and_takes_over_th
     async with fleet(4, **WORKER) as world:
         first = world.start("w1")
         await settled(world, "w1")
-        epoch = heartbeats.epoch_of(beat_of(world, "w1"))
+        epoch = reports.epoch_of(beat_of(world, "w1"))
         await first.crash()
         await world.advance(2)
         again = world.start("w1", seed=9)

@@ -8,7 +8,7 @@ from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.assigner import ALONE_LEASES_MAX, ALONE_S, FAILED_RUNS_MAX, FIRST_LEASES_MAX, Leadership
 from mld.fleet.assign.assignment import Move, Plan, Why
 from mld.fleet.observations import TRACE_S
-from mld.fleet.values import FleetSnapshot, WorkerReport
+from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease
 
 WALL_S = 1_000_000.0

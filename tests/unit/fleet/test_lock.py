@@ -22,7 +22,7 @@ from mld.fleet.leader.lock import (
     judge_refused_heartbeat,
     parse_lock,
 )
-from mld.fleet.values import Place
+from mld.leases.rows import Place
 
 LEASES = Place("app", "leaseKey")
 LEGACY = Place("app-CoordinatorState", "key")

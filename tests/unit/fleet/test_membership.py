@@ -9,8 +9,7 @@ import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.fleet.observations import FleetMembership, spread
-from mld.fleet.report.reports import ReportRules, own_report
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import ReportRules, WorkerReport, own_report
 from mld.leases.lease import Lease
 
 WALL_S = 1_000_000.0

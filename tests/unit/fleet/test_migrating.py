@@ -18,8 +18,10 @@ from mld.fleet.migrate.single_table import FleetSummary
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     TABLE_MIGRATION,
+    ClientVersion,
     StateRow,
     StatesTable,
+    TableStatus,
     advanced,
     first_row,
     item_of,
@@ -27,7 +29,7 @@ from mld.fleet.migrate.states import (
 )
 from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationCompletedError, TableMigration
 from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, Components, FleetView, VersionMachine
-from mld.fleet.values import ClientVersion, Place, TableStatus
+from mld.leases.rows import Place
 from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import ClientVersionConfig as Configured
 from mld.properties.values import MetadataLayout

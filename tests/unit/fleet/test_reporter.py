@@ -15,8 +15,8 @@ import pytest
 from mld.core.clock import LoopClock
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter, ReportsTable
-from mld.fleet.report.reports import parse_row
-from mld.fleet.values import Place, WorkerReport
+from mld.fleet.report.reports import WorkerReport, parse_row
+from mld.leases.rows import Place
 from tests.support.settings import rules
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.fleet.report import reports
-from mld.fleet.report.reports import FAILED, CorruptReportError, ReportRules, ReportScan
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import FAILED, CorruptReportError, ReportRules, ReportScan, WorkerReport
 
 NOW = 1_784_640_060
 RULES = ReportRules()

@@ -25,9 +25,10 @@ from mld.fleet.migrate.single_table import (
     rows_to_move,
     summarise,
 )
-from mld.fleet.migrate.states import TABLE_MIGRATION, first_row
-from mld.fleet.values import Place, TableStatus, WorkerReport
+from mld.fleet.migrate.states import TABLE_MIGRATION, TableStatus, first_row
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease
+from mld.leases.rows import Place
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
 TABLE = "app-CoordinatorState"

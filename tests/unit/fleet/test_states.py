@@ -16,9 +16,11 @@ from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     HISTORY_MAX,
     TABLE_MIGRATION,
+    ClientVersion,
     HistoryEntry,
     StateRow,
     StatesTable,
+    TableStatus,
     UnreadableStateError,
     advanced,
     changes_of,
@@ -27,7 +29,7 @@ from mld.fleet.migrate.states import (
     moved,
     parse_state,
 )
-from mld.fleet.values import ClientVersion, Place, TableStatus
+from mld.leases.rows import Place
 
 LEASES = Place("app", "leaseKey")
 LEGACY = Place("app-CoordinatorState", "key")

@@ -21,8 +21,7 @@ from mld.fleet.assign.takeover import (
     Takeover,
 )
 from mld.fleet.observations import FleetMembership
-from mld.fleet.report.reports import ReportRules, own_report
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import ReportRules, WorkerReport, own_report
 from mld.leases.lease import Lease
 from mld.properties.settings import Settings
 from tests.support.settings import rules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mld.fleet.migrate.states import ClientVersion
 from mld.fleet.migrate.version_machine import (
     STABLE_S,
     UNASSIGNED_S_MAX,
@@ -17,7 +18,6 @@ from mld.fleet.migrate.version_machine import (
     observe_readiness,
     warning_about_peers,
 )
-from mld.fleet.values import ClientVersion
 from mld.properties.values import ClientVersionConfig as Configured
 
 INIT = ClientVersion.INIT

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mld.aws.table_calls import TableCalls
-from mld.fleet.values import EntityType
+from mld.leases.rows import EntityType
 from mld.metrics.events import Event, EventBuffer, EventKind
 from mld.operating.acting import note_act
 from mld.operating.events import (

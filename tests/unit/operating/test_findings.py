@@ -7,7 +7,7 @@ import pytest
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, Health

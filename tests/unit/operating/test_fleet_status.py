@@ -10,7 +10,7 @@ from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus, pack
 from mld.operating.fleet_status import (
     FleetStatus,

@@ -15,7 +15,7 @@ from mld.core.errors import MldError
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.operating import listings, printing
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status

@@ -9,8 +9,10 @@ import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, REPORTS_TABLE_KEY, Place, WorkerReport
+from mld.fleet.observations import LEASES_MAX
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease
+from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.operating.plan import ActPlan, ActRefusedError
 from mld.operating.steering import (

@@ -13,7 +13,7 @@ import pytest
 from mld.core.positions import SHARD_END, Position
 from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.fleet.values import WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from mld.core.positions import TRIM_HORIZON, InitialPosition
-from mld.fleet.values import Place
+from mld.leases.rows import Place
 from tests.simulation.world.java2 import JavaWorker as SimulatedWorker2
 from tests.simulation.world.java2_table import EPSILON_S, TROUBLE, CorruptRow, Lease
 from tests.simulation.world.java3 import DISCOVERY_S, HANDOFF_TIMEOUT_S, REPORT_S, JavaWorker3

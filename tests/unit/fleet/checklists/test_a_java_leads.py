@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from mld.fleet.report.platform import LoadUnreadableError
-from mld.fleet.values import CPU
+from mld.fleet.report.platform import CPU, LoadUnreadableError
 from tests.twins.children import ChildExit
 from tests.unit.fleet.checklists.java import DISCOVERY_S, HANDOFF_TIMEOUT_S, JavaLeader, JavaWorker
 from tests.unit.fleet.checklists.wire import INDEX, LEASES, REPORTS, TABLE, V3X, Stage, gaps, story

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mld.fleet.values import Place
+from mld.leases.rows import Place
 from tests.support.fleet import TABLE, Fleet, fleet
 from tests.twins.dynamo import Applied, Fault, FaultChooser
 from tests.virtual_time import run_virtual
