@@ -157,7 +157,7 @@ class Liveness:
         fleet = worker.fleet
         return (
             fleet.failover_watcher
-            if "failover watcher" in fleet.running() and fleet.failover_watcher.has_looked
+            if "failover watcher" in fleet.running() and fleet.failover_watcher._looked_at > -math.inf
             else None
         )
 

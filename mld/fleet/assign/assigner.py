@@ -37,7 +37,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from mld.core.clock import Clock, a_few_at_a_time, in_turns, millis_since, wait_for_event
 from mld.core.error_boundary import contained, survived
@@ -46,10 +46,11 @@ from mld.fleet.assign.assignment import Move, Plan, Why, decide, live_workers, r
 from mld.fleet.leader.election import LeaderDecider
 from mld.fleet.observations import TRACE_S, FleetMembership, Observations, expired_keys
 from mld.fleet.report import reports
+from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import FleetSnapshot, ReportRules, WorkerReport, heartbeats_among
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, Refusal, TableScan
+from mld.leases.table import LeaseTable, Refusal
 from mld.metrics.events import NOBODY, EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
@@ -259,16 +260,6 @@ class RunReport:
     refused: int = 0
 
 
-class Reports(Protocol):
-    """`StoredReports`."""
-
-    async def legacy(self) -> Sequence[WorkerReport]:
-        """Return the reports of the legacy table, while that one is read at all."""
-        ...
-
-    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None: ...
-
-
 @dataclass(eq=False)
 class Assigner:
     """Gives leases to workers while this worker leads."""
@@ -282,7 +273,7 @@ class Assigner:
     _: KW_ONLY
     leader: LeaderDecider
     membership: FleetMembership
-    stored_reports: Reports
+    stored_reports: StoredReports
     on_gave: Callable[[], None]
     """Hears that this worker gives leases to others."""
     fence: Fence
@@ -314,10 +305,8 @@ class Assigner:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
         # After `run_once` at the start the next one balances: whoever was given something has not even begun with it.
         early = self._leadership is not None and self._leadership.runs > 0
-        if self._leadership is not None and early:
-            self._leadership = replace(
-                self._leadership, runs=self._leadership.runs + 1
-            )  # it stands for the scheduled one
+        if self._leadership is not None and early:  # it stands for the scheduled one
+            self._leadership = replace(self._leadership, runs=self._leadership.runs + 1)
         due_at = self.clock.monotonic() + self.settings.fleet.assignment_interval_s
         while True:
             self.due.clear()
@@ -397,7 +386,7 @@ class Assigner:
     async def _run(self, leadership: Leadership, *, early: bool) -> RunReport | None:
         started_at = self.clock.monotonic()
         with self._counts.load.timed(self.clock.monotonic):
-            read_from, scan = await self._load(self._scan)
+            read_from, scan = await self._load(self.table.scan)
             _, legacy = await self._load(self.stored_reports.legacy)
         self._observations.heard(heartbeats_among(scan.others), self.clock.monotonic())
         await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
@@ -445,9 +434,6 @@ class Assigner:
         if written.errors:
             raise written.errors[0]
         return report
-
-    async def _scan(self) -> TableScan:
-        return await self.table.scan()
 
     async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
         """Return (when the successful read began, what it read). The second failure in a row is raised."""

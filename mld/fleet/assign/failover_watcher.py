@@ -17,18 +17,20 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Protocol
 
 from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LOOK_PERIOD_S
-from mld.fleet.assign.assigner import Fence, MoveWriter, Reports, Written
+from mld.fleet.assign.assigner import Fence, MoveWriter, Written
 from mld.fleet.assign.assignment import Move, Why, reports_among
 from mld.fleet.assign.takeover import Takeover
+from mld.fleet.leader.election import LeaderDecider
 from mld.fleet.observations import FleetMembership
 from mld.fleet.report import reports
+from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import FleetSnapshot, WorkerReport, heartbeats_among
+from mld.leases.discovery import LeaseDiscovery
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.leases.taker import RoomWatch
@@ -49,24 +51,6 @@ TOO_SOON_SHARE = 0.25
 DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
 
 
-class Discovery(Protocol):
-    """What finds the leases that are ours: `LeaseDiscovery`."""
-
-    def wake(self, keys: Iterable[str] = ()) -> None: ...
-
-    def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None: ...
-
-
-class Leader(Protocol):
-    """Who leads: `AdaptiveElection`."""
-
-    @property
-    def leads(self) -> bool: ...
-
-    @property
-    def leader(self) -> str | None: ...
-
-
 @dataclass(eq=False)
 class FailoverWatcher:
     """Looks and takes until cancelled."""
@@ -77,9 +61,9 @@ class FailoverWatcher:
     worker_id: str
     _: KW_ONLY
     membership: FleetMembership
-    stored_reports: Reports
-    discovery: Discovery
-    leader: Leader
+    stored_reports: StoredReports
+    discovery: LeaseDiscovery
+    leader: LeaderDecider
     assigning_due: asyncio.Event
     """Wakes the assigner."""
     fence: Fence
@@ -105,11 +89,6 @@ class FailoverWatcher:
         self._looked_at = -math.inf
         self._free: set[str] = set()
         self._woken = asyncio.Event()
-
-    @property
-    def has_looked(self) -> bool:
-        """Whether a look has succeeded since the start."""
-        return self._looked_at > -math.inf
 
     def wake(self) -> None:
         """Look at everything now: somebody has come."""

@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from mld.aws.service import Service, raises_only
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
@@ -40,25 +40,39 @@ from mld.metrics.registry import Metrics
 log = logging.getLogger(__name__)
 
 
-class LeaderDecider(Protocol):
-    """Who leads. Never sleeps, never raises for an unreachable table: "not known" is False."""
+class LeaderDecider:
+    """Who leads: here, nobody. Never sleeps, never raises for an unreachable table: "not known" is False."""
 
     @property
     def leads(self) -> bool:
         """What was announced last, without asking anybody."""
-        ...
+        return False
+
+    @property
+    def leader(self) -> str | None:
+        """Which other worker held the lock at the last look; None if that is not known, as in the modes of 2.x."""
+        return None
+
+    @property
+    def holds_lock(self) -> bool:
+        """Whether the lock is held at this moment, as far as this process can know. Asks nobody."""
+        return False
 
     async def is_leader(self) -> bool:
         """Return whether this worker may act as leader now; may read and write the lock row."""
-        ...
+        return False
 
     async def step_down(self, hold_off_s: float) -> None:
         """Give leadership up and do not ask for it again for `hold_off_s`."""
-        ...
 
     async def close(self) -> None:
         """Give leadership up for good; `is_leader` is False from now on."""
-        ...
+
+    def ended(self, worker: str, until: float) -> None:
+        """Have the lock claimed of a worker that is known to have ended, and none of whose name runs before `until`."""
+
+    def abandon(self) -> None:
+        """End without a request: the row stays until it expires, as after a crash."""
 
 
 REQUEST_TIMEOUT_S = 3.0  # a tenth of a heartbeat: a hanging request leaves time for others before the lock expires
@@ -123,7 +137,7 @@ async def _nothing(_: bool) -> None:
 
 
 @dataclass(eq=False)
-class LockElection:
+class LockElection(LeaderDecider):
     """Leads while it holds the lock row.
 
     `table` names the table that holds the lock now. When it names another one, the lock in the old one is released and
@@ -145,8 +159,7 @@ class LockElection:
     on_change: Callable[[bool], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self.leads = False
-        """See `LeaderDecider`."""
+        self._leads = False
         self._ours = Versions(self.worker_id)
         self._holding: HeldLock | None = None
         self._observation: Observation | None = None
@@ -165,14 +178,19 @@ class LockElection:
         self._heartbeats: asyncio.Task[None] | None = None
 
     @property
+    def leads(self) -> bool:
+        """See `LeaderDecider`."""
+        return self._leads
+
+    @property
     def leader(self) -> str | None:
-        """Which other worker held the lock at the last look; None if that is not known."""
+        """See `LeaderDecider`."""
         seen = None if self._observation is None else self._observation.lock
         return seen.owner if isinstance(seen, LockRow) else None
 
     @property
     def holds_lock(self) -> bool:
-        """Whether the lock is held at this moment, as far as this process can know. Asks nobody."""
+        """See `LeaderDecider`."""
         return not self._is_closed and self._holds() and self._is_in_place()
 
     async def is_leader(self) -> bool:
@@ -187,7 +205,7 @@ class LockElection:
         return not check.cancelled() and check.result() and self.holds_lock
 
     def ended(self, worker: str, until: float) -> None:
-        """Have the lock claimed of a worker that is known to have ended, and none of whose name runs before `until`."""
+        """See `LeaderDecider`."""
         now = self.clock.monotonic()
         self._ended = {other: end for other, end in self._ended.items() if end >= now} | {worker: until}
         self._no_until = LONG_AGO
@@ -213,7 +231,7 @@ class LockElection:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abandon(self) -> None:
-        """End without a request: the row stays until it expires, as after a crash."""
+        """See `LeaderDecider`."""
         self._is_closed = True
         self._drop("abandoned")
         if self._check is not None:
@@ -238,8 +256,8 @@ class LockElection:
         heartbeats, self._heartbeats = self._heartbeats, None
         if heartbeats is not None and heartbeats is not asyncio.current_task():
             heartbeats.cancel()
-        if self.leads:
-            self.leads = False
+        if self._leads:
+            self._leads = False
             log.info("%s does not lead any more: %s", self.worker_id, reason, extra={"action": "leader_lost"})
             self.on_change(False)
 
@@ -267,8 +285,8 @@ class LockElection:
         except Exception as error:
             await self._fail_check(error if isinstance(error, TimeoutError) else survived(error, "checking the leader"))
             return False
-        if self.holds_lock and not self.leads:
-            self.leads = True
+        if self.holds_lock and not self._leads:
+            self._leads = True
             log.info("%s leads now", self.worker_id, extra={"action": "leader_won"})
             self.on_change(True)
         return self.holds_lock
@@ -501,7 +519,7 @@ LONG_AGO = float("-inf")
 
 
 @dataclass(eq=False)
-class ShuffleElection:
+class ShuffleElection(LeaderDecider):
     """Leads while the shuffle of all lease owners says so. `owners` reads them from the table.
 
     Elections happen when somebody asks and the last one is too old, one at a time: there is no timer to leak.
@@ -570,14 +588,14 @@ class ShuffleElection:
         self.on_change(leads)
 
 
-class AdaptiveElection:
+class AdaptiveElection(LeaderDecider):
     """One election after the other. Nobody leads before the first and during a switch; an answer of the election before
     does not count. `is_adaptive`: the settings are those of a fleet that comes from 2.x."""
 
     def __init__(self, metrics: Metrics | None = None, *, is_adaptive: bool = False) -> None:
-        self._worker = (Metrics() if metrics is None else metrics).worker
+        self._counts = (Metrics() if metrics is None else metrics).worker.operations.leadership
         self._is_adaptive = is_adaptive
-        self._current: LeaderDecider | None = None
+        self._current = LeaderDecider()
         self._switches = asyncio.Lock()
         self._is_switching = False
         self._closed = False
@@ -590,8 +608,7 @@ class AdaptiveElection:
                 return
             self._is_switching = True
             try:
-                if self._current is not None:
-                    await self._current.close()
+                await self._current.close()
             finally:
                 self._current = to
                 self._is_switching = False
@@ -599,59 +616,48 @@ class AdaptiveElection:
     @property
     def leads(self) -> bool:
         """See `LeaderDecider`."""
-        return self._current is not None and self._current.leads
+        return self._current.leads
 
     @property
     def leader(self) -> str | None:
-        """See `LockElection.leader`; None in the modes of 2.x."""
-        return self._current.leader if isinstance(self._current, LockElection) else None
+        """See `LeaderDecider`."""
+        return self._current.leader
 
     @property
     def holds_lock(self) -> bool:
-        """See `LockElection.holds_lock`; False in the modes of 2.x."""
-        return isinstance(self._current, LockElection) and self._current.holds_lock
+        """See `LeaderDecider`."""
+        return self._current.holds_lock
 
     async def is_leader(self) -> bool:
         """See `LeaderDecider`."""
         leads = await self._leads_now()
-        self._note(leads)
+        self._counts.is_leader.note(leads)
+        if self._is_adaptive:  # only workers that may have to change their way of electing tell which one it is
+            by_lock = isinstance(self._current, LockElection)
+            (self._counts.by_lock if by_lock else self._counts.by_shuffle).note(1)
         return leads
 
     async def _leads_now(self) -> bool:
         asked = self._current
-        if asked is None or self._is_switching or self._closed or not await asked.is_leader():
+        if self._is_switching or self._closed or not await asked.is_leader():
             return False
         return asked is self._current and not self._is_switching and not self._closed
 
-    def _note(self, leads: bool) -> None:
-        """Count who leads; only workers that may have to change their way of electing tell which one it is, as in
-        KCL.
-        """
-        counts = self._worker.operations.leadership
-        counts.is_leader.note(leads)
-        if self._is_adaptive and self._current is not None:
-            by_lock = isinstance(self._current, LockElection)
-            (counts.by_lock if by_lock else counts.by_shuffle).note(1)
-
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. The hold-off ends with a switch."""
-        if self._current is not None:
-            await self._current.step_down(hold_off_s)
+        await self._current.step_down(hold_off_s)
 
     def ended(self, worker: str, until: float) -> None:
-        """See `LockElection.ended`."""
-        if isinstance(self._current, LockElection):
-            self._current.ended(worker, until)
+        """See `LeaderDecider`."""
+        self._current.ended(worker, until)
 
     def abandon(self) -> None:
-        """See `LockElection.abandon`."""
+        """See `LeaderDecider`."""
         self._closed = True
-        if isinstance(self._current, LockElection):
-            self._current.abandon()
+        self._current.abandon()
 
     async def close(self) -> None:
         """See `LeaderDecider`."""
         self._closed = True
         async with self._switches:
-            if self._current is not None:
-                await self._current.close()
+            await self._current.close()
