@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -87,6 +88,16 @@ async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: C
                 raise
             log.warning("begun anew, %s: %s", doing, survived(error, doing), extra={"action": "loop_restarted"})
         await clock.sleep(RESTART_PAUSE_S)
+
+
+@asynccontextmanager
+async def in_background(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> AsyncIterator[None]:
+    """Keep `loop` running within the block."""
+    task = asyncio.create_task(kept_running(loop, doing, clock))
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def _is_over(task: asyncio.Task[object] | None) -> bool:

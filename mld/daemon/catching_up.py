@@ -23,7 +23,7 @@ from mld.core.positions import LATEST, Position
 from mld.core.steps import finish
 from mld.fleet.observations import Observations
 from mld.leases.lease import Lease
-from mld.metrics.shard import ShardActivity
+from mld.metrics.shard import ShardActivity, ShardMetrics
 
 STALL_S = 120.0
 """Longer than the pauses between the restarts of a failing child and between two looks at a parked shard."""
@@ -39,18 +39,6 @@ class CatchUpEnd(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AtWork:
-    """What this worker's consumer of a shard is about."""
-
-    activity: ShardActivity
-    is_busy: bool
-    """A batch is in the child's hands."""
-    delivered: Position | None = None
-    behind_ms: int | None = None
-    last_error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CatchUpLook:
     """The table and the consumers at one moment (`at`, monotonic seconds)."""
 
@@ -58,7 +46,8 @@ class CatchUpLook:
     leases: Sequence[Lease]
     elsewhere: Collection[str]
     """Keys of leases that other workers were seen to renew."""
-    at_work: Mapping[str, AtWork]
+    at_work: Mapping[str, ShardMetrics]
+    """What this worker's consumers of shards are about."""
     is_in_sync: bool = True
     closed: Collection[str] = ()
     """Keys of shards that take no more records, as far as they are known: they are read to their end."""
@@ -100,7 +89,7 @@ class CatchingUp:
             return CatchUpEnd.TIME_OVER
         left = {key: look.at_work[key] for key in self.remaining if key in look.at_work}
         now = (sorted(self.remaining), frozenset(self._tips), {k: (w.delivered, w.behind_ms) for k, w in left.items()})
-        if now != self._last or any(work.is_busy for work in left.values()):
+        if now != self._last or any(work.busy_since is not None for work in left.values()):
             self._last, self._moved_at = now, look.at
         stalled = self._over_at is None and look.at - self._moved_at >= STALL_S
         return CatchUpEnd.STALLED if stalled else None
@@ -137,7 +126,7 @@ def _paused(leases: Iterable[Lease]) -> set[str]:
     return found
 
 
-def _why(lease: Lease, work: AtWork | None, left: Collection[str]) -> str:
+def _why(lease: Lease, work: ShardMetrics | None, left: Collection[str]) -> str:
     parents = sorted(lease.parents & set(left))
     if lease.paused is not None:
         return f"is paused ({lease.paused}); `mld resume` goes on with it"
@@ -146,7 +135,7 @@ def _why(lease: Lease, work: AtWork | None, left: Collection[str]) -> str:
     if work is None:
         owner = lease.actual_owner
         return "nobody works on it" if owner is None else f"belongs to {owner}, which was not seen to work on it"
-    if work.is_busy:
+    if work.busy_since is not None:
         return "its record processor has a batch"
     match work.activity:
         case ShardActivity.PARKED:

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
@@ -151,29 +151,6 @@ def end_in_words(code: int) -> str:
         return f"was ended by {Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerAnswer:
-    """What a member of the group says of itself when it is asked; `why_not` is None while it is well."""
-
-    name: str
-    is_running: bool
-    why_not: str | None
-
-
-def why_not_alive(answers: Iterable[WorkerAnswer]) -> str | None:
-    """Return why the group is not alive; a worker that has ended is started again, and no reason to end the others."""
-    return _first(answer for answer in answers if answer.is_running)
-
-
-def why_not_ready(answers: Iterable[WorkerAnswer]) -> str | None:
-    """Return why the group is not ready: not all of it is there."""
-    return _first(answers)
-
-
-def _first(answers: Iterable[WorkerAnswer]) -> str | None:
-    return next((f"worker {one.name}: {one.why_not}" for one in answers if one.why_not is not None), None)
 
 
 DATAGRAM_BYTES_MAX = 4096

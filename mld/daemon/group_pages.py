@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from mld import pip_install
-from mld.daemon.group import GroupMember, WorkerAnswer, WorkerGroup, why_not_alive, why_not_ready
+from mld.daemon.group import GroupMember, WorkerGroup
 from mld.properties.values import ListenAddress
 from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
 from mld.serving.web_pages import PROBES, log_serving, probed, rule_of
@@ -98,13 +98,12 @@ class GroupPages:
         return await _of_worker(running[0], question.target, question)
 
     async def _live(self, question: Question) -> HttpAnswer:
-        return probed(why_not_alive(await self._asked(question)))
+        """A worker that has ended is started again, and no reason to end the others."""
+        running = [worker for worker in self._group.workers if worker.process is not None and worker.is_ready]
+        return probed(await why_not(running, question.target))
 
     async def _ready(self, question: Question) -> HttpAnswer:
-        return probed(why_not_ready(await self._asked(question)))
-
-    async def _asked(self, question: Question) -> Sequence[WorkerAnswer]:
-        return await asyncio.gather(*(_probe(worker, question.target) for worker in self._group.workers))
+        return probed(await why_not(self._group.workers, question.target))
 
     async def _metrics(self, question: Question) -> HttpAnswer:
         try:
@@ -134,13 +133,19 @@ class GroupPages:
         return await self._expositions.answer(choose_encoder(accept)[1], made)
 
 
-async def _probe(worker: GroupMember, path: str) -> WorkerAnswer:
+async def why_not(workers: Sequence[GroupMember], path: str) -> str | None:
+    """Return what is wrong with the first of the workers that is not well; None if all are."""
+    whys = await asyncio.gather(*(_probe(worker, path) for worker in workers))
+    return next((f"worker {one.name}: {why}" for one, why in zip(workers, whys, strict=True) if why is not None), None)
+
+
+async def _probe(worker: GroupMember, path: str) -> str | None:
     if worker.process is None:
-        return WorkerAnswer(worker.name, False, NOT_RUNNING)
+        return NOT_RUNNING
     if not worker.is_ready:  # as of a daemon that starts: nothing of it can hang that it would notice
-        return WorkerAnswer(worker.name, False, worker.status)
+        return worker.status
     answer = await _of_worker(worker, path, Question(path, {}))
-    return WorkerAnswer(worker.name, True, None if answer.status == 200 else _text(answer).strip())
+    return None if answer.status == 200 else _text(answer).strip()
 
 
 async def _of_worker(worker: GroupMember, path: str, question: Question) -> HttpAnswer:

@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.counted import CountedService, service_of
 from mld.aws.letters import LetterBox, letter_box_of
-from mld.aws.service import Service
 from mld.check.refusals import refusals
 from mld.consumer.child import ChildCommand, PipeHost
 from mld.consumer.naming import StreamNaming
@@ -292,8 +291,37 @@ async def run_daemon(
         gc.set_threshold(COLLECT_EVERY)
         _give_back_start_memory()
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
-        worker = build_worker(
-            settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics, schemas
+        table = DynamoLeaseTable(
+            dynamo,
+            clock,
+            table_name=settings.lease_table.name,
+            settings=settings.lease_table,
+            scan_segments=settings.leases.scan_segments,
+            request_timeout_s=_request_timeout_s(settings),
+            renewal_timeout_s=renewal_timeout_s(settings.leases.duration_s),
+        )
+        host = PipeHost(
+            command,
+            clock,
+            stop_timeout_s=settings.child.stop_timeout_s,
+            environment=environment,
+            logs_fields=settings.child.log is ChildLog.FIELDS,
+            of_stream=_commands(sources, command, clock),
+        )
+        worker = assemble(
+            settings,
+            worker_id,
+            sources.ports(),
+            table,
+            dynamo,
+            host,
+            clock,
+            Random(),
+            detect_load=load_of_this_host(clock),
+            polls_on_a_beat=True,
+            letters=letters,
+            metrics=metrics,
+            prepare=None if schemas is None else schemas.prepare,
         )
         pages = membership.pages if membership else None
         parts = ShowingParts(
@@ -429,51 +457,3 @@ def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Calla
         return known[stream]
 
     return of_stream
-
-
-def build_worker(
-    settings: Settings,
-    command: list[str],
-    worker_id: str,
-    sources: StreamClients,
-    dynamo: Service,
-    environment: Mapping[str, str],
-    clock: Clock,
-    letters: LetterBox | None = None,
-    metrics: Metrics | None = None,
-    schemas: RegistryPreparer | None = None,
-) -> Worker:
-    """Wire the real adapters together."""
-    rng = Random()
-    table = DynamoLeaseTable(
-        dynamo,
-        clock,
-        table_name=settings.lease_table.name,
-        settings=settings.lease_table,
-        scan_segments=settings.leases.scan_segments,
-        request_timeout_s=_request_timeout_s(settings),
-        renewal_timeout_s=renewal_timeout_s(settings.leases.duration_s),
-    )
-    host = PipeHost(
-        command,
-        clock,
-        stop_timeout_s=settings.child.stop_timeout_s,
-        environment=environment,
-        logs_fields=settings.child.log is ChildLog.FIELDS,
-        of_stream=_commands(sources, command, clock),
-    )
-    return assemble(
-        settings,
-        worker_id,
-        sources.ports(),
-        table,
-        dynamo,
-        host,
-        clock,
-        rng,
-        detect_load=load_of_this_host(clock),
-        polls_on_a_beat=True,
-        letters=letters,
-        metrics=metrics,
-        prepare=None if schemas is None else schemas.prepare,
-    )

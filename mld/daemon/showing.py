@@ -6,10 +6,9 @@ the worker goes on.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
@@ -21,7 +20,7 @@ from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
 from mld.core import sparkhosts
 from mld.core.clock import Clock
-from mld.core.error_boundary import kept_running
+from mld.core.error_boundary import in_background
 from mld.core.errors import StartupError
 from mld.daemon.systemd import Supervision
 from mld.daemon.worker import Worker
@@ -72,7 +71,7 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
     )
     status = _status_of(parts, recorder)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_running(status, parts.clock))
+        await stack.enter_async_context(in_background(status.run, "sampling metrics", parts.clock))
         end = recording(recorder, worker.signals.initialized, lambda: worker.failure or "")
         await stack.enter_async_context(end)
         if parts.group_pages is not None or parts.settings.serving.http is not None:
@@ -130,15 +129,6 @@ def is_spark(settings: Settings) -> bool:
     return any(PurePath(word).name == PROGRAM for word in split_command(settings.child.command))
 
 
-@asynccontextmanager
-async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
-    sampling = asyncio.create_task(kept_running(status.run, "sampling metrics", clock))
-    try:
-        yield
-    finally:
-        sampling.cancel()
-
-
 def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
     from mld.daemon.systemd import announcing
     from mld.views.status_line import status_line
@@ -163,12 +153,9 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
     notifier = Notifier(
         poster.post, status.look, lambda: fleet.speaks, table, parts.clock, status.identity, parts.scrub
     )
-    running = asyncio.create_task(kept_running(notifier.run, "raising alerts", parts.clock))
-    try:
-        yield
-    finally:
-        running.cancel()
-        poster.close()
+    with closing(poster):
+        async with in_background(notifier.run, "raising alerts", parts.clock):
+            yield
 
 
 def _publishing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
@@ -205,13 +192,10 @@ async def _control(parts: ShowingParts, status: DaemonStatus) -> AsyncIterator[N
 
     server = ControlServer(ControlAnswers(status, parts.worker.traces, parts.clock).routes())
     where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ
-    keeping: asyncio.Task[None] | None = None
-    if await serve_control(server, *where) is not None:
-        keep = partial(keep_control, server, *where, parts.clock)
-        keeping = asyncio.create_task(kept_running(keep, "keeping the control socket", parts.clock))
+    is_served = await serve_control(server, *where) is not None
+    keep = partial(keep_control, server, *where, parts.clock)
     try:
-        yield
+        async with in_background(keep, "keeping the control socket", parts.clock) if is_served else nullcontext():
+            yield
     finally:
-        if keeping is not None:
-            keeping.cancel()
         await server.close()

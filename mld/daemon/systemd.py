@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from mld.core.clock import Clock
-from mld.core.error_boundary import kept_running
+from mld.core.error_boundary import in_background
 from mld.metrics.instruments import LateLoop
 
 log = logging.getLogger(__name__)
@@ -95,15 +95,10 @@ class Supervision:
 
 def claim_supervision(environ: MutableMapping[str, str], pid: int) -> Supervision:
     """Return the supervision of process `pid`; taken from the environment, so that no child speaks in our place."""
-    supervision = Supervision(manager_of(environ), keepalive_s(environ, pid))
+    supervision = Supervision(ServiceManager(environ.get(SOCKET) or None), keepalive_s(environ, pid))
     for name in (SOCKET, WATCHDOG_MICROS, WATCHDOG_PID):
         environ.pop(name, None)
     return supervision
-
-
-def manager_of(environ: Mapping[str, str]) -> ServiceManager:
-    """Return the service manager that started this process."""
-    return ServiceManager(environ.get(SOCKET) or None)
 
 
 def keepalive_s(environ: Mapping[str, str], pid: int) -> float | None:
@@ -252,8 +247,5 @@ async def announcing(
             for one in waiting:
                 one.cancel()
 
-    telling = asyncio.create_task(kept_running(tell, "telling the service manager", clock))
-    try:
+    async with in_background(tell, "telling the service manager", clock):
         yield
-    finally:
-        telling.cancel()

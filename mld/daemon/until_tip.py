@@ -19,7 +19,6 @@ from mld.core.errors import MldError, TableError, TableMissingError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import Position
 from mld.daemon.catching_up import (
-    AtWork,
     CatchingUp,
     CatchUpEnd,
     CatchUpLook,
@@ -245,10 +244,7 @@ class RunUntilTip:
             at=now,
             leases=leases,
             elsewhere=frozenset(lease.key for lease in others if self._others.is_renewed(lease, now)),
-            at_work={
-                key: AtWork(part.activity, part.busy_since is not None, part.delivered, part.behind_ms, part.last_error)
-                for key, part in self._metrics.shards.items()
-            },
+            at_work=self._metrics.shards,
             is_in_sync=self._worker.is_in_sync,
             closed=self._closed,
         )

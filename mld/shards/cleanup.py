@@ -15,17 +15,16 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from mld.core.clock import Clock, in_turns
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StreamError, TableMissingError, TableThrottledError
 from mld.core.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
-from mld.core.streams import Shard
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import DELETED, Metrics
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import ShardDetector, ShardRows, ShardsListed
+from mld.shards.sync import ShardDetector, ShardRows, surveyed
 
 _log = logging.getLogger(__name__)
 
@@ -272,18 +271,11 @@ class _TickSurvey:
         self._survey: Survey | None = None
 
     async def get(self) -> Survey:
+        """Return what is known; nothing if the stream cannot be listed now."""
         if self._survey is None:
-            leases = (await self.table.scan()).leases
-            self._survey = await in_turns(
-                Survey.steps(leases, await self._shards(), self.detector.kind, self.clock.wall())
-            )
+            try:
+                _, _, self._survey = await surveyed(self.table, self.detector, self.clock)
+            except StreamError as error:
+                _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
+                self._survey = Survey({})
         return self._survey
-
-    async def _shards(self) -> tuple[Shard, ...] | None:
-        """Return None if the stream is missing, not ready, or cannot be listed now."""
-        try:
-            listing = await self.detector.list_all()
-        except StreamError as error:
-            _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
-            return None
-        return listing.shards if isinstance(listing, ShardsListed) else None

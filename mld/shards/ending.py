@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from mld.core.clock import Clock, in_turns
+from mld.core.clock import Clock
 from mld.core.errors import LeaseLostError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import ChildShard, Shard
@@ -21,8 +21,8 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import CREATED, Metrics
 from mld.shards.graph import children_in, new_lease
-from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver
+from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult, surveyed
 
 _log = logging.getLogger(__name__)
 
@@ -137,23 +137,20 @@ class ShardEnding:
         """Look up an end without children: is the shard over, and which shards follow it? Rows are read before the
         listing.
         """
-        scan = await self.table.scan()
-        listing = await self.detector.list_all()
-        shards = listing.shards if isinstance(listing, ShardsListed) else None
-        survey = await in_turns(Survey.steps(scan.leases, shards, self.detector.kind, self.clock.wall()))
+        scan, listing, survey = await surveyed(self.table, self.detector, self.clock)
         match survey.judge(lease):
             case Park(reason):
                 return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")
             case ShardIsListed():
-                assert shards is not None
-                return await self._prepare_listed(lease, shards)
+                assert isinstance(listing, ShardsListed)
+                return await self._prepare_listed(lease, listing.shards)
             case ShardIsOver(evidence):
-                assert shards is not None
+                assert isinstance(listing, ShardsListed)
                 _log.info(
                     "shard has left retention",
                     extra={"action": "shard_expired", "shard": lease.key, "evidence": evidence},
                 )
-                return await self._prepare_expired(lease, await self.sync.sync_with(scan, shards))
+                return await self._prepare_expired(lease, await self.sync.sync_with(scan, listing.shards))
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
         children = children_in(shards, lease.key)

@@ -51,7 +51,7 @@ from mld.shards.graph import (
     oldest_generation,
     partition_fault,
 )
-from mld.shards.identity import foreign_evidence
+from mld.shards.identity import Survey, foreign_evidence
 
 
 class ShardRows(Protocol):
@@ -194,6 +194,17 @@ _log = logging.getLogger(__name__)
 # A reshard takes the service a moment; a listing that straddles one is repeated this often, this far apart.
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
+
+
+async def surveyed(table: ShardRows, detector: ShardDetector, clock: Clock) -> tuple[TableScan, Listing, Survey]:
+    """Read the rows, and then list the shards: the other way round a new shard's row could look foreign.
+
+    Raises `errors.TableError` and `errors.StreamError`.
+    """
+    scan = await table.scan()
+    listing = await detector.list_all()
+    shards = listing.shards if isinstance(listing, ShardsListed) else None
+    return scan, listing, await in_turns(Survey.steps(scan.leases, shards, detector.kind, clock.wall()))
 
 
 class SyncStatus(Enum):

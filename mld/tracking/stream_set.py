@@ -3,11 +3,9 @@
 Rules: shards#bootstrap-decision, shards#several-streams. Streams go by their identifiers; None is the stream of a table
 that has one, whose rows name none. As it stands here the set never changes; `followed_streams` follows a list.
 
-`TrackedStream`: everything a worker does for one stream besides holding leases.
-
-`ShardCoordinator`: what the lease table needs around the ends of shards, for all consumers of a worker. It joins the
-rooms that may not know each other: it answers the consumers' `ShardCare` questions with the decisions of `mld.shards`,
-and tells the fleet and waiting consumers what changed. Rules: shards#preparing-the-end, shards#parents-before-children,
+`TrackedStream`: everything a worker does for one stream besides holding leases. It joins the rooms that may not know
+each other: it answers the consumers' `ShardCare` questions with the decisions of `mld.shards`, and tells the fleet and
+waiting consumers what changed. Rules: shards#preparing-the-end, shards#parents-before-children,
 shards#missing-shards, shards#cleanup-schedule.
 
 A shard may not start before every parent that still has a row is at SHARD_END. A parent without a row never blocks: it
@@ -26,12 +24,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
 from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
-from mld.core.clock import Clock, in_turns
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.core.positions import SHARD_END, InitialPosition, StreamId, key_of, parse_stream_id, stream_of_key, working_for
@@ -46,7 +44,7 @@ from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult, SyncStatus
+from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult, SyncStatus, surveyed
 from mld.tracking.stream_list import ListedStream
 
 SCAN_VALID_S = 5.0
@@ -197,92 +195,6 @@ async def parents_complete(table: ShardRows, lease: Lease) -> str | None:
 SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
 
 
-@dataclass(eq=False)
-class ShardCoordinator:
-    """Implements `consumer.ports.ShardCare`."""
-
-    table: ShardRows
-    detector: ShardDetector
-    ending: ShardEnding
-    cleanup: LeaseCleanup
-    clock: Clock
-    _: KW_ONLY
-    parents_changed: Signal
-    on_created: Callable[[tuple[str, ...]], None]
-
-    def __post_init__(self) -> None:
-        self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
-        self._parked_because: dict[str, str] = {}
-        self._survey_lock = asyncio.Lock()
-        self._surveyed: Survey | None = None
-        self._surveyed_at = 0.0
-
-    async def parents_complete(self, lease: Lease) -> bool:
-        blocking = await parents_complete(self.table, lease)
-        if blocking is None:
-            self._waiting_for.pop(lease.key, None)
-            return True
-        if self._waiting_for.get(lease.key) != blocking:
-            self._waiting_for[lease.key] = blocking
-            log.info(
-                "waiting for the parent shard",
-                extra={"action": "waiting_on_parent", "shard": lease.key, "parent": blocking},
-            )
-        return False
-
-    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
-        match await self.ending.prepare(lease, children):
-            case Prepared(created):
-                if created:
-                    self.on_created(created)
-                return EndVerdict.READY
-            case Blocked(reason):
-                log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
-                return EndVerdict.WAIT
-            case Invalid(reason):
-                log.warning("%s; it is read again", reason, extra={"action": "shard_end_doubted", "shard": lease.key})
-                return EndVerdict.READ_AGAIN
-
-    async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        match (await self._survey()).judge(lease):
-            case ShardIsOver(evidence):
-                log.info(
-                    "the shard is past its retention: %s",
-                    evidence,
-                    extra={"action": "shard_expired", "shard": lease.key},
-                )
-                return MissingVerdict.OVER
-            case ShardIsListed():
-                self._parked_because.pop(lease.key, None)
-                return MissingVerdict.LISTED
-            case Park(reason):
-                if self._parked_because.get(lease.key) != reason:
-                    self._parked_because[lease.key] = reason
-                    log.error("%s", reason, extra={"action": "shard_parked", "shard": lease.key})
-                return MissingVerdict.UNKNOWN
-
-    async def _survey(self) -> Survey:
-        """Return rows and shards (None: no such stream), shared by all who ask at about the same time.
-
-        The rows are read before the shards are listed: the other way round a new shard's row could look foreign.
-        """
-        async with self._survey_lock:
-            now = self.clock.monotonic()
-            if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
-                leases = (await self.table.scan()).leases
-                listing = await self.detector.list_all()
-                shards = listing.shards if isinstance(listing, ShardsListed) else None
-                self._surveyed = await in_turns(Survey.steps(leases, shards, self.detector.kind, self.clock.wall()))
-                self._surveyed_at = now
-            return self._surveyed
-
-    def ended(self, lease: Lease) -> None:
-        self._waiting_for.pop(lease.key, None)
-        self._parked_because.pop(lease.key, None)
-        self.parents_changed.notify()
-        self.cleanup.enqueue(lease)
-
-
 @dataclass(frozen=True, slots=True)
 class TrackingNeeds:
     """What all streams of a worker share."""
@@ -341,17 +253,87 @@ class OpenedStream:
     kind: StreamKind = StreamKind.KINESIS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class TrackedStream:
-    """The parts of one stream. `stream` is its identifier among several, else None."""
+    """The parts of one stream. `stream` is its identifier among several, else None; in `rows`, and in the leases that
+    this is asked about, keys are the shards' own names. Implements `consumer.ports.ShardCare`.
+    """
 
+    needs: TrackingNeeds
     opened: OpenedStream
     stream: str | None
+    rows: ShardRows
     detector: ShardDetector
     sync: ShardSync
+    ending: ShardEnding
     auditor: Auditor
     cleanup: LeaseCleanup
-    coordinator: ShardCoordinator
+
+    def __post_init__(self) -> None:
+        self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
+        self._parked_because: dict[str, str] = {}
+        self._survey_lock = asyncio.Lock()
+        self._surveyed: Survey | None = None
+        self._surveyed_at = 0.0
+
+    async def parents_complete(self, lease: Lease) -> bool:
+        blocking = await parents_complete(self.rows, lease)
+        if blocking is None:
+            self._waiting_for.pop(lease.key, None)
+            return True
+        if self._waiting_for.get(lease.key) != blocking:
+            self._waiting_for[lease.key] = blocking
+            log.info(
+                "waiting for the parent shard",
+                extra={"action": "waiting_on_parent", "shard": lease.key, "parent": blocking},
+            )
+        return False
+
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
+        match await self.ending.prepare(lease, children):
+            case Prepared(created):
+                if created:
+                    self.needs.fleet.adopt_children(tuple(key_of(self.stream, shard_id) for shard_id in created))
+                return EndVerdict.READY
+            case Blocked(reason):
+                log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
+                return EndVerdict.WAIT
+            case Invalid(reason):
+                log.warning("%s; it is read again", reason, extra={"action": "shard_end_doubted", "shard": lease.key})
+                return EndVerdict.READ_AGAIN
+
+    async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        match (await self._survey()).judge(lease):
+            case ShardIsOver(evidence):
+                log.info(
+                    "the shard is past its retention: %s",
+                    evidence,
+                    extra={"action": "shard_expired", "shard": lease.key},
+                )
+                return MissingVerdict.OVER
+            case ShardIsListed():
+                self._parked_because.pop(lease.key, None)
+                return MissingVerdict.LISTED
+            case Park(reason):
+                if self._parked_because.get(lease.key) != reason:
+                    self._parked_because[lease.key] = reason
+                    log.error("%s", reason, extra={"action": "shard_parked", "shard": lease.key})
+                return MissingVerdict.UNKNOWN
+
+    async def _survey(self) -> Survey:
+        """Return what rows and shards tell, shared by all who ask at about the same time."""
+        async with self._survey_lock:
+            now = self.needs.clock.monotonic()
+            if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
+                _, _, self._surveyed = await surveyed(self.rows, self.detector, self.needs.clock)
+                self._surveyed_at = now
+            return self._surveyed
+
+    def ended(self, lease: Lease) -> None:
+        self._waiting_for.pop(lease.key, None)
+        self._parked_because.pop(lease.key, None)
+        self.needs.parents_changed.notify()
+        self.cleanup.enqueue(lease)
 
     async def closed_shards(self) -> frozenset[str]:
         """Return keys of the shards that take no more records. Raises StreamError."""
@@ -472,19 +454,19 @@ class TrackedStreams:
 
     async def parents_complete(self, lease: Lease) -> bool:
         with working_for(lease.stream):
-            return await self._of(lease).coordinator.parents_complete(within_stream(lease))
+            return await self._of(lease).parents_complete(within_stream(lease))
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
         with working_for(lease.stream):
-            return await self._of(lease).coordinator.prepare_end(within_stream(lease), children)
+            return await self._of(lease).prepare_end(within_stream(lease), children)
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
         with working_for(lease.stream):
-            return await self._of(lease).coordinator.judge_missing(within_stream(lease))
+            return await self._of(lease).judge_missing(within_stream(lease))
 
     def ended(self, lease: Lease) -> None:
         with working_for(lease.stream):
-            self._of(lease).coordinator.ended(within_stream(lease))
+            self._of(lease).ended(within_stream(lease))
 
     def _of(self, lease: Lease) -> TrackedStream:
         assert lease.stream in self._tracked, "only leases of consumed streams have consumers"
@@ -525,15 +507,6 @@ class TrackedStreams:
             on_missing_child=lambda _: self._note_sync_due(stream),
             metrics=metrics,
         )
-        coordinator = ShardCoordinator(
-            rows,
-            detector,
-            ShardEnding(rows, sync, detector, clock, metrics),
-            cleanup,
-            clock,
-            parents_changed=needs.parents_changed,
-            on_created=lambda ids: fleet.adopt_children(tuple(key_of(stream, shard_id) for shard_id in ids)),
-        )
         auditor = Auditor(
             rows,
             detector,
@@ -545,7 +518,8 @@ class TrackedStreams:
             metrics=metrics,
             stream=stream,
         )
-        return TrackedStream(opened, stream, detector, sync, auditor, cleanup, coordinator)
+        ending = ShardEnding(rows, sync, detector, clock, metrics)
+        return TrackedStream(needs, opened, stream, rows, detector, sync, ending, auditor, cleanup)
 
     def _rows_of(self, stream: str | None) -> ShardRows:
         return self.table if stream is None else StreamRows(self.table, stream, self._scans)

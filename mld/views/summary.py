@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
@@ -10,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from mld.core.clock import Clock
-from mld.core.error_boundary import kept_running
+from mld.core.error_boundary import in_background
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
 from mld.views.status_line import TROUBLE
@@ -71,10 +70,9 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
             await clock.sleep(max(0.0, due - clock.monotonic()))
             tell()
 
-    running = asyncio.create_task(kept_running(run, "summing up", clock))
     try:
-        yield
+        async with in_background(run, "summing up", clock):
+            yield
     finally:
-        running.cancel()
         with contextlib.suppress(Exception):  # the daemon is ending
             tell()

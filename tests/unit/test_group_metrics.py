@@ -1,6 +1,9 @@
-"""The metrics of all members of a group as one exposition (`mld.daemon.group_pages`)."""
+"""What a group says for all its members: metrics as one exposition, and probes (`mld.daemon.group_pages`)."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -8,7 +11,10 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from mld.daemon.group_pages import merged
+from mld.daemon import group_pages
+from mld.daemon.group import GroupMember
+from mld.daemon.group_pages import GroupPages, merged
+from mld.serving.http import HttpAnswer, Question, text_answer
 
 ONE = '# HELP mld_records_total Records.\n# TYPE mld_records_total counter\nmld_records_total{shard="s"} 3.0\n'
 OTHER = ONE.replace("3.0", "4.0")
@@ -37,3 +43,26 @@ def test_what_the_supervisor_knows_is_there_when_no_worker_answers() -> None:
         ("mld_unit_workers_running", ()): 0.0,
         ("mld_unit_worker_restarts_total", (("worker", "a-1"),)): 1.0,
     }
+
+
+def member(name: str, *, is_ready: bool = True) -> GroupMember:
+    return GroupMember(name, Path("/p"), Path("/n"), process=Mock() if is_ready else None, is_ready=is_ready)
+
+
+async def test_probes_speak_for_all_and_a_worker_that_is_being_replaced_is_alive_but_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answered(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
+        return text_answer(503, "no progress: renewals") if worker.name == "a-3" else text_answer(200, "ok")
+
+    monkeypatch.setattr(group_pages, "_of_worker", answered)
+    well, ended, hangs = member("a-1"), member("a-2", is_ready=False), member("a-3")
+
+    async def probes(*workers: GroupMember) -> list[tuple[int, str]]:
+        pages, question = GroupPages(Mock(workers=workers)), Question("/livez", {})
+        answers = [await pages._live(question), await pages._ready(question)]
+        return [(answer.status, bytes(answer.body).decode().strip()) for answer in answers]
+
+    assert await probes(well, well) == [(200, "ok"), (200, "ok")]
+    assert await probes(well, ended) == [(200, "ok"), (503, "worker a-2: is not running, and will be started again")]
+    assert (await probes(well, ended, hangs))[0] == (503, "worker a-3: no progress: renewals")

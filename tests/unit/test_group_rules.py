@@ -18,7 +18,6 @@ from mld.daemon.group import (
     RESTART_PAUSE_MAX_S,
     WORKER,
     Membership,
-    WorkerAnswer,
     claim_definitions,
     claim_membership,
     cpus_usable,
@@ -28,8 +27,6 @@ from mld.daemon.group import (
     hold_on,
     news_of_end,
     restart_pause_s,
-    why_not_alive,
-    why_not_ready,
     worker_names,
 )
 
@@ -75,15 +72,6 @@ def test_ends_are_told_as_a_shell_and_as_people_have_them() -> None:
     assert end_in_words(3) == "ended with exit code 3"
     assert end_in_words(-9) == "was ended by SIGKILL"
     assert end_in_words(-63) == "was ended by signal 63"
-
-
-def test_probes_speak_for_all_and_a_worker_that_is_being_replaced_is_alive_but_not_ready() -> None:
-    well, ended = WorkerAnswer("a-1", True, None), WorkerAnswer("a-2", False, "is not running")
-    hangs = WorkerAnswer("a-3", True, "no progress: renewals")
-    assert why_not_alive([well, ended]) is None
-    assert why_not_ready([well, ended]) == "worker a-2: is not running"
-    assert why_not_alive([well, ended, hangs]) == "worker a-3: no progress: renewals"
-    assert why_not_ready([well, well]) is None
 
 
 # --- what a worker knows

@@ -7,7 +7,6 @@ import pytest
 from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.daemon.catching_up import (
     STALL_S,
-    AtWork,
     CatchingUp,
     CatchUpEnd,
     CatchUpLook,
@@ -17,7 +16,7 @@ from mld.daemon.catching_up import (
     not_checkpointed,
 )
 from mld.leases.lease import Lease
-from mld.metrics.shard import ShardActivity
+from mld.metrics.shard import ShardActivity, ShardMetrics
 
 IDLE, FAILING, PARKED = ShardActivity.IDLE, ShardActivity.FAILING, ShardActivity.PARKED
 
@@ -26,7 +25,21 @@ def lease(key: str, checkpoint: Position = TRIM_HORIZON, owner: str | None = "me
     return Lease(key, checkpoint, owner=owner, **more)  # type: ignore[arg-type]
 
 
-def look(*leases: Lease, at: float = 0.0, elsewhere: set[str] | None = None, **works: AtWork) -> CatchUpLook:
+def at_work(
+    activity: ShardActivity,
+    *,
+    is_busy: bool,
+    delivered: Position | None = None,
+    behind_ms: int | None = None,
+    last_error: str | None = None,
+) -> ShardMetrics:
+    part = ShardMetrics("b", 0.0)
+    part.activity, part.busy_since = activity, 0.0 if is_busy else None
+    part.delivered, part.behind_ms, part.last_error = delivered, behind_ms, last_error
+    return part
+
+
+def look(*leases: Lease, at: float = 0.0, elsewhere: set[str] | None = None, **works: ShardMetrics) -> CatchUpLook:
     return CatchUpLook(at, leases, elsewhere or set(), works)
 
 
@@ -75,7 +88,7 @@ def test_the_time_ends_it_and_what_is_done_by_then_counts() -> None:
 @pytest.mark.parametrize("activity", [FAILING, PARKED, IDLE])
 def test_what_nothing_moves_ends_it(activity: ShardActivity) -> None:
     course = at_tip()
-    seen = {"b": AtWork(activity, is_busy=False)}
+    seen = {"b": at_work(activity, is_busy=False)}
     assert course.looked(look(lease("b"), at=1.0, **seen)) is None
     assert course.looked(look(lease("b"), at=STALL_S, **seen)) is None
     assert course.looked(look(lease("b"), at=STALL_S + 1, **seen)) is CatchUpEnd.STALLED
@@ -84,10 +97,10 @@ def test_what_nothing_moves_ends_it(activity: ShardActivity) -> None:
 def test_a_busy_child_a_delivery_and_a_smaller_lag_move_it() -> None:
     course = at_tip()
     steps = [
-        AtWork(FAILING, is_busy=False),
-        AtWork(FAILING, is_busy=True),
-        AtWork(IDLE, is_busy=False, delivered=Position("5")),
-        AtWork(IDLE, is_busy=False, delivered=Position("5"), behind_ms=7),
+        at_work(FAILING, is_busy=False),
+        at_work(FAILING, is_busy=True),
+        at_work(IDLE, is_busy=False, delivered=Position("5")),
+        at_work(IDLE, is_busy=False, delivered=Position("5"), behind_ms=7),
     ]
     for number, work in enumerate(steps):
         assert course.looked(look(lease("b"), at=number * 0.9 * STALL_S, b=work)) is None
@@ -98,22 +111,22 @@ def test_a_busy_child_a_delivery_and_a_smaller_lag_move_it() -> None:
 def test_with_a_time_nothing_else_ends_it() -> None:
     course = at_tip(time_max_s=10 * STALL_S)
     for at in (0.0, STALL_S, 5 * STALL_S):
-        assert course.looked(look(lease("b"), at=at, b=AtWork(PARKED, is_busy=False))) is None
+        assert course.looked(look(lease("b"), at=at, b=at_work(PARKED, is_busy=False))) is None
 
 
 @pytest.mark.parametrize(
     ("row", "work", "words"),
     [
-        (lease("b"), AtWork(PARKED, is_busy=False), "b is parked: Kinesis does not find it"),
-        (lease("b"), AtWork(FAILING, is_busy=False, last_error="died"), "b its record processor fails: died"),
-        (lease("b"), AtWork(IDLE, is_busy=True), "b its record processor has a batch"),
-        (lease("b"), AtWork(IDLE, is_busy=False, behind_ms=1500), "b is 1.5 s behind"),
+        (lease("b"), at_work(PARKED, is_busy=False), "b is parked: Kinesis does not find it"),
+        (lease("b"), at_work(FAILING, is_busy=False, last_error="died"), "b its record processor fails: died"),
+        (lease("b"), at_work(IDLE, is_busy=True), "b its record processor has a batch"),
+        (lease("b"), at_work(IDLE, is_busy=False, behind_ms=1500), "b is 1.5 s behind"),
         (lease("b", owner=None), None, "b nobody works on it"),
         (lease("b", owner="w2"), None, "b belongs to w2, which was not seen to work on it"),
         (lease("b", parents=frozenset({"a"})), None, "b waits for its parent a"),
     ],
 )
-def test_what_is_left_is_told_in_words(row: Lease, work: AtWork | None, words: str) -> None:
+def test_what_is_left_is_told_in_words(row: Lease, work: ShardMetrics | None, words: str) -> None:
     course = at_tip()
     course.looked(look(row, lease("a"), **({} if work is None else {"b": work})))
     assert words in in_words(course.remaining)
