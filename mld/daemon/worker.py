@@ -43,7 +43,7 @@ from mld.retrieval.buffer import Budget
 from mld.retrieval.reader_factory import Placement, ReaderShares, readers_of
 from mld.tracking.followed_streams import FollowedStreams, ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.stream_set import ConsumedStreams, OpenedStream, Standing, TrackedStreams, TrackingNeeds, VisibleTable
+from mld.tracking.stream_set import OpenedStream, Standing, TrackedStreams, TrackingNeeds, VisibleTable
 
 log = logging.getLogger(__name__)
 
@@ -226,10 +226,10 @@ class Worker:
         sync_started_at = self._parts.clock.monotonic()
         if await self._sources.make_leases(scan, leads=self._leads):
             scan = await self._table.scan()
-        scan = self._sources.visible(scan)
+        scan = self._sources.consumed.visible(scan)
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self._parts.clock.monotonic()
-        await self._parts.keeper.reacquire(scan.leases)
+        await self._parts.keeper.resumer.reacquire(scan.leases)
         await self.fleet.first_leases(scan)
         self._log_step("leases acquired", "leases_acquired", reacquire_started_at)
         self._changed.set()
@@ -466,8 +466,7 @@ def assemble(
     metrics = Metrics() if metrics is None else metrics
     metrics.worker.prefetch_limit_bytes = settings.reader.prefetch_bytes_max
 
-    consumed = ConsumedStreams() if settings.is_multi_stream else ConsumedStreams(None)
-    leases = VisibleTable(table, consumed.has)
+    leases = VisibleTable(table) if settings.is_multi_stream else VisibleTable(table, None)
 
     def status_of_shard(key: str) -> ShardStatus | None:
         return status_of(metrics.shards.get(key), clock.wall())
@@ -508,16 +507,32 @@ def assemble(
         metrics=metrics,
         parents_changed=parents_changed,
     )
-    source = _Source(settings, worker_id, clock, rng, prepare, polls_on_a_beat=polls_on_a_beat)
+    shares = ReaderShares(clock, rng, budget=Budget(settings.reader.prefetch_bytes_max), on_a_beat=polls_on_a_beat)
+    """Memory for records that wait is one budget for all streams."""
 
     async def open_stream(listed: ListedStream | None) -> OpenedStream:
-        return source.opened(await ports.open(listed), listed)
+        opened = await ports.open(listed)
+        initial = settings.initial_position if opened.initial is None else opened.initial
+        name = settings.stream_name if listed is None else listed.stream
+        new_reader, take_down = readers_of(
+            settings, opened.streams, opened.fan_out, shares, opened.consumer_arn, opened.kind
+        )
+        source = ShardSource(
+            new_reader,
+            starting_points.initial_position(initial),
+            Sender(settings.application_name, name, worker_id),
+            None if listed is None else StreamLabel(listed.id.name, listed.arn, listed.stream),
+            prepare,
+            Placement(opened.streams, clock),
+        )
+        shown = name if listed is None else listed.label
+        return OpenedStream(shown, opened.streams, source, take_down, opened.kind)
 
     if not settings.is_multi_stream:
-        sources = TrackedStreams(tracking, table, open_stream, consumed)
+        sources = TrackedStreams(tracking, leases, open_stream)
     else:
         follower = ListFollower(ListTable(dynamo, settings.lease_table.name), clock, ports.read_wanted, ports.describe)
-        sources = FollowedStreams(tracking, table, open_stream, consumed, follower, on_change=signals.changed.set)
+        sources = FollowedStreams(tracking, leases, open_stream, follower, on_change=signals.changed.set)
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,
@@ -531,47 +546,6 @@ def assemble(
         metrics=metrics,
     )
     return Worker(settings, signals, table, fleet, sources, consumer_parts)
-
-
-class _Source:
-    """Makes what the consumers of a stream share. Memory for records that wait is one budget for all streams."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        worker_id: str,
-        clock: Clock,
-        rng: Random,
-        prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None,
-        *,
-        polls_on_a_beat: bool,
-    ) -> None:
-        self._settings = settings
-        self._worker_id = worker_id
-        self._clock = clock
-        self._prepare = prepare
-        self._shares = ReaderShares(
-            clock, rng, budget=Budget(settings.reader.prefetch_bytes_max), on_a_beat=polls_on_a_beat
-        )
-
-    def opened(self, ports: StreamPorts, listed: ListedStream | None) -> OpenedStream:
-        """Return what the parts of a stream are made of."""
-        settings, initial = self._settings, self._settings.initial_position if ports.initial is None else ports.initial
-        name = settings.stream_name if listed is None else listed.stream
-        label = None if listed is None else StreamLabel(listed.id.name, listed.arn, listed.stream)
-        new_reader, take_down = readers_of(
-            settings, ports.streams, ports.fan_out, self._shares, ports.consumer_arn, ports.kind
-        )
-        source = ShardSource(
-            new_reader,
-            starting_points.initial_position(initial),
-            Sender(settings.application_name, name, self._worker_id),
-            label,
-            self._prepare,
-            Placement(ports.streams, self._clock),
-        )
-        shown = name if listed is None else listed.label
-        return OpenedStream(shown, ports.streams, source, source.initial, take_down, ports.kind)
 
 
 def _apart(rng: Random) -> Random:

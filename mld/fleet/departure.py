@@ -213,7 +213,7 @@ class ChildAdopter:
             return
         row = await contained(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
         if not isinstance(row, Refusal):
-            await self.keeper.reacquire([row])
+            await self.keeper.resumer.reacquire([row])
 
     def _has_room(self) -> bool:
         held = loads_of(one.lease for one in self.keeper.held().values())

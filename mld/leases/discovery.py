@@ -168,7 +168,7 @@ class LeaseDiscovery:
         self._pending.pop(key, None)
         if lease is None or lease.owner != self.worker_id:
             self._counts.owner_mismatch.note(1)
-        if lease is not None and await self.keeper.reacquire([lease]):
+        if lease is not None and await self.keeper.resumer.reacquire([lease]):
             self._discovered += 1
             log.info("lease %s discovered", key, extra={"action": "lease_discovered", "shard": key})
 

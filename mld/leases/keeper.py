@@ -30,7 +30,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
@@ -301,16 +301,6 @@ class LeaseKeeper:
                     log.warning("cannot give %s away: %s", key, failure, extra=self._about(key, "release_failed"))
                     return None
             await self.clock.sleep(delay_s)
-
-    # --- what the table says is ours, though we do not hold it --------------------------------------------------------
-
-    async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
-        """Resume the leases that the table says are ours; returns the keys held by this call. See `Resumer`."""
-        return await self.resumer.reacquire(leases)
-
-    def is_resuming(self, key: str) -> bool:
-        """Return whether the lease is about to be brought back."""
-        return self.resumer.is_resuming(key)
 
     # --- leases covered by the worker's heartbeat ---------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class LeaseTaker:
         wanted = [
             choice
             for choice in plan.choices
-            if choice.lease.key not in held and not self.keeper.is_resuming(choice.lease.key)
+            if choice.lease.key not in held and not self.keeper.resumer.is_resuming(choice.lease.key)
         ]
         self._taken = self._refused = 0
         try:
@@ -194,7 +194,7 @@ class LeaseTaker:
             for key, counter in self._unknown_takes.items()
             if key in by_key and by_key[key].counter == counter
         }
-        await self.keeper.reacquire(ours)
+        await self.keeper.resumer.reacquire(ours)
 
     async def _take_all(self, choices: list[Choice]) -> tuple[str, ...]:
         """Take the leases in their order, a few at a time; the keys of those we hold now.

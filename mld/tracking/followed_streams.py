@@ -350,7 +350,7 @@ class FollowedStreams(TrackedStreams):
         await self._apply(streams)
         if not streams.version and not streams.streams and not may_create:
             return False  # the leader is about to write the first list; this worker hears of it later
-        if not self.consumed.ids:
+        if not self.consumed.streams:
             raise StreamNotFoundError(self.follower.sentence or "the list of streams is empty; see mld.streams")
         if not may_create:
             return scan.is_empty
@@ -361,7 +361,7 @@ class FollowedStreams(TrackedStreams):
 
     def standing(self, lease: Lease) -> Standing:
         stream = lease.stream
-        if self.consumed.has(stream):
+        if stream in self.consumed.streams:
             return Standing.CONSUMED
         if stream is None or self.follower.streams.is_former(stream):
             return Standing.FORMER
@@ -418,15 +418,15 @@ class FollowedStreams(TrackedStreams):
                 log.error("stream %s: %s", listed.label, error, extra={"action": "stream_not_opened", "stream": stream})
                 del wanted[stream]
         self._unknown = {stream: reads for stream, reads in self._unknown.items() if stream not in wanted}
-        if self.consumed.ids == wanted.keys():
+        if self.consumed.streams == wanted.keys():
             return
-        for stream in sorted(wanted.keys() - self.consumed.ids):
+        for stream in sorted(wanted.keys() - self.consumed.streams):
             log.info("stream %s is consumed", stream, extra={"action": "stream_tracked", "stream": stream})
         for left in self._in_order():
             if left not in wanted:
                 log.info("stream %s is not consumed any more", left, extra={"action": "stream_left", "stream": left})
                 self.needs.metrics.worker.table.holes_of.pop(left, None)
-        self.consumed.ids = frozenset(wanted)
+        self.consumed.streams = frozenset(wanted)
         self.on_change()
 
     async def _delete_former(self) -> None:

@@ -32,7 +32,7 @@ from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
-from mld.core.positions import SHARD_END, InitialPosition, StreamId, key_of, parse_stream_id, stream_of_key, working_for
+from mld.core.positions import SHARD_END, StreamId, key_of, parse_stream_id, stream_of_key, working_for
 from mld.core.streams import ChildShard, StreamKind, Streams
 from mld.fleet.fleet import Fleet
 from mld.leases import writes
@@ -133,38 +133,24 @@ class StreamRows:
         return await self.table.apply(writes.of_stream(write, self.stream))
 
 
-IsVisible = Callable[[str | None], bool]
-"""Whether leases of the stream with this identifier are to be taken; None: the row names no stream."""
-
-
-class ConsumedStreams:
-    """Identifiers of the streams that this worker consumes now, None for the one stream of a table of one."""
-
-    def __init__(self, *ids: str | None) -> None:
-        self.ids: frozenset[str | None] = frozenset(ids)
-
-    def has(self, stream: str | None) -> bool:
-        """Return whether the stream is consumed: an `IsVisible`."""
-        return stream in self.ids
-
-
-def visible(scan: TableScan, is_visible: IsVisible) -> TableScan:
-    """Return the scan without the leases of other streams."""
-    return replace(scan, leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))
-
-
 class VisibleTable:
-    """A `LeaseTable` whose scans have only leases that `is_visible`. Rows can be read and written by key as ever."""
+    """A `LeaseTable` whose scans have only leases of the streams that this worker consumes now, by their identifiers;
+    None stands for the one stream of a table of one. Rows can be read and written by key as ever.
+    """
 
-    def __init__(self, table: LeaseTable, is_visible: IsVisible) -> None:
-        self._table = table
-        self._is_visible = is_visible
+    def __init__(self, table: LeaseTable, *streams: str | None) -> None:
+        self.stored = table
+        self.streams: frozenset[str | None] = frozenset(streams)
         self.ensure, self.get, self.get_many, self.apply = table.ensure, table.get, table.get_many, table.apply
 
     async def scan(
         self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
     ) -> TableScan:
-        return visible(await self._table.scan(part, timeout_s=timeout_s, consistent=consistent), self._is_visible)
+        return self.visible(await self.stored.scan(part, timeout_s=timeout_s, consistent=consistent))
+
+    def visible(self, scan: TableScan) -> TableScan:
+        """Return the scan without the leases of other streams."""
+        return replace(scan, leases=tuple(lease for lease in scan.leases if lease.stream in self.streams))
 
 
 log = logging.getLogger(__name__)
@@ -248,7 +234,6 @@ class OpenedStream:
     name: str
     streams: Streams
     source: ShardSource
-    initial: InitialPosition
     take_down: Callable[[], Awaitable[None]] | None = None
     kind: StreamKind = StreamKind.KINESIS
 
@@ -352,11 +337,11 @@ class TrackedStreams:
     """Implements `consumer.ports.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
 
     needs: TrackingNeeds
-    table: LeaseTable
+    consumed: VisibleTable
     open_stream: OpenStream
-    consumed: ConsumedStreams
 
     def __post_init__(self) -> None:
+        self.table = self.consumed.stored
         self._scans = SharedScan(self.table, self.needs.clock)
         self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
         self._sync_due: set[str | None] = set()
@@ -425,12 +410,8 @@ class TrackedStreams:
     async def _clean_up(self) -> None:
         await self._tracked[None].cleanup.run()
 
-    def visible(self, scan: TableScan) -> TableScan:
-        """Leave out the leases that are not to be taken."""
-        return visible(scan, self.consumed.has)
-
     def standing(self, lease: Lease) -> Standing:
-        return Standing.CONSUMED if self.consumed.has(lease.stream) else Standing.FORMER
+        return Standing.CONSUMED if lease.stream in self.consumed.streams else Standing.FORMER
 
     def source_of(self, lease: Lease) -> ShardSource:
         """Return where the records of a lease that is consumed come from."""
@@ -476,7 +457,7 @@ class TrackedStreams:
 
     def _in_order(self) -> list[str | None]:
         """Return the streams that are consumed."""
-        return sorted(self.consumed.ids, key=lambda stream: stream or "")
+        return sorted(self.consumed.streams, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:
         needs, clock, metrics, fleet = self.needs, self.needs.clock, self.needs.metrics, self.needs.fleet
@@ -495,7 +476,7 @@ class TrackedStreams:
             rows,
             detector,
             clock,
-            initial=opened.initial,
+            initial=opened.source.initial,
             ignore_unexpected_children=needs.settings.shards.ignores_unexpected_children,
             metrics=metrics,
         )
@@ -546,7 +527,7 @@ class TrackedStreams:
                 self._sync_due.discard(stream)
                 if await self._fill(stream, rows):
                     self.needs.fleet.wake_leases()
-            self._sync_due &= self.consumed.ids
+            self._sync_due &= self.consumed.streams
             self._is_syncing = False
 
     async def _fill(self, stream: str | None, rows: TableScan) -> bool:

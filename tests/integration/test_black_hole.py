@@ -92,7 +92,7 @@ async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsS
             new_token=lambda: str(uuid.uuid4()),
             on_change=lambda: changes.append(None),
         )
-        await keeper.reacquire((await before.scan()).leases)
+        await keeper.resumer.reacquire((await before.scan()).leases)
         held = keeper.held()
         assert set(held) == set(LEASES)
         del changes[:]

@@ -387,8 +387,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         ),
         (
             "shards.ending",
-            "        scan = await self.table.scan()\n        listing",
-            "        return Prepared(())\n        listing",
+            "        scan, listing, survey = await surveyed(self.table, self.detector, self.clock)\n",
+            "        return Prepared(())\n        scan = listing = survey = None\n",
         ),
     ),
     _variant(

@@ -91,7 +91,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "the fleet assigns and takes leases of streams that nobody is to consume",
         (
             "tracking.stream_set",
-            "leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))",
+            "leases=tuple(lease for lease in scan.leases if lease.stream in self.streams))",
             "leases=scan.leases)",
         ),
     ),

@@ -38,7 +38,7 @@ class KeepersAtWork:
             worker = workers[number % self._workers]
             lease = Lease(f"k{number}", TRIM_HORIZON, owner=worker.name)
             await worker.table.apply(writes.create(lease))
-            await worker.keeper.reacquire([lease])
+            await worker.keeper.resumer.reacquire([lease])
             worker.keeper.record_delivery(lease.key, 1 << 20)
         if self._setting == "worker":
             for worker in workers:

@@ -120,7 +120,7 @@ async def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
         await asyncio.sleep(0.1)
         assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
         assert await stage.transfer()
-    assert await new.keeper.reacquire([stage.row()]) == (KEY,)
+    assert await new.keeper.resumer.reacquire([stage.row()]) == (KEY,)
     steps = [
         tuple(
             next(iter(applied.after[name].values())) if name in applied.after else None
@@ -223,7 +223,7 @@ async def test_a_transfer_whose_reply_is_lost_is_known_after_the_next_owner_has_
     stage.faulty_assignments().next(lost_reply(), lost_request(), lost_request(), lost_request())
     transferring = asyncio.create_task(stage.transfer())
     await asyncio.sleep(0.02)
-    assert await new.keeper.reacquire([stage.row()]) == (KEY,)
+    assert await new.keeper.resumer.reacquire([stage.row()]) == (KEY,)
     assert await transferring
     assert stage.owners() == ("w-9b2e", None)
 
@@ -420,7 +420,7 @@ async def test_a_lease_that_the_leader_gives_back_to_its_old_owner_is_a_new_hold
     await stage.leader.apply(writes.assign(stage.row(), "w-4f1c"))
     await asyncio.sleep(INTERVAL_S)
     assert not stage.is_held()
-    assert await stage.old.keeper.reacquire([stage.row()]) == (KEY,)
+    assert await stage.old.keeper.resumer.reacquire([stage.row()]) == (KEY,)
     assert stage.old.keeper.held()[KEY].token != stage.token
 
 
@@ -429,6 +429,6 @@ async def test_a_lease_is_resumed_once_by_callers_who_ask_at_the_same_time(stage
     await stage.old.keeper.release(KEY, stage.token)
     row = await stage.leader.apply(writes.assign(stage.row(), "w-4f1c"))
     assert isinstance(row, Lease)
-    answers = await asyncio.gather(*(stage.old.keeper.reacquire([row]) for _ in range(3)))
+    answers = await asyncio.gather(*(stage.old.keeper.resumer.reacquire([row]) for _ in range(3)))
     assert sorted(answers) == [(), (), (KEY,)]
     assert stage.row().counter == row.counter + 1

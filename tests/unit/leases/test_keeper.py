@@ -229,7 +229,7 @@ async def test_a_twin_with_our_worker_id_takes_the_lease_away_with_a_clear_error
     twin = Worker(dynamo, "twin", worker_id="me")
     await me.hold("a")
     row = await twin.row("a")
-    assert await twin.keeper.reacquire([row]) == ("a",)
+    assert await twin.keeper.resumer.reacquire([row]) == ("a",)
     async with running(me, twin):
         await asyncio.sleep(3 * INTERVAL_S)
     assert [set(me.keeper.held()), set(twin.keeper.held())] == [set(), {"a"}]
@@ -246,7 +246,7 @@ async def test_a_lease_lost_to_a_twin_is_resumed_only_when_the_twin_is_gone() ->
 
     async def resume(worker: Worker) -> bool:
         row = await worker.row("a")
-        return bool(await worker.keeper.reacquire([row]))
+        return bool(await worker.keeper.resumer.reacquire([row]))
 
     assert await resume(twin)
     async with running(me):
@@ -453,7 +453,7 @@ async def test_a_restarted_worker_resumes_its_leases_and_no_others() -> None:
     plan.when = lambda operation, params: params.get("Key", {}).get("leaseKey") == {"S": "b"}
     plan.always = lost_request()
 
-    resumed = await me.keeper.reacquire((await me.table.scan()).leases)
+    resumed = await me.keeper.resumer.reacquire((await me.table.scan()).leases)
 
     assert set(resumed) == {"a", "c"}
     assert set(me.keeper.held()) == {"a", "c"}
@@ -466,7 +466,7 @@ async def test_resuming_survives_one_failure(fault: Fault) -> None:
     await before.hold("a")
     me = Worker(dynamo, "again", worker_id="me")
     FaultPlan(dynamo).next(fault)
-    assert await me.keeper.reacquire((await me.table.scan()).leases) == ("a",)
+    assert await me.keeper.resumer.reacquire((await me.table.scan()).leases) == ("a",)
 
 
 @virtual
@@ -504,7 +504,7 @@ async def test_a_late_write_of_a_dead_predecessor_is_not_taken_for_the_renewal_t
     me = Worker(dynamo, "me", seed=2)
     leases = (await me.table.scan()).leases
     FaultPlan(dynamo).next(lost_request())
-    resuming = asyncio.create_task(me.keeper.reacquire(leases))
+    resuming = asyncio.create_task(me.keeper.resumer.reacquire(leases))
     await asyncio.sleep(0.001)
     row = dict(dynamo.row(TABLE, "a") or {})
     dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter_of(dynamo, "a") + 1)}})

@@ -99,7 +99,7 @@ async def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.
         plan.always = None
         await asyncio.sleep(INTERVAL_S)
         row = await me.row("a")  # as discovery does
-        await me.keeper.reacquire([row])
+        await me.keeper.resumer.reacquire([row])
         assert set(me.keeper.held()) == {"a"}
     assert "another process" not in caplog.text
 
@@ -157,7 +157,7 @@ async def test_a_write_on_its_way_when_its_holding_expires_is_no_twins(
         plan.next(Fault(0.6, None, None if answered else lost_reply().fail_after, 0.2))  # the last retry
         await asyncio.sleep(0.4 + read_s)
         row = await me.row("a")
-        await me.keeper.reacquire([row])
+        await me.keeper.resumer.reacquire([row])
         await asyncio.sleep(INTERVAL_S)
         assert set(me.keeper.held()) == {"a"}
         assert attribute(dynamo, "a", "leaseOwner") == "me"
@@ -176,7 +176,7 @@ async def test_a_write_of_an_expired_holding_that_crosses_a_found_row_is_no_twin
     async with running(me):
         await asyncio.sleep(0.5)
         me.keeper.drop("a", held.token)  # the holding is over while its write travels
-        assert await me.keeper.reacquire([seen]) == ("a",)
+        assert await me.keeper.resumer.reacquire([seen]) == ("a",)
     assert counter_of(dynamo, "a") == seen.counter + 2
     assert "another process" not in caplog.text
 
@@ -191,8 +191,8 @@ async def test_a_row_that_moved_since_it_was_read_is_read_again_and_accuses_nobo
     me.keeper.drop("a", held.token)
     seen = await me.row("a")
     assert isinstance(await me.table.apply(writes.assign_expired(seen, "me")), Lease)
-    assert await me.keeper.reacquire([seen]) == ()
-    assert await me.keeper.reacquire([await me.row("a")]) == ("a",)
+    assert await me.keeper.resumer.reacquire([seen]) == ()
+    assert await me.keeper.resumer.reacquire([await me.row("a")]) == ("a",)
     assert "another process" not in caplog.text
 
 
@@ -203,10 +203,10 @@ async def test_a_holder_whose_row_moves_without_it_names_the_twin_and_leaves_the
     dynamo, me = await started()
     twin = Worker(dynamo, "twin", worker_id="me")
     await me.hold("a")
-    assert await twin.keeper.reacquire([await me.row("a")]) == ("a",)
+    assert await twin.keeper.resumer.reacquire([await me.row("a")]) == ("a",)
     async with running(me):
         await asyncio.sleep(0.1)
     assert "another process with worker id me" in caplog.text
-    assert await me.keeper.reacquire([await me.row("a")]) == ()
+    assert await me.keeper.resumer.reacquire([await me.row("a")]) == ()
     await asyncio.sleep(DURATION_S + 0.1)
-    assert await me.keeper.reacquire([await me.row("a")]) == ("a",), "the twin is gone"
+    assert await me.keeper.resumer.reacquire([await me.row("a")]) == ("a",), "the twin is gone"
