@@ -6,7 +6,7 @@ leaves as a `TableError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from mld.aws.service import THROTTLING_CODES, Service
@@ -55,6 +55,36 @@ class TableCalls:
         self._on_missing = on_missing
         self._service = service
         self._timeout_s = timeout_s
+
+    async def get(self, key: Mapping[str, Any], *, consistent: bool = True) -> Row | None:
+        """Return the row with this key; None if there is none. Raises TableError."""
+        answer = await self.send("GetItem", {"Key": key, "ConsistentRead": consistent})
+        row: Row | None = answer.get("Item") or None
+        return row
+
+    async def pages(
+        self,
+        operation: str,
+        params: Mapping[str, Any],
+        *,
+        refusals: tuple[str, ...] = (),
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Sequence[Row]]:
+        """Yield the rows of a Scan or Query, page by page. Raises as `send` does."""
+        while True:
+            answer = await self.send(operation, params, refusals=refusals, timeout_s=timeout_s)
+            yield answer.get("Items", ())
+            if not answer.get("LastEvaluatedKey"):
+                return
+            params = {**params, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    async def accepts(self, operation: str, params: Mapping[str, Any]) -> bool:
+        """Send one conditional write; False if its condition did not hold. Raises TableError."""
+        try:
+            await self.send(operation, params, refusals=(REFUSED_CODE,))
+        except RefusedError:
+            return False
+        return True
 
     async def send(
         self,

@@ -231,9 +231,8 @@ class HeartbeatTable:
 
     async def read(self, worker: str) -> HeartbeatRow | None:
         """Return a worker's report as it is now; None if it has none. Raises TableError."""
-        key = {LEASE_TABLE_KEY: {"S": worker}}
-        row = (await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})).get("Item")
-        return HeartbeatRow.of(row) if row else None
+        row = await self._calls.get({LEASE_TABLE_KEY: {"S": worker}})
+        return None if row is None else HeartbeatRow.of(row)
 
     async def claim(self, worker: str, seen: str | None, value: str) -> HeartbeatRow | HeartbeatRefusal:
         """Begin an epoch on our own report, over what was seen there. What a leader told an earlier epoch is forgotten.

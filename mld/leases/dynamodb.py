@@ -126,13 +126,8 @@ class OwnerIndex:
 
     async def _query(self, worker: str) -> tuple[str, ...]:
         params = _QUERY | {"ExpressionAttributeValues": {":owner": {"S": worker}}}
-        keys: list[str] = []
-        while True:
-            answer = await self._calls.send("Query", params, refusals=UNUSABLE_CODES)
-            keys.extend(row[rows.KEY]["S"] for row in answer.get("Items", ()))
-            if not answer.get("LastEvaluatedKey"):
-                return tuple(keys)
-            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        pages = self._calls.pages("Query", params, refusals=UNUSABLE_CODES)
+        return tuple([row[rows.KEY]["S"] async for page in pages for row in page])
 
     async def _scan_if_due(self) -> Mapping[str, tuple[str, ...]]:
         async with self._scanning:
@@ -150,17 +145,13 @@ class OwnerIndex:
 
     async def _scan(self) -> dict[str, tuple[str, ...]]:
         """Return the keys of the whole table by owner."""
-        params: dict[str, Any] = dict(_OWNED_KEYS)
         found: dict[str, list[str]] = {}
-        while True:
-            answer = await self._calls.send("Scan", params, timeout_s=self._scan_timeout_s)
-            for number, row in enumerate(answer.get("Items", ()), start=1):
+        async for page in self._calls.pages("Scan", _OWNED_KEYS, timeout_s=self._scan_timeout_s):
+            for number, row in enumerate(page, start=1):
                 found.setdefault(row[rows.OWNER].get("S", ""), []).append(row[rows.KEY]["S"])
                 if number % KEYS_PER_SLICE == 0:
                     await asyncio.sleep(0)
-            if not answer.get("LastEvaluatedKey"):
-                return {owner: tuple(keys) for owner, keys in found.items()}
-            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        return {owner: tuple(keys) for owner, keys in found.items()}
 
 
 def creation(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -318,13 +309,11 @@ class DynamoLeaseTable:
         return TableScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
 
     async def _scan_segment(self, params: dict[str, Any], found: _Found, timeout_s: float) -> None:
-        while True:
-            answer = await self._calls.send("Scan", params, timeout_s=timeout_s)
-            await _parse_page(answer.get("Items", ()), found)
-            if not answer.get("LastEvaluatedKey"):
-                return
-            self._had_many_pages = True
-            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        is_first = True
+        async for page in self._calls.pages("Scan", params, timeout_s=timeout_s):
+            self._had_many_pages |= not is_first
+            is_first = False
+            await _parse_page(page, found)
 
     async def _segments(self) -> int:
         """Return how many parallel segments to scan. Asks for the size only of tables that have filled more than a
@@ -340,9 +329,8 @@ class DynamoLeaseTable:
 
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
         """See `LeaseTable.get`. Raises TableError, for a corrupt row its subclass CorruptRowError."""
-        answer = await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": consistent})
-        row = answer.get("Item")
-        return rows.parse_row(row) if row else None
+        row = await self._calls.get({rows.KEY: {"S": key}}, consistent=consistent)
+        return None if row is None else rows.parse_row(row)
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, Lease]:
         """See `LeaseTable.get_many`. Raises TableError."""
@@ -372,8 +360,7 @@ class DynamoLeaseTable:
         return [row[rows.KEY]["S"] for row in rest]
 
     async def _get_into(self, key: str, found: _Found) -> None:
-        answer = await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": True})
-        if row := answer.get("Item"):
+        if (row := await self._calls.get({rows.KEY: {"S": key}})) is not None:
             found.note(row)
 
     # --- writes -------------------------------------------------------------------------------------------------------

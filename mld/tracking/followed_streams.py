@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, replace
 
 from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, TableUnavailableError
@@ -59,9 +59,7 @@ class ListTable:
 
     async def read(self) -> TrackedList:
         """Return the list as it is now; version 0 if there is none yet, or a damaged one. Raises TableError."""
-        key = {rows.KEY: {"S": stream_list.KEY}}
-        answer = await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})
-        return stream_list.parse(answer.get("Item") or {})
+        return stream_list.parse(await self._calls.get({rows.KEY: {"S": stream_list.KEY}}) or {})
 
     async def write(self, streams: TrackedList) -> TrackedList | None:
         """Put the list, if the row still is as it was read; None if it is not.
@@ -73,11 +71,7 @@ class ListTable:
         except ValueError as error:
             raise TableUnavailableError(str(error)) from error
         params = {"Item": {rows.KEY: {"S": stream_list.KEY}, **values}, **stream_list.unchanged(streams.seen)}
-        try:
-            await self._calls.send("PutItem", params, refusals=(REFUSED_CODE,))
-        except RefusedError:
-            return None
-        return replace(streams, seen=values)
+        return replace(streams, seen=values) if await self._calls.accepts("PutItem", params) else None
 
 
 PERIOD_S = 20.0  # a new stream is to be read a minute after its line was written: this twice, an assignment, a start

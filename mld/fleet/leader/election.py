@@ -99,8 +99,7 @@ class LockTable:
 
     async def read(self) -> SeenLock:
         """Return the lock as it is now. Raises TableError; a damaged row is a value."""
-        answer = await self._calls.send("GetItem", lock.read(self._place))
-        return lock.parse_lock(answer.get("Item"))
+        return lock.parse_lock(await self._calls.get(lock.key_in(self._place)))
 
     async def claim(self, over: SeenLock, owner: str, version: str) -> Refused | None:
         """Write a new lock over the one seen. Raises TableError."""

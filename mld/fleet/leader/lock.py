@@ -209,15 +209,11 @@ def _bytes(value: object) -> bytes | None:
 # --- requests, without `TableName` -----------------------------------------------------------------------------------
 
 
-def read(place: Place) -> Request:
-    return {"Key": _key(place), "ConsistentRead": True}
-
-
 def claim(place: Place, over: SeenLock, owner: str, version: str) -> Request:
     """Return a PutItem of the whole row, if what was seen still stands."""
     condition, names, values = _unchanged(place, over)
     return {
-        "Item": _key(place)
+        "Item": key_in(place)
         | {
             OWNER: {"S": owner},
             DURATION: {"S": DURATION_TEXT},
@@ -247,7 +243,7 @@ def release(place: Place, owner: str, version: str) -> Request:
 
 def _held(place: Place, owner: str, version: str) -> Request:
     return {
-        "Key": _key(place),
+        "Key": key_in(place),
         "ConditionExpression": "attribute_exists(#pk) AND #rvn = :mine AND #ownerName = :me",
         "ExpressionAttributeNames": {"#pk": place.key, "#rvn": VERSION, "#ownerName": OWNER},
         "ExpressionAttributeValues": {":mine": {"S": version}, ":me": {"S": owner}},
@@ -278,5 +274,5 @@ def _unchanged(place: Place, seen: SeenLock) -> tuple[str, dict[str, str], dict[
             return " AND ".join(parts), names | {f"#{name}": name for name in _ESSENTIAL}, values
 
 
-def _key(place: Place) -> dict[str, Any]:
+def key_in(place: Place) -> dict[str, Any]:
     return {place.key: {"S": LOCK_KEY}}

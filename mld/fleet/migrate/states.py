@@ -15,12 +15,13 @@ What is no definite answer leaves as a `TableError`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import REFUSED_CODE, table_error
+from mld.aws.table_calls import TableCalls, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, TableUnavailableError
 from mld.fleet.leader.lock import LOCK_KEY, OWNER
 from mld.leases.rows import ENTITY_TYPE, LEASE_TABLE_KEY, EntityType, Place, Row
@@ -276,42 +277,34 @@ class StatesTable:
 
     async def get_item(self, key: str, place: Place) -> Row | None:
         """Return any row as it is. Raises TableError."""
-        item: Row | None = (
-            await self._call("GetItem", {"TableName": place.table, "Key": _key(place, key), "ConsistentRead": True})
-        ).get("Item")
-        return item
+        return await self._calls(place).get(_key(place, key))
 
     async def items(self, place: Place) -> tuple[Row, ...]:
         """Return all rows, strongly consistent. Raises TableError, also if they are too many to be sure of all."""
-        params: dict[str, Any] = {"TableName": place.table, "ConsistentRead": True}
-        found: list[Row] = []
-        for _ in range(PAGES_MAX):
-            answer = await self._call("Scan", params)
-            found.extend(answer.get("Items", ()))
-            if not answer.get("LastEvaluatedKey"):
-                return tuple(found)
-            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
-        raise TableUnavailableError(f"{place.table} has more than {PAGES_MAX} pages: not all of its rows are known")
+        found: list[Sequence[Row]] = []
+        async for page in self._calls(place).pages("Scan", {"ConsistentRead": True}):
+            if len(found) == PAGES_MAX:
+                raise TableUnavailableError(f"{place.table} has more than {PAGES_MAX} pages: not all rows are known")
+            found.append(page)
+        return tuple(row for page in found for row in page)
 
     async def rows_without_type(self, place: Place) -> int:
         """Return how many rows of the table's first page have no `entityType`. Raises TableError."""
         params = {
-            "TableName": place.table,
             "FilterExpression": "attribute_not_exists(#type)",
             "ExpressionAttributeNames": {"#type": ENTITY_TYPE},
         }
-        return len((await self._call("Scan", params)).get("Items", ()))
+        return len((await self._calls(place).send("Scan", params)).get("Items", ()))
 
     async def create(self, row: StateRow[StateT], place: Place) -> bool:
         """Put the row if there is none. Raises TableError."""
-        return await self._try("PutItem", _creation(row, place), place)
+        return await self._calls(place).accepts("PutItem", _creation(row, place))
 
     async def update(self, row: StateRow[StateT], previous: StateT, place: Place) -> bool:
         """Change the row if it still says `previous`: the state, who and when, and the history. Raises TableError."""
         changes = changes_of(row)
         condition = _in_state(row.kind, previous)
         params = {
-            "TableName": place.table,
             "Key": _key(place, row.kind.key),
             "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changes),
             **condition,
@@ -319,12 +312,12 @@ class StatesTable:
             "ExpressionAttributeValues": {f":{name}": value for name, value in changes.items()}
             | condition["ExpressionAttributeValues"],
         }
-        return await self._try("UpdateItem", params, place)
+        return await self._calls(place).accepts("UpdateItem", params)
 
     async def delete(self, row: StateRow[StateT], place: Place) -> bool:
         """Delete the row if it still says what `row` says. Raises TableError."""
-        params = {"TableName": place.table, "Key": _key(place, row.kind.key), **_in_state(row.kind, row.state)}
-        return await self._try("DeleteItem", params, place)
+        params = {"Key": _key(place, row.kind.key), **_in_state(row.kind, row.state)}
+        return await self._calls(place).accepts("DeleteItem", params)
 
     async def move(self, rows: list[tuple[Row, Row, Row | None]], legacy: Place, leases: Place, leader: str) -> bool:
         """Move rows to the lease table, all or none, while `leader` holds the lock in the legacy table.
@@ -338,7 +331,7 @@ class StatesTable:
             actions.append({"Put": {"TableName": leases.table, "Item": dict(wanted), **condition}})
             key = {legacy.key: read[legacy.key]}
             actions.append({"Delete": {"TableName": legacy.table, "Key": key, **_unchanged(read)}})
-        return await self._try("TransactWriteItems", {"TransactItems": actions}, legacy)
+        return await self._transact(actions, legacy)
 
     async def finalise(
         self, row: StateRow[StateT], previous: StateT, legacy: Place, leases: Place, leader: str
@@ -351,28 +344,19 @@ class StatesTable:
             actions.append({"Put": _creation(row, leases)})
         condition = _in_state(row.kind, previous)
         actions.append({"Put": {"TableName": legacy.table, "Item": item_of(row, legacy), **condition}})
-        return await self._try("TransactWriteItems", {"TransactItems": actions}, legacy)
+        return await self._transact(actions, legacy)
 
-    async def _try(self, operation: str, params: Params, place: Place) -> bool:
+    def _calls(self, place: Place) -> TableCalls:
+        return TableCalls(self._service, place.table, self._request_timeout_s)
+
+    async def _transact(self, actions: list[Params], place: Place) -> bool:
+        params = {"TransactItems": actions}
         try:
-            await self._service.call(operation, params, timeout_s=self._request_timeout_s)
-        except AwsUnreachableError as error:
-            raise table_error(error, place.table) from error
-        except AwsError as error:
-            if error.code == REFUSED_CODE or _is_cancelled_by_condition(error):
+            await self._service.call("TransactWriteItems", params, timeout_s=self._request_timeout_s)
+        except (AwsError, AwsUnreachableError) as error:
+            # Whether a condition cancelled it stands in the message; conflicts and throttling cancel too, and are no
+            # answer.
+            if isinstance(error, AwsError) and error.code == CANCELLED_CODE and CONDITION_REASON in str(error):
                 return False
             raise table_error(error, place.table) from error
         return True
-
-    async def _call(self, operation: str, params: Params) -> dict[str, Any]:
-        try:
-            return await self._service.call(operation, params, timeout_s=self._request_timeout_s)
-        except (AwsError, AwsUnreachableError) as error:
-            raise table_error(error, params["TableName"]) from error
-
-
-def _is_cancelled_by_condition(error: AwsError) -> bool:
-    """Return whether a condition cancelled it: the reasons stand in the message; conflicts and throttling cancel
-    too, and are no answer.
-    """
-    return error.code == CANCELLED_CODE and CONDITION_REASON in str(error)

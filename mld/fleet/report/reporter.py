@@ -34,7 +34,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError
@@ -84,16 +84,15 @@ class ReportsTable:
 
     async def get(self, worker: str) -> WorkerReport | None:
         """Return one report as it is now; None if there is none that can be read. Raises TableError."""
-        key = {self._place.key: {"S": worker}}
-        row = (await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})).get("Item", {})
-        found = reports.parse_rows([row], self._place.key).reports
+        row = await self._calls.get({self._place.key: {"S": worker}})
+        found = reports.parse_rows([row or {}], self._place.key).reports
         return found[0] if found else None
 
     async def delete_own(self, worker: str, written_until_s: int) -> bool:
         """Delete our row, unless somebody has written a later report under our name. Raises TableError."""
         condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"
         values = _REPORT_VALUE | {":until": {"N": str(written_until_s)}}
-        return await self._try("DeleteItem", self._request(worker, condition, values))
+        return await self._calls.accepts("DeleteItem", self._request(worker, condition, values))
 
     async def delete_stale(self, report: WorkerReport) -> bool:
         """Delete the row of this place that `report` was read from, unless written, or the worker drained, since.
@@ -108,7 +107,9 @@ class ReportsTable:
             values[":seen"] = {"N": str(report.updated_at_s)}
         if not reports.is_drained(report):
             unchanged += f" AND attribute_not_exists(#{reports.DRAIN})"
-        return await self._try("DeleteItem", self._request(report.worker, f"{unchanged} AND {self._is_report}", values))
+        return await self._calls.accepts(
+            "DeleteItem", self._request(report.worker, f"{unchanged} AND {self._is_report}", values)
+        )
 
     async def scan(self) -> ReportScan:
         """Return all reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
@@ -121,17 +122,13 @@ class ReportsTable:
             }
         found: list[WorkerReport] = []
         corrupt: list[tuple[str, str]] = []
-        while True:
-            answer = await self._calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
-            page = answer.get("Items", ())
+        async for page in self._calls.pages("Scan", params, timeout_s=SCAN_TIMEOUT_S):
             for start in range(0, len(page), ROWS_PER_SLICE):
                 part = reports.parse_rows(page[start : start + ROWS_PER_SLICE], self._place.key)
                 found += part.reports
                 corrupt += part.corrupt
                 await asyncio.sleep(0)
-            if not answer.get("LastEvaluatedKey"):
-                return ReportScan(tuple(found), tuple(corrupt))
-            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        return ReportScan(tuple(found), tuple(corrupt))
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
@@ -144,13 +141,6 @@ class ReportsTable:
         if condition is not None:
             request["ConditionExpression"] = condition
         return request | {"ExpressionAttributeNames": names_in(f"{condition} {update}")}
-
-    async def _try(self, operation: str, params: Request) -> bool:
-        try:
-            await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
-        except RefusedError:
-            return False
-        return True
 
 
 class StoredReports:

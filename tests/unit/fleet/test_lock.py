@@ -206,7 +206,7 @@ def test_only_the_last_versions_are_remembered() -> None:
 
 
 def test_reads_are_consistent() -> None:
-    assert lock.read(LEGACY) == {"Key": {"key": {"S": "Leader"}}, "ConsistentRead": True}
+    assert lock.key_in(LEGACY) == {"key": {"S": "Leader"}}
 
 
 @pytest.mark.parametrize("place", [LEASES, LEGACY])
