@@ -443,11 +443,7 @@ async def no_load() -> None:
 
 def load_of_this_host(clock: Clock) -> DetectLoad:
     """Return what reads CPU figures of the machine or container we run in."""
-
-    async def look() -> LoadSource | None:
-        return await detect(HostReader(), os.environ, clock)
-
-    return look
+    return partial(detect, HostReader(), os.environ, clock)
 
 
 INDEX_RETRY_S = 60.0

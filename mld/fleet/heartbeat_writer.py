@@ -338,14 +338,10 @@ class HeartbeatWriter:
         self._room = 0
         self._reported = asyncio.Event()
         self._java_peer: str | None = None
+        """The worker of another kind that has ended the heartbeats."""
         self._known_leader: str | None = None
         self._unreported: tuple[str, float] | None = None
         self._claims: dict[str, float] = {}
-
-    @property
-    def java_peer(self) -> str | None:
-        """The worker of another kind that has ended the heartbeats."""
-        return self._java_peer
 
     async def admit(self, place: Place | None) -> None:
         """Raise StartupError if heartbeats cannot stand for renewals here, TableError if it cannot be known now.

@@ -104,7 +104,7 @@ def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
 
 @dataclass(eq=False)
 class LeaseCleanup:
-    """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
+    """The queue of finished leases of one worker and one stream.
 
     `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Looks happen on
     ticks, `TICK_S` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
@@ -125,6 +125,7 @@ class LeaseCleanup:
         self._worker = self.metrics.worker
         self._queue: dict[str, LookTime] = {}
         self._garbage_round = _Round(self.clock.monotonic())
+        self._survey: Survey | None = None
 
     @property
     def queued(self) -> tuple[str, ...]:
@@ -139,19 +140,12 @@ class LeaseCleanup:
         now_s = self.clock.monotonic()
         self._queue.setdefault(lease.key, LookTime(now_s + self.completed_interval_s, self.completed_interval_s))
 
-    async def run(self) -> None:
-        """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
-        while True:
-            started_s = self.clock.monotonic()
-            await self.tick()
-            await self.clock.sleep(max(0.0, started_s + TICK_S - self.clock.monotonic()))
-
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
         now_s = self.clock.monotonic()
         self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
         due = self._due(now_s)
-        survey = _TickSurvey(self.table, self.detector, self.clock)
+        self._survey = None
         for _ in range(ENTRIES_PER_TICK_MAX):
             key = heapq.heappop(due)[1] if due else self._garbage_round.next_key()
             if key is None:
@@ -163,7 +157,7 @@ class LeaseCleanup:
             self._queue[key] = self._queue[key].after(now_s)
             try:
                 row = await self.table.get(key)
-                await self._carry_out(key, await self._decide(row, survey, garbage_due))
+                await self._carry_out(key, await self._decide(row, garbage_due))
             except Exception as error:
                 failure = survived(error, "cleaning up a lease", key)
                 _log.warning(
@@ -184,13 +178,13 @@ class LeaseCleanup:
         keys = (key for key, look in self._queue.items() if look.at_s <= now_s)
         return heapq.nsmallest(ENTRIES_PER_TICK_MAX, map(id_order, keys))
 
-    async def _decide(self, row: Lease | None, survey: _TickSurvey, garbage_due: bool) -> Decision:
+    async def _decide(self, row: Lease | None, garbage_due: bool) -> Decision:
         decision = await self._judge_rows(row)
         if isinstance(decision, (Delete, Forget)):
             return decision
         assert row is not None, "an entry without a row is forgotten"
         if decision is None and self.enabled:
-            known = await survey.get()
+            known = await self._surveyed()
             children = known.children_of(row.key)
             if children and known.is_listed(row.key):
                 # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
@@ -199,8 +193,18 @@ class LeaseCleanup:
                 return decision or Keep("its children are not known")
             return judge_garbage(row, known)
         if garbage_due:
-            return judge_garbage(row, await survey.get())
+            return judge_garbage(row, await self._surveyed())
         return decision or Keep("the service is not asked now")
+
+    async def _surveyed(self) -> Survey:
+        """Return what is known, by at most one scan and one listing a tick; nothing if the stream cannot be listed."""
+        if self._survey is None:
+            try:
+                _, _, self._survey = await surveyed(self.table, self.detector, self.clock)
+            except StreamError as error:
+                _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
+                self._survey = Survey({})
+        return self._survey
 
     async def _judge_rows(self, row: Lease | None) -> Decision | None:
         relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self.enabled else []
@@ -257,25 +261,3 @@ class _Round:
     def take(self, key: str) -> bool:
         """Strike `key` off; whether it was still to do."""
         return key in self._todo and self._todo.pop(key) is None
-
-
-@dataclass(eq=False)
-class _TickSurvey:
-    """At most one scan and one listing a tick, made when the first entry needs them; the rows are read first."""
-
-    table: ShardRows
-    detector: ShardDetector
-    clock: Clock
-
-    def __post_init__(self) -> None:
-        self._survey: Survey | None = None
-
-    async def get(self) -> Survey:
-        """Return what is known; nothing if the stream cannot be listed now."""
-        if self._survey is None:
-            try:
-                _, _, self._survey = await surveyed(self.table, self.detector, self.clock)
-            except StreamError as error:
-                _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
-                self._survey = Survey({})
-        return self._survey
