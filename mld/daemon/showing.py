@@ -190,7 +190,7 @@ async def _control(parts: ShowingParts, status: DaemonStatus) -> AsyncIterator[N
     from mld.serving.control import ControlServer, keep_control, serve_control
     from mld.serving.control_answers import ControlAnswers
 
-    server = ControlServer(ControlAnswers(status, parts.worker.traces, parts.clock).routes())
+    server = ControlServer(ControlAnswers(status, parts.worker.parts.traces, parts.clock).routes())
     where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ
     is_served = await serve_control(server, *where) is not None
     keep = partial(keep_control, server, *where, parts.clock)

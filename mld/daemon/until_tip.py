@@ -221,7 +221,7 @@ class RunUntilTip:
     async def _learn_closed(self) -> bool:
         """List the closed shards again: one that was split may have been at its tip before its end was read."""
         try:
-            self._closed = await self._worker.closed_shards()
+            self._closed = await self._worker.sources.closed_shards()
         except Exception as error:
             failure = survived(error, "listing shards")
             log.warning("the shards cannot be listed: %s", failure, extra={"action": "catch_up_unknown"})
@@ -245,7 +245,7 @@ class RunUntilTip:
             leases=leases,
             elsewhere=frozenset(lease.key for lease in others if self._others.is_renewed(lease, now)),
             at_work=self._metrics.shards,
-            is_in_sync=self._worker.is_in_sync,
+            is_in_sync=self._worker.sources.is_in_sync,
             closed=self._closed,
         )
 

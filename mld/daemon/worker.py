@@ -21,7 +21,6 @@ from mld.aws.letters import LetterBox
 from mld.aws.service import Service
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
-from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock, millis_since, unless
 from mld.core.error_boundary import Task, TaskList, Until, survived
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
@@ -96,11 +95,12 @@ class Worker:
         parts: ConsumerParts,
     ) -> None:
         self.fleet = fleet
-        self._parts = parts
-        self._table = table
-        self._sources = sources
+        self.parts = parts
+        self.table = table
+        self.sources = sources
         self._settings = settings
-        self._signals = signals
+        self.signals = signals
+        """What its parts tell it; whoever wants to know how its life goes waits for these events."""
         self._changed = signals.changed
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
@@ -116,42 +116,19 @@ class Worker:
 
     @property
     def failure(self) -> str | None:
-        return self._signals.failure
-
-    @property
-    def table(self) -> LeaseTable:
-        return self._table
-
-    @property
-    def traces(self) -> ProtocolTraces:
-        """Where people listen to the children of this worker."""
-        return self._parts.traces
+        return self.signals.failure
 
     @property
     def is_ready(self) -> bool:
         """Whether initialization is over, and no stop has been asked for."""
-        return self._signals.initialized.is_set() and not self._signals.stop_asked.is_set()
-
-    @property
-    def signals(self) -> WorkerSignals:
-        """What its parts tell it; whoever wants to know how its life goes waits for these events."""
-        return self._signals
-
-    @property
-    def is_in_sync(self) -> bool:
-        """Whether no shard is known to lack its row."""
-        return self._sources.is_in_sync
-
-    async def closed_shards(self) -> frozenset[str]:
-        """Return keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
-        return await self._sources.closed_shards()
+        return self.signals.initialized.is_set() and not self.signals.stop_asked.is_set()
 
     def held(self) -> frozenset[str]:
         """Return keys of the leases this worker believes to hold now."""
-        return frozenset(self._parts.keeper.held())
+        return frozenset(self.parts.keeper.held())
 
     def request_stop(self) -> None:
-        self._signals.request_stop()
+        self.signals.request_stop()
 
     def adjust(self, settings: ChildSettings) -> None:
         """Let all consumers, those to come included, go on with these settings; only bounds and pauses may differ."""
@@ -170,8 +147,8 @@ class Worker:
                 return await self._drain(grace_s)
             await self._tasks.enter(True)
             await self.fleet.run(self._on_task_ended)
-            self._signals.initialized.set()
-            while not self._signals.stop_asked.is_set():
+            self.signals.initialized.set()
+            while not self.signals.stop_asked.is_set():
                 self._changed.clear()
                 self._reconcile()
                 await self._changed.wait()
@@ -184,7 +161,7 @@ class Worker:
 
     def _on_task_ended(self, error: BaseException | None) -> None:
         log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
-        self._signals.fail(f"internal error: {error!r}")
+        self.signals.fail(f"internal error: {error!r}")
 
     # --- start -------------------------------------------------------------------------------------------------------
 
@@ -193,12 +170,12 @@ class Worker:
 
         Raises StartupError after the last one.
         """
-        start = self._parts.metrics.worker.operations.start
-        with start.initialize.timed(self._parts.clock.monotonic):
-            return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))
+        start = self.parts.metrics.worker.operations.start
+        with start.initialize.timed(self.parts.clock.monotonic):
+            return bool(await unless(self.signals.stop_asked, self._initialize_patiently()))
 
     async def _initialize_patiently(self) -> bool:
-        fault = self._parts.metrics.worker.operations.renewer_start.fault
+        fault = self.parts.metrics.worker.operations.renewer_start.fault
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
                 await self._initialize_once()
@@ -212,38 +189,38 @@ class Worker:
                 log.warning(
                     "initialization failed: %s", last, extra={"action": "initialization_failed", "attempt": attempt}
                 )
-            await self._parts.clock.sleep(self._settings.initialization_backoff_s)
+            await self.parts.clock.sleep(self._settings.initialization_backoff_s)
         raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
 
     async def _initialize_once(self) -> None:
-        scan_started_at = self._parts.clock.monotonic()
+        scan_started_at = self.parts.clock.monotonic()
         scan = await self._scan_or_create()
         for key, reason in scan.corrupt:
             log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
         self._log_step("lease table scanned", "table_scanned", scan_started_at)
-        self._sources.check(scan)
+        self.sources.check(scan)
         await self.fleet.start()
-        sync_started_at = self._parts.clock.monotonic()
-        if await self._sources.make_leases(scan, leads=self._leads):
-            scan = await self._table.scan()
-        scan = self._sources.consumed.visible(scan)
+        sync_started_at = self.parts.clock.monotonic()
+        if await self.sources.make_leases(scan, leads=self._leads):
+            scan = await self.table.scan()
+        scan = self.sources.consumed.visible(scan)
         self._log_step("shards synced", "shards_synced", sync_started_at)
-        reacquire_started_at = self._parts.clock.monotonic()
-        await self._parts.keeper.resumer.reacquire(scan.leases)
+        reacquire_started_at = self.parts.clock.monotonic()
+        await self.parts.keeper.resumer.reacquire(scan.leases)
         await self.fleet.first_leases(scan)
         self._log_step("leases acquired", "leases_acquired", reacquire_started_at)
         self._changed.set()
 
     def _log_step(self, what: str, action: str, started_at: float) -> None:
-        log.debug(what, extra={"action": action, "took_ms": millis_since(self._parts.clock, started_at)})
+        log.debug(what, extra={"action": action, "took_ms": millis_since(self.parts.clock, started_at)})
 
     async def _scan_or_create(self) -> TableScan:
         try:
             if self._settings.lease_table.point_in_time_recovery:  # which an existing table gets, too
-                await self._table.ensure()
-            return await self._table.scan()
+                await self.table.ensure()
+            return await self.table.scan()
         except TableMissingError:
-            await self._table.ensure()
+            await self.table.ensure()
             return TableScan()
 
     async def _leads(self) -> bool:
@@ -253,15 +230,15 @@ class Worker:
     # --- run ---------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        held = self._parts.keeper.held()
+        held = self.parts.keeper.held()
         self._tell_consumers(held)
         for key, holding in held.items():
             if key in self._consumers:
                 if self._consumers[key].consumer.token != holding.token:
-                    self._consumers[key].end_by(self._parts.clock, OLD_CONSUMER_WAIT_S)
+                    self._consumers[key].end_by(self.parts.clock, OLD_CONSUMER_WAIT_S)
             elif holding.token not in self._finished_tokens:
                 self._start_or_release(holding)
-            elif holding.lease.is_complete and self._sources.standing(holding.lease) is Standing.FORMER:
+            elif holding.lease.is_complete and self.sources.standing(holding.lease) is Standing.FORMER:
                 self._give_back(holding)  # else it would be renewed for ever, and its row never be deleted
         tokens = {holding.token for holding in held.values()}
         self._finished_tokens &= tokens
@@ -271,7 +248,7 @@ class Worker:
         for key, running in self._consumers.items():
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
-            elif self._sources.standing(held[key].lease) is Standing.FORMER:
+            elif self.sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
                 self.fleet.failover_watcher.gave()
@@ -280,7 +257,7 @@ class Worker:
                 running.consumer.heed(held[key].lease)
 
     def _start_or_release(self, holding: HeldLease) -> None:
-        match self._sources.standing(holding.lease):
+        match self.sources.standing(holding.lease):
             case Standing.CONSUMED:
                 self._start_consumer(holding)
             case Standing.FORMER:
@@ -295,7 +272,7 @@ class Worker:
             self._release(holding.lease.key, holding.token)
 
     def _start_consumer(self, holding: HeldLease) -> None:
-        consumer = ShardConsumer(holding, self._parts, self._settings.child)
+        consumer = ShardConsumer(holding, self.parts, self._settings.child)
         task = asyncio.create_task(consumer.run())
         running = _Running(consumer, task)
         self._consumers[consumer.key] = running
@@ -317,7 +294,7 @@ class Worker:
         self._changed.set()
 
     def _release(self, key: str, token: str) -> None:
-        releasing = asyncio.create_task(self._parts.keeper.release(key, token))
+        releasing = asyncio.create_task(self.parts.keeper.release(key, token))
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
 
@@ -342,7 +319,7 @@ class Worker:
         await self._release_rest()
         takes_down = self._settings.fanout.deregister and self._settings.reader.by_fan_out
         if takes_down and not late:
-            await self._last_out(self._sources.take_down)
+            await self._last_out(self.sources.take_down)
         await self.fleet.close()
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
@@ -353,7 +330,7 @@ class Worker:
         try:
             while not leaving.done():
                 self._changed.clear()
-                self._tell_consumers(self._parts.keeper.held())
+                self._tell_consumers(self.parts.keeper.held())
                 changed = asyncio.ensure_future(self._changed.wait())
                 await asyncio.wait({leaving, changed}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
@@ -365,8 +342,8 @@ class Worker:
         """Release leases without a consumer (completed shards) and those whose child was killed: nobody works on
         them now.
         """
-        self._parts.keeper.resumer.close()
-        for key, holding in self._parts.keeper.held().items():
+        self.parts.keeper.resumer.close()
+        for key, holding in self.parts.keeper.held().items():
             self._release(key, holding.token)
         if self._releasing:
             _, late = await asyncio.wait(self._releasing, timeout=RELEASE_WAIT_S)
@@ -376,7 +353,7 @@ class Worker:
         """Take down what was set up, if no other worker remains. If unsure, assume that others do."""
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
-                scan = await self._table.scan()
+                scan = await self.table.scan()
                 if not scan.corrupt and not any(lease.owner for lease in scan.leases):
                     await take_down()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""`Departure`: what becomes of the leases of a worker that stops.
+"""`Departure`: where leases go of a worker that stops, or has more than it may have.
 
 Rules: coordination#leaving-workers, leases#release-on-stop. Before this the worker says on its report that it leaves.
 It gives each lease to a living worker as soon as its consumer is done (`LeaseKeeper.leave_to`), instead of leaving it
@@ -6,8 +6,8 @@ to the next assignment run: one scan tells who is there. Who leaves, is drained 
 (`FleetMembership`), and as a consumer may take long to end, the receiver's report is read once more before each gift.
 At the end it releases the leases that were assigned to it meanwhile.
 
-`Surplus`: a worker gives away what it holds above its limit, which is 0 while an operator drains it, as far as others
-have room (coordination#surplus). Two may have given it leases at once, and a Java leader does not know of drained ones.
+A worker gives away what it holds above its limit, which is 0 while an operator drains it, as far as others have room
+(coordination#surplus). Two may have given it leases at once, and a Java leader does not know of drained ones.
 
 The mark of an operator stands on the worker's report (`reports.DRAIN`), and each report that the worker writes reads it
 back. Leaders and failover watchers of ours respect it, and the operator's command has begun the handoffs.
@@ -62,6 +62,9 @@ class Departure:
     def __post_init__(self) -> None:
         self._receivers: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[bool]] = {}
+        self._giving = BackgroundTasks()
+        self._is_giving = False
+        self._is_drained = False
 
     async def name_receivers(self) -> None:
         """Tell the keeper who gets each lease that is held; nobody does if that cannot be known in time."""
@@ -111,24 +114,12 @@ class Departure:
             if lease.actual_owner == self.worker_id and await self.stored.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})
 
-
-@dataclass(eq=False)
-class Surplus:
-    """Told of every report of this worker as it stands in the table."""
-
-    table: LeaseTable
-    keeper: LeaseKeeper
-    departure: Departure
-
-    def __post_init__(self) -> None:
-        self._giving = BackgroundTasks()
-        self._is_giving = False
-        self._is_drained = False
+    # --- what is held above the limit ---------------------------------------------------------------------------------
 
     @property
-    def leases_max(self) -> int:
+    def room(self) -> int:
         """How many open leases this worker may have now."""
-        return 0 if self._is_drained else self.departure.leases_max
+        return 0 if self._is_drained else self.leases_max
 
     def on_own_report(self, report: WorkerReport) -> None:
         """Note the row of this worker, just written."""
@@ -150,18 +141,18 @@ class Surplus:
         leases = (one.lease for one in self.keeper.held().values())
         staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]
         staying.sort(key=lambda lease: lease.pinned_until_s is None)
-        return staying[self.leases_max :]
+        return staying[self.room :]
 
     async def _give_away(self, surplus: Sequence[Lease]) -> None:
         try:
-            receivers = await self.departure.receivers_of(lease.key for lease in surplus)
+            receivers = await self.receivers_of(lease.key for lease in surplus)
             for lease in surplus:
                 receiver = receivers.get(lease.key)
-                if receiver is None or (self._is_drained and receiver in self.departure.membership.drained):
+                if receiver is None or (self._is_drained and receiver in self.membership.drained):
                     continue  # another drained one would give it back
                 answer = await self.table.apply(writes.begin_handoff(lease, receiver))
                 if not isinstance(answer, Refusal):
-                    why = "is drained" if self._is_drained else f"may have {self.leases_max}"
+                    why = "is drained" if self._is_drained else f"may have {self.room}"
                     about = {"action": "lease_handed_on", "shard": lease.key}
                     log.info("lease %s goes to %s: this worker %s", lease.key, receiver, why, extra=about)
         except Exception as error:
@@ -178,7 +169,7 @@ class ChildAdopter:
     table: LeaseTable
     keeper: LeaseKeeper
     discovery: LeaseDiscovery
-    surplus: Surplus
+    departure: Departure
     _: KW_ONLY
     worker_id: str
 
@@ -217,4 +208,4 @@ class ChildAdopter:
 
     def _has_room(self) -> bool:
         held = loads_of(one.lease for one in self.keeper.held().values())
-        return held[self.worker_id] + len(self.discovery.pending) < self.surplus.leases_max
+        return held[self.worker_id] + len(self.discovery.pending) < self.departure.room

@@ -30,7 +30,7 @@ from mld.core.errors import TableError
 from mld.core.periods import HEARTBEATS_PER_LEASE
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.failover_watcher import FailoverWatcher
-from mld.fleet.departure import ChildAdopter, Departure, Surplus
+from mld.fleet.departure import ChildAdopter, Departure
 from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.leader.election import AdaptiveElection, LeaderDecider, LockElection, LockTable, ShuffleElection
 from mld.fleet.leader.lock import LockRow
@@ -169,7 +169,6 @@ class Fleet:
             worker_id=self.worker_id,
             leases_max=settings.leases.held_max,
         )
-        self._surplus = Surplus(self.table, self.keeper, self._departure)
         self._versions = VersionMachine(
             states,
             self._migration,
@@ -182,7 +181,7 @@ class Fleet:
             metrics=self.metrics,
         )
         self._child_adopter = ChildAdopter(
-            self.table, self.keeper, self._discovery, self._surplus, worker_id=self.worker_id
+            self.table, self.keeper, self._discovery, self._departure, worker_id=self.worker_id
         )
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
@@ -363,7 +362,7 @@ class Fleet:
         self.leader.abandon()
         self._child_adopter.abandon()
         self._java_peers.abandon()
-        self._surplus.abandon()
+        self._departure.abandon()
         if self._resigning is not None:
             self._resigning.cancel()
         self._migration.abandon()
@@ -434,7 +433,7 @@ class Fleet:
     def _on_own_row(self, report: WorkerReport) -> None:
         self._heartbeat.on_own_report()
         if not (self.takes_leases or self._leaving):
-            self._surplus.on_own_report(report)
+            self._departure.on_own_report(report)
 
 
 async def no_load() -> None:

@@ -401,7 +401,7 @@ async def what_nobody_expects(seen: Seen) -> None:
         async def broken() -> bool:
             raise RuntimeError("a bug")
 
-        running.worker._sources._tracked[None].auditor.audit = broken
+        running.worker.sources._tracked[None].auditor.audit = broken
         await world.advance(150.0)
         sampling.cancel()
 

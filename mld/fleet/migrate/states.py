@@ -284,7 +284,9 @@ class StatesTable:
         found: list[Sequence[Row]] = []
         async for page in self._calls(place).pages("Scan", {"ConsistentRead": True}):
             if len(found) == PAGES_MAX:
-                raise TableUnavailableError(f"{place.table} has more than {PAGES_MAX} pages: not all rows are known")
+                raise TableUnavailableError(
+                    f"{place.table} has more than {PAGES_MAX} pages: not all of its rows are known"
+                )
             found.append(page)
         return tuple(row for page in found for row in page)
 
