@@ -13,7 +13,7 @@ BROKEN = {
     "a start does not hear of a stop": (
         Patch(
             "mld.daemon.worker",
-            "return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))",
+            "return bool(await unless(self.signals.stop_asked, self._initialize_patiently()))",
             "return await self._initialize_patiently()",
         ),
     ),

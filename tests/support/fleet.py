@@ -72,7 +72,7 @@ class Running:
 
     def tell_nothing(self) -> None:
         """Write no status of any shard, on lease rows or beside heartbeats; for the price of telling it."""
-        self.worker._parts.keeper.status_of = lambda _key: None
+        self.worker.parts.keeper.status_of = lambda _key: None
         heartbeat = self.worker.fleet._heartbeat
         heartbeat._shards = _nothing
 

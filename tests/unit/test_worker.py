@@ -56,7 +56,7 @@ async def test_the_last_one_out_takes_down_only_what_nobody_may_use():
         async with fleet(1) as world:
             worker = world.start()
             await world.until(lambda world=world: len(world.recorder.actions) == 1)
-            sources = worker.worker._sources
+            sources = worker.worker.sources
             one = sources._tracked[None]
             sources._tracked[None] = replace(one, opened=replace(one.opened, take_down=take_down))
             settings = worker.worker._settings

@@ -162,7 +162,7 @@ def test_renewals_that_stand_still_are_overdue_after_three_periods() -> None:
         running = world.start()
         await world.advance(20.0)
         hung = asyncio.create_task(asyncio.Event().wait())
-        running.worker._parts.keeper._start_renewals = lambda _: asyncio.shield(hung)
+        running.worker.parts.keeper._start_renewals = lambda _: asyncio.shield(hung)
         took = await world.until(lambda: RENEWALS in overdue(running, world), 30.0)
         assert took <= (PERIODS + 1) * 10.0 / 3 + 1
         hung.cancel()

@@ -64,7 +64,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         (
             "daemon.worker",
             "                running.consumer.hand_off()\n",
-            "                asyncio.ensure_future(self._parts.keeper.transfer(key, held[key].token))\n",
+            "                asyncio.ensure_future(self.parts.keeper.transfer(key, held[key].token))\n",
         ),
         (
             "leases.keeper",

@@ -212,7 +212,7 @@ async def test_the_next_worker_goes_on_within_a_second_and_no_record_is_lost_or_
     await world.until(lambda: len(world.recorder.actions) == 1)
     second = world.start("w1", seed=2)
     await world.advance(1)
-    keeper = second.worker._parts.keeper
+    keeper = second.worker.parts.keeper
     table = DynamoLeaseTable(world.dynamo.client("w1"), world.clock, table_name=TABLE)
     await table.index.ensure()
     discovering = asyncio.create_task(LeaseDiscovery(table, table.index, keeper, world.clock, worker_id="w1").run())

@@ -503,7 +503,7 @@ async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch()
 
 def tokens(worker: Any) -> set[str]:
     """One for each uninterrupted possession of a lease."""
-    return {holding.token for holding in worker.worker._parts.keeper.held().values()}
+    return {holding.token for holding in worker.worker.parts.keeper.held().values()}
 
 
 @virtual
