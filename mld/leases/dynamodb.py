@@ -56,10 +56,9 @@ _OWNED_KEYS = {
 class OwnerIndex:
     """The `LeaseIndex` port."""
 
-    def __init__(self, calls: TableCalls, clock: Clock, *, scan_timeout_s: float) -> None:
+    def __init__(self, calls: TableCalls, clock: Clock) -> None:
         self._calls = calls
         self._clock = clock
-        self._scan_timeout_s = scan_timeout_s
         self._scanned: dict[str, tuple[str, ...]] | None = None
         self._scan_due_at = clock.monotonic()
         self._scanning = asyncio.Lock()
@@ -146,7 +145,7 @@ class OwnerIndex:
     async def _scan(self) -> dict[str, tuple[str, ...]]:
         """Return the keys of the whole table by owner."""
         found: dict[str, list[str]] = {}
-        async for page in self._calls.pages("Scan", _OWNED_KEYS, timeout_s=self._scan_timeout_s):
+        async for page in self._calls.pages("Scan", _OWNED_KEYS, timeout_s=SCAN_TIMEOUT_S):
             for number, row in enumerate(page, start=1):
                 found.setdefault(row[rows.OWNER].get("S", ""), []).append(row[rows.KEY]["S"])
                 if number % KEYS_PER_SLICE == 0:
@@ -224,12 +223,11 @@ class DynamoLeaseTable:
         scan_segments: int = 0,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         renewal_timeout_s: float | None = None,
-        scan_timeout_s: float = SCAN_TIMEOUT_S,
         key_name: str = rows.KEY,
     ) -> None:
         self._key_name = key_name
         self._calls = TableCalls(service, table_name, request_timeout_s, self._note_missing)
-        self.index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s)
+        self.index = OwnerIndex(self._calls, clock)
         self._maker = TableMaker(
             service,
             clock,
@@ -242,7 +240,6 @@ class DynamoLeaseTable:
         self._clock = clock
         self._table_name = table_name
         self._scan_segments = scan_segments
-        self._scan_timeout_s = scan_timeout_s
         self._had_many_pages = False
         self._told_no_batches = False
         self._size_segments = 1
@@ -288,7 +285,7 @@ class DynamoLeaseTable:
         self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
     ) -> TableScan:
         """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
-        timeout_s = self._scan_timeout_s if timeout_s is None else timeout_s
+        timeout_s = SCAN_TIMEOUT_S if timeout_s is None else timeout_s
         segments = 1 if part is not None else await self._segments()
         found = _Found()
         params: dict[str, Any] = {"ConsistentRead": consistent}
