@@ -98,7 +98,7 @@ class GroupPages:
         return await _of_worker(running[0], question.target, question)
 
     async def _live(self, question: Question) -> HttpAnswer:
-        """A worker that has ended is started again, and no reason to end the others."""
+        # A worker that has ended is started again, and no reason to end the others.
         running = [worker for worker in self._group.workers if worker.process is not None and worker.is_ready]
         return probed(await why_not(running, question.target))
 
