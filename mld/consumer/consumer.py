@@ -251,7 +251,7 @@ class ShardConsumer:
             case ShardMissing():
                 return ActivityOutcome.SHARD_MISSING
             case Records(page):
-                self.part.took(page, self._parts.clock.wall())
+                self.part.took(page, self._delivered, self._parts.clock.wall())
                 if (outcome := await self._deliver(page)) is ActivityOutcome.DONE:
                     self.part.done()
                 return outcome
@@ -446,15 +446,16 @@ class ShardConsumer:
         if self._wishes.restart_asked.is_set():
             log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
             return ActivityOutcome.CHILD_FAILED
-        self.part.failed(restart_reason(error), in_words(error, words), self._parts.clock.wall())
+        what = in_words(error, ended, words)
+        self.part.failed(restart_reason(error), what, self._parts.clock.wall())
         delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
         last = self._checkpoints.range.last
         await self._failures.note(str(error), words, last, batch, before or delivered, delivered)
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )
-        what = f"failure {self._failures.count} since the last checkpoint: {in_words(error, words)}"
-        self._parts.metrics.events.note(EventKind.FAILED, what, shard=self.key, lines=words)
+        told = f"failure {self._failures.count} since the last checkpoint: {what}"
+        self._parts.metrics.events.note(EventKind.FAILED, told, shard=self.key, lines=words)
         if words:
             tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])
             log.warning("its last words on stderr:\n%s", tail, extra=self._about("child_last_words"))

@@ -257,7 +257,9 @@ def restart_reason(error: Exception) -> str:
             return "protocol"  # it said what it may not
 
 
-def in_words(error: Exception, last_words: Sequence[str]) -> str:
-    """Return what went wrong; the last line that the child wrote to stderr comes first."""
+def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
+    """Return what went wrong, and how the child ended; the last line that it wrote to stderr comes first."""
     word = next((word for word in reversed(last_words) if word.strip()), None)
-    return str(error) if word is None else f"{word} ({error})"
+    if word is None:
+        return f"{error} ({ended})"
+    return f"{word} ({ended if isinstance(error, ProcessorGoneError) else error})"

@@ -212,6 +212,13 @@ class Page(Protocol):
         """When the first record arrived, in epoch milliseconds; None without records."""
         ...
 
+    def first_arrival_ms_after(self, position: Position) -> int | None:
+        """Return when the first record after `position` arrived, in epoch milliseconds; None if there is none.
+
+        In a page with aggregates the record at `position` counts too: some of its user records may come after it.
+        """
+        ...
+
     @property
     def last_sequence(self) -> str | None:
         """Sequence number of the last record; None without records."""

@@ -341,13 +341,14 @@ class ShardMetrics:
         self.is_paused = is_paused
         self._settle()
 
-    def took(self, page: Page, wall_s: float) -> None:
-        """Note that a page came from the reader, and is to be delivered."""
+    def took(self, page: Page, delivered: Position, wall_s: float) -> None:
+        """Note that a page came from the reader; what comes after `delivered` is to be given to the child."""
         if page.millis_behind_latest is not None:
             self.saw_lag(page.millis_behind_latest, wall_s)
         if page.count:
             self.moved_wall_s = wall_s
-            self.oldest_wall_s = min(wall_s, (page.first_arrival_ms or math.inf) / 1000)  # of Kinesis's clock
+            arrival_ms = page.first_arrival_ms_after(delivered)  # of Kinesis's clock
+            self.oldest_wall_s = min(wall_s, (arrival_ms or math.inf) / 1000)
 
     def done(self) -> None:
         """Note that the page that was taken last is delivered."""

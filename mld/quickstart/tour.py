@@ -235,8 +235,8 @@ class Tour(ABC):
             stack.enter_context(signals_end_us())
             stack.enter_context(only_one_in(self.directory))
             self.page = f"127.0.0.1:{free_port(PAGE_PORT)}"
-            self.say(f"status page: http://{self.page}/ while the daemon runs")
             self.check()
+            self.say(f"status page: http://{self.page}/ while the daemon runs")
             self.clear()
             self.prepare(stack.enter_context(self.embedded_aws()))
             daemon = stack.enter_context(self.daemon())

@@ -319,6 +319,14 @@ class RawPage:
     def first_arrival_ms(self) -> int | None:
         return int(form_with(self.extra).place(self.pieces[0].text).columns.arrival_ms) if self.count else None
 
+    def first_arrival_ms_after(self, position: Position) -> int | None:
+        """See `Page.first_arrival_ms_after`."""
+        if not self.count or position.is_shard_end:
+            return None
+        number = -1 if position.number is None else position.number
+        rest = next(self._pieces_above(number - (position.sub < 0 or self.bears_magic)), None)
+        return None if rest is None else int(form_with(self.extra).place(rest.text).columns.arrival_ms)
+
     @property
     def bears_frames(self) -> bool:
         """See `Page.bears_frames`: what is in an aggregate shows when it is opened."""

@@ -36,6 +36,7 @@ _VARYING = (
     (re.compile(r"…\d+(/\d+)?"), "…<digits>"),
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z"), "<at>"),
     (re.compile(r"failed \d+ times"), "failed <n> times"),
+    (re.compile(r"\(pid \d+ "), "(pid <n> "),
     (re.compile(r"  \d+\.\d(?=  |$)", re.MULTILINE), ""),  # KB/s, which is not known of every lease
     (re.compile(r"mld \d+\.\d+\.\d+"), "mld <version>"),
     (re.compile(r" {2,}"), "  "),
@@ -51,7 +52,10 @@ def normal(text: str) -> str:
 
 
 PARKED_WHY = "since <at>: Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
-FAILING_WHY = "failed <n> times without a checkpoint, at <at>: closed its output before it answered processRecords"
+FAILING_WHY = (
+    "failed <n> times without a checkpoint, at <at>: closed its output before it answered processRecords "
+    "(pid <n> exited with status 0)"
+)
 
 
 def wanted(text: str) -> str:
@@ -83,7 +87,7 @@ def see(fleet: OperatedFleet, command: str, *options: str) -> tuple[int, str]:
 
 
 def test_leases_shows_who_fails_who_is_parked_and_whose_owner_is_dead(fleet: OperatedFleet) -> None:
-    assert see(fleet, "leases", "--all") == (
+    assert see(fleet, "leases", "--all", "-o", "wide") == (
         0,
         wanted(
             f"""

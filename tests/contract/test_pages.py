@@ -67,6 +67,30 @@ def test_a_page_knows_its_size_its_ends_and_what_comes_next(page: MakePage) -> N
     assert (whole.first_arrival_ms, whole.next_iterator, whole.millis_behind_latest) == (ARRIVAL_MS, "next", 7)
 
 
+@pytest.mark.parametrize(
+    ("after", "arrival"),
+    [
+        (TRIM_HORIZON, ARRIVAL_MS),
+        (Position("1", 0), ARRIVAL_MS + 1),
+        (Position("2", 0), ARRIVAL_MS + 2),
+        (Position("3", 0), None),
+        (SHARD_END, None),
+    ],
+)
+def test_a_page_knows_when_the_first_record_after_a_position_arrived(
+    page: MakePage, after: Position, arrival: int | None
+) -> None:
+    records = [Record(b"x", "key", str(1 + n), 0, ARRIVAL_MS + n) for n in range(3)]
+    assert page(*records).first_arrival_ms_after(after) == arrival
+    assert page().first_arrival_ms_after(after) is None
+
+
+def test_an_aggregate_at_the_position_may_have_records_after_it(page: MakePage) -> None:
+    records = [Record(TRIPLE, "k", "1", 0, ARRIVAL_MS), Record(b"x", "k", "2", 0, ARRIVAL_MS + 1)]
+    assert page(*records).first_arrival_ms_after(Position("1", 0)) == ARRIVAL_MS
+    assert page(*records).first_arrival_ms_after(Position("2", 0)) == ARRIVAL_MS + 1
+
+
 def test_an_empty_page_has_no_ends_and_an_empty_batch(page: MakePage) -> None:
     empty = page(next_iterator=None, lag_ms=None)
     assert (empty.count, empty.data_bytes, empty.first_sequence, empty.last_sequence) == (0, 0, None, None)

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from mld.core.errors import StreamError
+from mld.core.positions import TRIM_HORIZON
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
@@ -169,6 +170,21 @@ async def test_records_in_hand_are_as_old_as_their_arrival_and_never_younger_tha
     clock, metrics = VirtualClock(), Metrics()
     part = metrics.begin("a", clock.monotonic())
     record = Record(b"x", "k", "1", 0, round(1000 * (clock.wall() - arrived_s_ago)))
-    part.took(page_with((record,), "next", 0), clock.wall())
+    part.took(page_with((record,), "next", 0), TRIM_HORIZON, clock.wall())
     await clock.sleep(30.0)
     assert part.lag_ms(clock.wall()) == lag_ms
+
+
+@in_fleet(1)
+async def test_the_record_of_the_checkpoint_is_done_however_old_when_a_new_one_is_in_hand(world: Fleet) -> None:
+    first = world.start("w1")
+    world.put(1)
+    await world.until(world.all_delivered)
+    await world.advance(HOUR_S)
+    await first.stop()
+    world.recorder = Hangs(world.clock)
+    world.put(1)
+    second = world.start("w2", seed=2)
+    await world.until(lambda: any(part.busy_since is not None for part in second.metrics.shards.values()))
+    (part,) = second.metrics.shards.values()
+    assert (part.lag_ms(world.clock.wall()) or 0) < 60_000

@@ -97,7 +97,7 @@ async def test_the_last_error_and_the_log_say_what_the_child_said_last(world, ca
     worker = world.start()
     await world.until(lambda: lives(worker) == 2)
     part = worker.metrics.shards[SHARD_0]
-    assert part.last_error == "ValueError: poison (closed its output before it answered processRecords)"
+    assert part.last_error == "ValueError: poison (exited)"
     said, *_ = [one for one in caplog.records if vars(one).get("action") == "child_last_words"]
     assert (said.levelname, said.getMessage()) == ("WARNING", "its last words on stderr:\nValueError: poison")
 
