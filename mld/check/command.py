@@ -78,6 +78,14 @@ def generation_remarks(settings: Settings, file_name: str, environment: Mapping[
     return [Remark(Level.WARNING, KEY, file_name, message, f"set {KEY} = {dialect.value} if it is")]
 
 
+def region_remarks(settings: Settings, file_name: str) -> list[Remark]:
+    """Say so if neither the file nor the environment names a region: the profile is not read here."""
+    if settings.kinesis.region is not None and settings.dynamo_db.region is not None:
+        return []
+    message = "is neither in the file nor in AWS_REGION: without one in the profile or of the instance nothing starts"
+    return [Remark(Level.INFO, "regionName", file_name, message, "`mld doctor` tries it")]
+
+
 def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Dialect, str] | None:
     """Return the generation and what shows it; None if nothing does."""
     for path in map(Path, (find_executable(command) or "", *command[1:])):
@@ -145,6 +153,7 @@ def print_check(
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
     refused = [*refusals(loaded.settings, file), *generation_remarks(loaded.settings, file, os.environ)]
+    refused += region_remarks(loaded.settings, file)
     loaded = replace(loaded, remarks=(*refused, *loaded.remarks))
     exit_code = EXIT_CONFIGURATION if any(remark.level is Level.ERROR for remark in refused) else EXIT_OK
     sessions = _sessions(loaded)

@@ -134,7 +134,9 @@ def apps_listing(account: Account) -> Listing:
     columns = ("application", False), ("streams", False), ("workers", True), ("open shards", True)
     more = ("furthest behind", True), ("note", False)
     rows = tuple(map(_row, account.apps))
-    return Listing("", (*columns, *more), rows, (f"{len(rows)} applications", *account.unseen))
+    return Listing(
+        "", (*columns, *more), rows, (f"{len(rows)} application{'' if len(rows) == 1 else 's'}", *account.unseen)
+    )
 
 
 def _row(app: App) -> tuple[str, ...]:

@@ -136,6 +136,8 @@ def workers_listing(status: FleetStatus) -> Listing:
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
     workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")
     leader = f"led by {status.leader}" if status.leader else "nobody leads"
+    if status.leader and status.leader not in {one.worker for one in status.workers if one.is_alive is not False}:
+        leader += ", which is not among them"
     return _listing(names, map(_worker_row, status.workers), (f"{alive} live {workers}, {leader}",))
 
 

@@ -16,6 +16,7 @@ from mld.check.command import print_check
 from tests.support.tiers import sliced
 from tests.unit.test_loglines import BREAKS, CONTROLS
 
+REGION = "regionName = eu-west-1"
 FILE = """\
 executableName = true
 applicationName = app
@@ -111,3 +112,24 @@ def test_one_stream_is_no_list(tmp_path: Path, capsys: pytest.CaptureFixture[str
     file.write_text(FILE)
     print_check(str(file), (), as_json=True, show_all=False)
     assert "streams" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("line", "variable", "is_said"), [("", "", True), ("", "eu-west-1", False), (REGION, "", False)]
+)
+def test_a_region_that_neither_the_file_nor_the_environment_names_is_said(
+    line: str,
+    variable: str,
+    is_said: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "app.properties"
+    file.write_text(FILE.replace(REGION, line))
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, variable)
+    assert print_check(str(file), (), as_json=False, show_all=False) == 0
+    printed = capsys.readouterr().out
+    assert ("regionName: is neither in the file nor in AWS_REGION" in printed) is is_said
+    assert "0 error(s), 0 warning(s)" in printed

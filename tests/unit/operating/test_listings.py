@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -124,6 +125,12 @@ shardId-000000000007  ok          0 ms  a:1    goes to a:2
 
 def test_leases(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(listings.leases_listing(fleet, fleet.open_shards), monkeypatch) == LEASES
+
+
+@pytest.mark.parametrize("leader", ["b:3", "gone"])
+def test_a_leader_that_does_not_live_is_said_to_be_none_of_the_living(leader: str, fleet: FleetStatus) -> None:
+    (words,) = listings.workers_listing(replace(fleet, leader=leader)).notes
+    assert words == f"2 live workers, 1 unknown, led by {leader}, which is not among them"
 
 
 def test_a_long_listing_looks_as_a_short_one(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
