@@ -40,7 +40,7 @@ from mld.fleet.migrate.version_machine import Components, FleetView, VersionMach
 from mld.fleet.observations import FleetMembership
 from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Activity, Reporter, ReportsTable, StoredReports
-from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules, WorkerReport
+from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, WorkerReport
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
@@ -84,7 +84,6 @@ class Fleet:
         settings = self.settings
         self._index = self.stored.index
         lease_duration_s = settings.leases.duration_s
-        rules = ReportRules.of(settings.fleet)
         states = StatesTable(self.service)
         self._migration = TableMigration(
             states,
@@ -102,13 +101,11 @@ class Fleet:
             self.worker_id,
             request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
         )
-        self._java_peers = JavaPeers(
-            self.table, reports, heartbeats, self.clock, lease_duration_s=lease_duration_s, rules=rules
-        )
+        self._java_peers = JavaPeers(self.table, reports, heartbeats, self.clock, settings)
         self.leader = AdaptiveElection(
             self.metrics, is_adaptive=settings.fleet.client_version is not ClientVersionConfig.VERSION_3X
         )
-        self._membership = FleetMembership(self.worker_id, lease_duration_s=lease_duration_s, rules=rules)
+        self._membership = FleetMembership(self.worker_id, settings)
         self._discovery = LeaseDiscovery(
             self.table, self._index, self.keeper, self.clock, worker_id=self.worker_id, metrics=self.metrics
         )
@@ -132,7 +129,6 @@ class Fleet:
             self.clock,
             self.rng,
             settings,
-            rules,
             leader=self.leader,
             membership=self._membership,
             stored_reports=reports,
@@ -177,7 +173,7 @@ class Fleet:
             worker_id=self.worker_id,
             configured=settings.fleet.client_version,
             is_leader=self.leader.is_leader,
-            view=partial(self._view, reports, rules),
+            view=partial(self._view, reports),
             metrics=self.metrics,
         )
         self._child_adopter = ChildAdopter(
@@ -393,11 +389,11 @@ class Fleet:
         if leads:
             self._assigner.wake()
 
-    async def _view(self, reports: StoredReports, rules: ReportRules) -> FleetView:
+    async def _view(self, reports: StoredReports) -> FleetView:
         """Read what the readiness monitor looks at (coordination#readiness-for-3x-mode). Raises TableError."""
         index = await self._index.status()
         scan = await self.table.scan()
-        now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * rules.report_period_s
+        now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * self.settings.fleet.report_period_s
         reporting = frozenset(
             report.worker
             for report in await reports.beside(scan)

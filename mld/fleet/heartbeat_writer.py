@@ -68,7 +68,7 @@ from mld.leases.rows import (
 from mld.leases.table import LeaseTable
 from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics
-from mld.properties.settings import LeaseSettings
+from mld.properties.settings import LeaseSettings, Settings
 from mld.properties.values import HeartbeatSetting
 
 log = logging.getLogger(__name__)
@@ -119,25 +119,24 @@ def unreported_owners(
 
 @dataclass(eq=False)
 class JavaPeers:
-    """Which Java workers share the table, and who must know of them. Rules of reports: `rules`."""
+    """Which Java workers share the table, and who must know of them."""
 
     table: LeaseTable
     stored: StoredReports
     heartbeats: HeartbeatTable
     clock: Clock
-    _: KW_ONLY
-    lease_duration_s: float
-    rules: ReportRules
+    settings: Settings
 
     def __post_init__(self) -> None:
-        self._unreported_s_max = max(self.lease_duration_s, UNREPORTED_S_MIN)
+        self._rules = ReportRules.of(self.settings.fleet)
+        self._unreported_s_max = max(self.settings.leases.duration_s, UNREPORTED_S_MIN)
         self._unreported: dict[str, tuple[float, tuple[str, int]]] = {}
         self._telling = BackgroundTasks()
 
     async def refuse(self) -> None:
         """Raise StartupError if a Java worker is alive, TableError if it cannot be known now."""
         found = await self.stored.beside(await self.table.scan())
-        if java := java_workers(found, self.clock.wall(), self.rules):
+        if java := java_workers(found, self.clock.wall(), self._rules):
             raise StartupError(
                 f"mld.heartbeat=worker, but {java[0]} shares the lease table and is no mld worker: Java workers would "
                 "take leases that are not renewed one by one for dead. Set mld.heartbeat=lease, or stop the Java "
@@ -156,7 +155,7 @@ class JavaPeers:
         if not listeners:
             self._unreported.clear()
             return None
-        java = java_workers(seen.reports, self.clock.wall(), self.rules) or self._late(seen)
+        java = java_workers(seen.reports, self.clock.wall(), self._rules) or self._late(seen)
         return (java[0], listeners) if java else None
 
     def _late(self, seen: FleetSnapshot) -> list[str]:

@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import NamedTuple
 
@@ -47,6 +47,7 @@ from mld.core.steps import Steps
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules, WorkerReport, epoch_of, is_fenced, is_news
 from mld.leases.lease import Lease, loads_of
+from mld.properties.settings import Settings
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
 
@@ -223,12 +224,11 @@ class FleetMembership:
     """What the worker `worker_id` knows of all workers."""
 
     worker_id: str
-    _: KW_ONLY
-    lease_duration_s: float
-    rules: ReportRules
+    settings: Settings
 
     def __post_init__(self) -> None:
         self._me = self.worker_id
+        self._rules = ReportRules.of(self.settings.fleet)
         self._looks = reports.Sightings()
         self._mld: frozenset[str] = frozenset()
         self.drained: frozenset[str] = frozenset()
@@ -263,7 +263,7 @@ class FleetMembership:
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
         """Take note of who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
-        reporting = self._looks.moving(now, self.rules)
+        reporting = self._looks.moving(now, self._rules)
         # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
         # report is none: who wrote it may be dead.
         for worker in owning:
@@ -272,7 +272,7 @@ class FleetMembership:
         self.silent = frozenset(owning).difference(renewing)
         self.unheard = frozenset(worker for worker in self.unheard.union(owning) if not self._looks.has_moved(worker))
         self.showing_life = frozenset(renewing) | idle
-        has_given = now - self._gave_at <= self.lease_duration_s
+        has_given = now - self._gave_at <= self.settings.leases.duration_s
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
 
     def gave(self, now: float) -> None:
@@ -308,7 +308,7 @@ class FleetMembership:
         """
         self._runs.saw(reports.newest_of_each(everything), now)
         by_id = {report.worker: report for report in active}
-        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self.rules))
+        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
         newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
         self._standing_still = still
         moving = {worker: report for worker, report in by_id.items() if worker not in still}
@@ -325,7 +325,7 @@ class FleetMembership:
 
     def living(self, found: Iterable[WorkerReport], wall_s: float) -> set[str]:
         """Return the others that report; nobody who is seen to be silent, was found dead, or leaves too."""
-        active = reports.sort_out(found, wall_s, self.rules).active
+        active = reports.sort_out(found, wall_s, self._rules).active
         live = {report.worker for report in active if not self._is_found_dead(report)}
         return live - self.silent - {self._me}
 

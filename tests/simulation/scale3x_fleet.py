@@ -28,7 +28,7 @@ from mld.fleet.assign.assignment import Move, Plan, Why
 from mld.fleet.assign.takeover import SECOND_CHANCE_S
 from mld.fleet.observations import FleetMembership, spread
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.rows import LEASE_TABLE_KEY
@@ -175,16 +175,15 @@ class Fleet3x:
     def _lead(self, worker_id: str) -> None:
         self._leader_id = worker_id
         kind = JavaAssigner if self.java else Assigner
-        report_rules = ReportRules()
+        settings = rules(duration_s=LEASE_DURATION_S)
         self.leader = kind(
             self.table,
             worker_id,
             self.clock,
             Random("leader"),
-            rules(duration_s=LEASE_DURATION_S),
-            report_rules,
+            settings,
             leader=_Leads(),
-            membership=FleetMembership(worker_id, lease_duration_s=LEASE_DURATION_S, rules=report_rules),
+            membership=FleetMembership(worker_id, settings),
             stored_reports=_NoOthers(),
             on_gave=lambda: None,
             fence=_NoOthers().fence,

@@ -269,7 +269,6 @@ class Assigner:
     clock: Clock
     rng: random.Random
     settings: Settings
-    rules: ReportRules
     _: KW_ONLY
     leader: LeaderDecider
     membership: FleetMembership
@@ -392,7 +391,7 @@ class Assigner:
         await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
         found = await in_turns(reports_among(scan.others), self.clock)
         everything = (*found.reports, *legacy)
-        sorted_out = reports.sort_out(everything, self.clock.wall(), self.rules)
+        sorted_out = reports.sort_out(everything, self.clock.wall(), ReportRules.of(self.settings.fleet))
         self._report_corrupt(found.corrupt)
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self.clock)

@@ -10,7 +10,6 @@ from mld.core.positions import TRIM_HORIZON
 from mld.fleet.heartbeat_writer import HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.report import reports
 from mld.fleet.report.reporter import StoredReports
-from mld.fleet.report.reports import ReportRules
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.rows import LEASE_TABLE_KEY, Place
@@ -58,7 +57,7 @@ class KeepersAtWork:
 
 def java_peers_of(dynamo, table, heartbeats: HeartbeatTable, clock: Clock, lease_duration_s: float) -> JavaPeers:
     stored = StoredReports(dynamo, lambda: (Place(TABLE, LEASE_TABLE_KEY),))
-    return JavaPeers(table, stored, heartbeats, clock, lease_duration_s=lease_duration_s, rules=ReportRules())
+    return JavaPeers(table, stored, heartbeats, clock, rules(duration_s=lease_duration_s))
 
 
 def _heartbeat(dynamo, worker: Worker) -> HeartbeatWriter:

@@ -27,7 +27,7 @@ from mld.fleet.assign.assigner import (
 from mld.fleet.assign.assignment import Why
 from mld.fleet.observations import TRACE_S, FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.report.reports import FleetSnapshot, ReportRules, WorkerReport
+from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -85,7 +85,7 @@ class Bed:
         self.heard = Heard([], [], [])
         self.table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
         self.settings = rules(**settings)
-        self.membership = FleetMembership("me", lease_duration_s=self.settings.leases.duration_s, rules=ReportRules())
+        self.membership = FleetMembership("me", self.settings)
         self.assigner = self.assigner_of(self.table)
 
     def assigner_of(self, table: Any) -> Assigner:
@@ -95,7 +95,6 @@ class Bed:
             CLOCK,
             random.Random(1),
             self.settings,
-            ReportRules(),
             leader=self.leader,
             membership=self.membership,
             stored_reports=self,

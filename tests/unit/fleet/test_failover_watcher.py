@@ -16,7 +16,7 @@ from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
 from mld.fleet.observations import FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -70,7 +70,7 @@ class Worker:
             clock,
             settings,
             name,
-            membership=FleetMembership(name, lease_duration_s=D, rules=ReportRules()),
+            membership=FleetMembership(name, settings),
             stored_reports=self,
             discovery=self,
             leader=self,

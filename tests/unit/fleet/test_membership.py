@@ -11,6 +11,7 @@ from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.fleet.observations import FleetMembership, spread
 from mld.fleet.report.reports import ReportRules, WorkerReport, own_report
 from mld.leases.lease import Lease
+from tests.support.settings import rules
 
 WALL_S = 1_000_000.0
 PERIOD_S = ReportRules().report_period_s
@@ -19,7 +20,7 @@ MINE = [Lease(key, TRIM_HORIZON, owner="me") for key in KEYS]
 
 
 def membership() -> FleetMembership:
-    return FleetMembership("me", lease_duration_s=10.0, rules=ReportRules())
+    return FleetMembership("me", rules(duration_s=10.0))
 
 
 def report(worker: str, age_s: float = 0.0) -> WorkerReport:

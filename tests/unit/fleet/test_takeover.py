@@ -21,7 +21,7 @@ from mld.fleet.assign.takeover import (
     Takeover,
 )
 from mld.fleet.observations import FleetMembership
-from mld.fleet.report.reports import ReportRules, WorkerReport, own_report
+from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease
 from mld.properties.settings import Settings
 from tests.support.settings import rules
@@ -45,7 +45,7 @@ class Seer:
     """One worker's view, fed with whole looks."""
 
     def __init__(self, me: str = "me", settings: Settings = RULES) -> None:
-        self.membership = FleetMembership(me, lease_duration_s=D, rules=ReportRules())
+        self.membership = FleetMembership(me, settings)
         self.takeover = Takeover(settings, me, self.membership)
 
     def look(self, at: float, leases: Sequence[Lease], reports: Sequence[WorkerReport] = (), **beats: str) -> Takeover:
