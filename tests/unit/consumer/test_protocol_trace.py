@@ -133,7 +133,7 @@ async def test_the_trace_of_a_lease_that_came_back_outlives_the_old_one():
 @asynccontextmanager
 async def listening(worker: Any, shard: str = SHARD_0) -> AsyncIterator[list[dict[str, Any]]]:
     """What is heard of a shard, as it comes."""
-    traces = worker.worker.traces
+    traces = worker.worker.parts.traces
     trace = traces.find(shard)
     listener = traces.listen(trace, is_full=False)
     heard: list[dict[str, Any]] = []
@@ -165,7 +165,7 @@ def conversation(heard: list[dict[str, Any]]) -> list[str]:
 @in_fleet(1)
 async def test_a_batch_its_checkpoint_and_the_stop_are_heard(world):
     worker = world.start()
-    await world.until(lambda: worker.worker.traces.find(SHARD_0) and world.recorder.actions)
+    await world.until(lambda: worker.worker.parts.traces.find(SHARD_0) and world.recorder.actions)
     async with listening(worker) as heard:
         world.put(5)
         await world.until(world.all_delivered)
@@ -203,7 +203,7 @@ class DiesOnce(Recorder):
 async def test_a_trace_goes_on_with_the_next_child(world):
     world.recorder = DiesOnce(world.clock)
     worker = world.start()
-    await world.until(lambda: worker.worker.traces.find(SHARD_0) and worker.host.children)
+    await world.until(lambda: worker.worker.parts.traces.find(SHARD_0) and worker.host.children)
     async with listening(worker) as heard:
         world.put(3)
         await world.until(world.all_delivered, 60)
@@ -218,6 +218,6 @@ async def test_without_listeners_lines_pass_as_they_are(world):
     worker = world.start()
     world.put(3)
     await world.until(world.all_delivered)
-    trace = worker.worker.traces.find(SHARD_0)
+    trace = worker.worker.parts.traces.find(SHARD_0)
     assert trace.listeners == []
     assert trace.child is not None
