@@ -10,7 +10,7 @@ Never creates a row but by a shard sync, and never deletes one: rows without any
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, in_turns
@@ -43,7 +43,7 @@ class _Memory:
 
 @dataclass(eq=False)
 class Auditor:
-    """Audits the leases of one stream, at once when leadership is won, then every `AUDIT_PERIOD_S` while it lasts.
+    """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
 
     `on_created` is told that there are new rows, `on_abandoned` of completed rows that nobody renews. `stream` is the
     stream's identifier among several.
@@ -53,6 +53,7 @@ class Auditor:
     detector: ShardDetector
     sync: ShardSync
     clock: Clock
+    is_leader: Callable[[], Awaitable[bool]]
     _: KW_ONLY
     on_created: Callable[[], None]
     on_abandoned: Callable[[Lease], None]
@@ -63,6 +64,12 @@ class Auditor:
         self._worker = self.metrics.worker
         self._memory = _Memory()
         self._next_at_s: float | None = None  # None: does not lead
+
+    async def run(self) -> None:
+        """Audit at once when leadership is won, then every `AUDIT_PERIOD_S` while it lasts."""
+        while True:
+            await self.step(await self.is_leader())
+            await self.clock.sleep(LEADERSHIP_POLL_S)
 
     async def step(self, leads: bool) -> None:
         """Audit if this worker `leads` and it is time."""

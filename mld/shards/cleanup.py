@@ -104,7 +104,7 @@ def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
 
 @dataclass(eq=False)
 class LeaseCleanup:
-    """The queue of finished leases of one worker and one stream.
+    """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
 
     `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Looks happen on
     ticks, `TICK_S` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
@@ -139,6 +139,13 @@ class LeaseCleanup:
             return
         now_s = self.clock.monotonic()
         self._queue.setdefault(lease.key, LookTime(now_s + self.completed_interval_s, self.completed_interval_s))
+
+    async def run(self) -> None:
+        """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
+        while True:
+            started_s = self.clock.monotonic()
+            await self.tick()
+            await self.clock.sleep(max(0.0, started_s + TICK_S - self.clock.monotonic()))
 
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""

@@ -21,13 +21,15 @@ from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, TableUnavailableError
-from mld.core.positions import StreamId
+from mld.core.positions import StreamId, working_for
 from mld.core.streams import StreamSummary
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.rows import Row
 from mld.leases.table import TableScan
 from mld.properties.values import FormerStreams
+from mld.shards.auditor import LEADERSHIP_POLL_S
+from mld.shards.cleanup import TICK_S
 from mld.tracking import stream_list
 from mld.tracking.stream_list import (
     KEY,
@@ -41,7 +43,7 @@ from mld.tracking.stream_list import (
     next_list,
     without,
 )
-from mld.tracking.stream_set import SYNCS_AT_ONCE_MAX, Loop, Standing, TrackedStreams, sorted_by_stream
+from mld.tracking.stream_set import Loop, Standing, TrackedStreams, sorted_by_stream
 
 log = logging.getLogger(__name__)
 
@@ -303,6 +305,7 @@ def _identified(
     return ListedStream(str(found), one.label, answer.arn, answer.created_ms)
 
 
+SYNCS_AT_ONCE_MAX = 8
 SYNC_S_MIN = 0.1  # with the number above 80 syncs a second: ListShards is allowed 100 times a second in an account
 SEEN_FORMER_S = 3600.0  # before leases are deleted, however wrong the wall clock of a leader is
 LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was read just now
@@ -318,6 +321,7 @@ class FollowedStreams(TrackedStreams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._auditing: dict[str | None, asyncio.Task[None]] = {}
         self._still: dict[str, tuple[int, float]] = {}  # counters of leases to be deleted, and since when
         self._unknown: dict[str, int] = {}  # streams of held leases that the list lacked when it was read that often
 
@@ -466,6 +470,37 @@ class FollowedStreams(TrackedStreams):
         if any(made):
             self.needs.fleet.wake_leases()
         return any(made)
+
+    async def _audit(self) -> None:
+        """Audit each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
+        at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
+
+        async def audit(stream: str | None, leads: bool) -> None:
+            try:
+                with working_for(stream):
+                    async with at_once:
+                        await self._tracked[stream].auditor.step(leads)
+            finally:
+                del self._auditing[stream]
+
+        try:
+            while True:
+                leads = await self.needs.fleet.leader.is_leader()
+                for stream in self._in_order():
+                    if stream not in self._auditing and self._tracked[stream].auditor.is_due(leads):
+                        self._auditing[stream] = asyncio.create_task(audit(stream, leads))
+                await self.needs.clock.sleep(LEADERSHIP_POLL_S)
+        finally:
+            for task in tuple(self._auditing.values()):
+                task.cancel()
+
+    async def _clean_up(self) -> None:
+        while True:
+            for stream in self._in_order():
+                if self._tracked[stream].cleanup.queued:
+                    with working_for(stream):
+                        await self._tracked[stream].cleanup.tick()
+            await self.needs.clock.sleep(TICK_S)
 
 
 def _is_remade(former: ListedStream, streams: Iterable[ListedStream]) -> bool:

@@ -40,8 +40,8 @@ from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
-from mld.shards.auditor import LEADERSHIP_POLL_S, Auditor
-from mld.shards.cleanup import TICK_S, LeaseCleanup
+from mld.shards.auditor import Auditor
+from mld.shards.cleanup import LeaseCleanup
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult, SyncStatus, surveyed
@@ -178,7 +178,6 @@ async def parents_complete(table: ShardRows, lease: Lease) -> str | None:
     return None
 
 
-SYNCS_AT_ONCE_MAX = 8
 SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
 
 
@@ -348,7 +347,6 @@ class TrackedStreams:
         self._sync_due: set[str | None] = set()
         self._has_sync_due = asyncio.Event()
         self._is_syncing = False
-        self._auditing: dict[str | None, asyncio.Task[None]] = {}
 
     # --- for the worker -----------------------------------------------------------------------------------------------
 
@@ -407,35 +405,10 @@ class TrackedStreams:
         return (self._audit, "auditing"), (self._clean_up, "cleaning up"), (self._sync_when_due, "syncing shards")
 
     async def _audit(self) -> None:
-        """Audit each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
-        at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
-
-        async def audit(stream: str | None, leads: bool) -> None:
-            try:
-                with working_for(stream):
-                    async with at_once:
-                        await self._tracked[stream].auditor.step(leads)
-            finally:
-                del self._auditing[stream]
-
-        try:
-            while True:
-                leads = await self.needs.fleet.leader.is_leader()
-                for stream in self._in_order():
-                    if stream not in self._auditing and self._tracked[stream].auditor.is_due(leads):
-                        self._auditing[stream] = asyncio.create_task(audit(stream, leads))
-                await self.needs.clock.sleep(LEADERSHIP_POLL_S)
-        finally:
-            for task in tuple(self._auditing.values()):
-                task.cancel()
+        await self._tracked[None].auditor.run()
 
     async def _clean_up(self) -> None:
-        while True:
-            for stream in self._in_order():
-                if self._tracked[stream].cleanup.queued:
-                    with working_for(stream):
-                        await self._tracked[stream].cleanup.tick()
-            await self.needs.clock.sleep(TICK_S)
+        await self._tracked[None].cleanup.run()
 
     def standing(self, lease: Lease) -> Standing:
         return Standing.CONSUMED if lease.stream in self.consumed.streams else Standing.FORMER
@@ -520,6 +493,7 @@ class TrackedStreams:
             detector,
             sync,
             clock,
+            fleet.leader.is_leader,
             on_created=fleet.wake_leases,
             on_abandoned=cleanup.enqueue,
             metrics=metrics,

@@ -47,11 +47,15 @@ class Scene:
         clock = LoopClock()
         detector = ShardDetector(self.stream, clock, random.Random(7))
 
+        async def is_leader() -> bool:
+            return self.leads(clock.monotonic())
+
         return Auditor(
             self.table,
             detector,
             ShardSync(self.table, detector, clock, initial=FROM_LATEST),
             clock,
+            is_leader,
             on_created=self._woken,
             on_abandoned=lambda lease: self.abandoned.append(lease.key),
         )
@@ -67,7 +71,7 @@ class Scene:
         return run_virtual(scenario())
 
     def scans_at(self, seconds: float) -> list[float]:
-        """The seconds at which the table was scanned."""
+        """The seconds at which the table was scanned by `run`."""
         at: list[float] = []
 
         def note(operation: str, _: str) -> TableError | None:
@@ -79,9 +83,9 @@ class Scene:
 
         async def scenario() -> None:
             auditor = self._auditor()
-            for second in range(int(seconds)):
-                await auditor.step(self.leads(second))
-                await asyncio.sleep(second + 1 - asyncio.get_running_loop().time())
+            running = asyncio.create_task(auditor.run())
+            await asyncio.sleep(seconds)
+            running.cancel()
 
         run_virtual(scenario())
         return at

@@ -15,7 +15,6 @@ from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Po
 from mld.leases.lease import Lease
 from mld.shards.cleanup import (
     ENTRIES_PER_TICK_MAX,
-    TICK_S,
     Delete,
     Forget,
     Keep,
@@ -75,12 +74,6 @@ def test_garbage_is_deleted_only_with_proof_and_with_all_children_leased() -> No
 # --- the shell -------------------------------------------------------------------------------------------------------
 
 
-async def tick_for_ever(cleanup: LeaseCleanup) -> None:
-    while True:
-        await cleanup.tick()
-        await asyncio.sleep(TICK_S)
-
-
 class Scene:
     """A cleanup over a table and a stream, driven for some virtual seconds."""
 
@@ -110,7 +103,7 @@ class Scene:
             )
             for lease in queue:
                 cleanup.enqueue(lease)
-            running = asyncio.create_task(tick_for_ever(cleanup))
+            running = asyncio.create_task(cleanup.run())
             other = asyncio.create_task(meanwhile()) if meanwhile is not None else None
             done_before: set[str] = set(self.table.rows)
             await asyncio.sleep(0.5)
