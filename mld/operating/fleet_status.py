@@ -288,14 +288,18 @@ def fleet_status_steps(
         for worker, report in newest.items()
         if is_expired(replace(report, updated_at_s=heard[worker]), now_s, rules.reports)
     )
-    dead = frozenset() if rules.is_throttled else silent
+    ends = {end: (at_s, by.worker) for by in newest.values() for end, at_s in by.ends.items()}
+    # Whoever takes a lease of a dead worker deletes its report; for the others perhaps nobody has room.
+    unreported = ((worker, heard[worker]) for worker in ends if worker not in newest and worker in heard)
+    found_dead = frozenset(worker for worker, at_s in unreported if at_s is not None and at_s <= ends[worker][0])
+    dead = found_dead if rules.is_throttled else silent | found_dead
     shards = []
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
         view = _view_shard(lease, reported.get(lease.key, lease.status), dead, now_s, rules)
         shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
-    workers = yield from _workers(shards, newest, heard, silent, _leader(lock), now_s, rules)
+    workers = yield from _workers(shards, newest, heard, silent, ends, _leader(lock), now_s, rules)
     unreadable = tuple(corrupt)
     # An unreadable row covers keys that nobody knows.
     unsure = {known.get(stream, stream) if (stream := stream_of_key(key)) else None for key, _ in unreadable}
@@ -414,6 +418,7 @@ def _workers(
     reports: Mapping[str, WorkerReport],
     heard: Mapping[str, int | None],
     silent: Collection[str],
+    ends: Mapping[str, tuple[int, str]],
     leader: str | None,
     now_s: float,
     rules: ViewRules,
@@ -426,12 +431,13 @@ def _workers(
         if not shard.lease.is_complete:
             open_count += 1
             owned.setdefault(shard.owner, []).append(shard)
-    ends = {end: (at_s, by.worker) for by in reports.values() for end, at_s in by.ends.items()}
     views = []
     for worker in sorted({*ends, *(name for name in owned if name is not None)}):
         yield
         report, own = reports.get(worker), owned.get(worker, [])
-        heard_at_s, end = heard.get(worker), None if own else ends.get(worker)
+        heard_at_s, end = heard.get(worker), ends.get(worker)
+        if own and (end is None or report is not None or heard_at_s is None or heard_at_s > end[0]):
+            end = None  # it lives, as far as its rows say
         is_silent = worker in silent
         is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
         if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
@@ -467,7 +473,7 @@ def _life(
     if is_silent and is_throttled:
         return None, f"silent: {THROTTLED}"
     if end is not None and (report is None or is_silent):
-        return False, f"found dead {duration(now_s - end[0])} ago by {end[1]}, which took its leases"
+        return False, f"found dead {duration(now_s - end[0])} ago by {end[1]}, which took leases of it"
     if report is None:
         return None, NO_REPORT if heard_at_s is None else None
     return not is_silent, None

@@ -179,7 +179,7 @@ async def test_the_others_say_that_a_worker_died_and_who_took_its_leases(world: 
     seen = {worker.worker: worker for worker in (await look(world)).workers}
     assert seen["w1"].is_alive is True
     assert seen["w2"].is_alive is False
-    assert "by w1, which took its leases" in (seen["w2"].why or "")
+    assert "by w1, which took leases of it" in (seen["w2"].why or "")
     await world.advance(3700.0)
     assert {worker.worker for worker in (await look(world)).workers} == {"w1"}
 

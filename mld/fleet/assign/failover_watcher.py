@@ -244,7 +244,7 @@ class FailoverWatcher:
         the operator is to end that.
         """
         self.membership.exclude_dead(owner, self.clock.wall())
-        self.metrics.events.note(EventKind.DIED, f"found dead by {self._me}, which took its leases", worker=owner)
+        self.metrics.events.note(EventKind.DIED, f"found dead by {self._me}, which took leases of it", worker=owner)
         self.assigning_due.set()
         report = self._reports.get(owner)
         if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):

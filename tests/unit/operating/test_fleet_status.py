@@ -148,7 +148,25 @@ def test_a_worker_that_died_stays_visible_for_an_hour_with_its_end(ago_s: int, i
     assert seen.keys() == ({"w-1", "w-9"} if is_shown else {"w-1"})
     if is_shown:
         assert (seen["w-9"].is_alive, seen["w-9"].leases) == (False, 0)
-        assert seen["w-9"].why == "found dead 10 min ago by w-1, which took its leases"
+        assert seen["w-9"].why == "found dead 10 min ago by w-1, which took leases of it"
+
+
+@pytest.mark.parametrize(("told_ago_s", "is_dead"), [(61, True), (59, False)])
+def test_leases_that_nobody_had_room_for_are_stopped_once_their_owner_was_found_dead(
+    told_ago_s: int, is_dead: bool
+) -> None:
+    """Its report is gone: whoever took others of its leases has deleted it."""
+    finder = replace(ALIVE, ends={"w-2": NOW_S - 60})
+    row = lease(owner="w-2", status=ShardStatus("idle", NOW_S - told_ago_s, 0))
+    java = lease("shardId-000000000001", owner="java", status=None)
+    for rules in (RULES, replace(RULES, is_throttled=True)):
+        seen = fleet_status([row, java], [replace(finder, ends={**finder.ends, "java": NOW_S})], None, NOW_S, rules)
+        assert [shard.verdict for shard in seen.shards] == [
+            Verdict.STOPPED if is_dead else Verdict.UNKNOWN,
+            Verdict.UNKNOWN,
+        ]
+        lives = {worker.worker: worker.is_alive for worker in seen.workers}
+        assert lives == {"w-1": True, "w-2": False if is_dead else None, "java": None}
 
 
 def test_a_worker_that_came_back_is_not_dead() -> None:
