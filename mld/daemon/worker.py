@@ -258,9 +258,9 @@ class Worker:
 
     def _start_or_release(self, holding: HeldLease) -> None:
         match self.sources.standing(holding.lease):
-            case Standing.CONSUMED:
+            case Standing.CONSUMED if holding.lease.handoff_to is None:
                 self._start_consumer(holding)
-            case Standing.FORMER:
+            case Standing.CONSUMED | Standing.FORMER:  # nobody reads the shard here: its next owner may begin at once
                 self._finished_tokens.add(holding.token)
                 self._give_back(holding)
             case Standing.UNKNOWN:

@@ -68,7 +68,7 @@ class LeaseDiscovery:
         """Take note of all rows, just read. `is_alone`: there is no other worker that could assign a lease to us."""
         self._shown_at = self.clock.monotonic()
         self._is_alone = is_alone
-        self._enqueue_new(lease.key for lease in leases if lease.owner == self.worker_id)
+        self._enqueue_new(lease.key for lease in leases if self.worker_id in (lease.owner, lease.checkpoint_owner))
 
     async def run(self) -> None:
         """Discover until cancelled. What fails is logged and tried again; a lease is held as soon as it is ours.
@@ -162,11 +162,11 @@ class LeaseDiscovery:
             if key in self._pending:
                 self._look_again(key)
             return
-        if lease is not None and lease.owner == self.worker_id and lease.checkpoint_owner is not None:
+        if lease is not None and lease.owner == self.worker_id and lease.actual_owner != self.worker_id:
             self._await_previous_owner(lease)
             return
         self._pending.pop(key, None)
-        if lease is None or lease.owner != self.worker_id:
+        if lease is None or lease.actual_owner != self.worker_id:
             self._counts.owner_mismatch.note(1)
         if lease is not None and await self.keeper.resumer.reacquire([lease]):
             self._discovered += 1

@@ -149,6 +149,7 @@ class LeaseKeeper:
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self.on_change()
+        self.note_news(holding, lease, lease)
         return HeldLease(lease, holding.token)
 
     def drop(self, key: str, token: str) -> bool:
@@ -537,7 +538,7 @@ class LeaseKeeper:
             self._rows.settled(row.key)
             self.validity.accept(holding, row, valid_from)
             wanted = holding.expired and not holding.leaving
-            if wanted and row.key not in self._holdings and row.checkpoint_owner is None:
+            if wanted and row.key not in self._holdings:
                 self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
                 return
         self.note_news(holding, before, row)

@@ -70,7 +70,7 @@ class Resumer:
 
     def lapsed(self, lease: Lease) -> None:
         """Bring back a lease that has expired; this is the row as we wrote it last."""
-        if not self._closed and lease.owner == self.worker_id and lease.checkpoint_owner is None:
+        if not self._closed and lease.actual_owner == self.worker_id:
             self._lapsed[lease.key] = lease
             self.holder.lapse_noticed()
 
@@ -107,9 +107,8 @@ class Resumer:
     async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
         """Renew in parallel the leases that the table says are ours; each is held as soon as it is renewed.
 
-        Rows of others, in handoff, or held already are passed over; so are those that a twin has taken from us, until
-        they have stood still for a lease duration. One failure does not touch the others. Returns the keys held by this
-        call.
+        Rows of others, or held already, are passed over; so are those that a twin has taken from us, until they have
+        stood still for a lease duration. One failure does not touch the others. Returns the keys held by this call.
         """
         mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
         self._under_way |= mine.keys()
@@ -121,7 +120,7 @@ class Resumer:
         return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
-        is_ours = lease.owner == self.worker_id and lease.checkpoint_owner is None
+        is_ours = lease.actual_owner == self.worker_id != lease.handoff_to  # no row that names us twice
         is_free = not self.holder.has(lease.key) and lease.key not in self._under_way
         return is_ours and is_free and not self._is_a_twins(lease)
 
@@ -210,8 +209,6 @@ class Resumer:
             if isinstance(answer, Refusal):
                 self.note_loss(key, replace(answer, by_twin=False))
                 return False
-            if answer.checkpoint_owner is not None:
-                return False  # a handoff began meanwhile: nobody reads the shard, so let the lease expire and be taken
             if resent:
                 return answer
             if self.validity.has_lost_mark(answer):

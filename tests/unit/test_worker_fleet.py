@@ -188,6 +188,26 @@ async def test_a_lease_that_the_only_worker_hands_over_to_a_dead_one_comes_back_
     assert took <= 12.0, took
 
 
+@in_fleet(4, **V3X, **{"mld.heartbeat": "worker"})
+async def test_a_handoff_from_a_worker_that_does_not_hold_the_lease_ends_though_its_heartbeat_covers_the_row(
+    world,
+) -> None:
+    """Simulation, limits 400058: the balancing look of a worker that had just taken a lease began a handoff of it
+    before the worker held it.
+    """
+    first, second = world.start("w1"), world.start("w2", seed=2)
+    await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 2 + ["w2"] * 2, 200)
+    await world.until(lambda: all(world.lease(key).heartbeat for key in keys(world)), 100)
+    key = next(key for key, owner in owners(world).items() if owner == "w1")
+    row = world.dynamo.row(TABLE, key)
+    world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "another"}})
+    await world.until(lambda: key not in first.worker.held(), 20)
+    world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "w2"}, "checkpointOwner": {"S": "w1"}})
+    assert await world.until(lambda: key in second.worker.held(), 60) <= 12.0
+    world.put(20)
+    await world.until(world.all_delivered)
+
+
 @pytest.mark.parametrize("leaver", ["w1", "w2"], ids=["leader", "follower"])
 @in_fleet(9, **V3X)
 async def test_nobody_gives_leases_to_a_worker_that_was_found_dead_a_moment_ago(world, leaver: str) -> None:
