@@ -5,11 +5,11 @@ import pytest
 from tests.simulation.run import run_seed
 
 SLICES = {
-    "2x": (0, 8, 40),
+    "2x": (0, 4, 40),
     "3x": (0, 1, 10),
     "3xbeat": (0, 1, 8),
     "3xmix": (0, 1, 8),
-    "live": (0, 2, 10),
+    "live": (0, 1, 10),
     "migrate": (1, 1, 4),
     "fanout": (0, 1, 7),
     "multi-stream": (0, 1, 5),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.steering import ACTS, draw, live
 from tests.simulation.variants.patching import Patch, patched
+from tests.support.tiers import sliced
 from tests.virtual_time import run_virtual
 
 SEEDS = 4
@@ -71,7 +72,7 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
 """The seed that catches it, what the checker says, and what is broken."""
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", sliced(VARIANTS, "a pause is not seen", "nobody respects a drain"))
 def test_a_broken_variant_is_caught(name: str) -> None:
     seed, says, patches = VARIANTS[name]
     with patched(patches), pytest.raises(AssertionError, match=says):

@@ -23,7 +23,7 @@ V3 = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
     [
         (1, 1, {}),
         pytest.param(1, 4, {}, marks=pytest.mark.full),
-        (6, 3, {}),
+        pytest.param(6, 3, {}, marks=pytest.mark.full),
         pytest.param(64, 1, {}, marks=pytest.mark.full),
         pytest.param(6, 1, {"failoverTimeMillis": "30000"}, marks=pytest.mark.full),
         pytest.param(

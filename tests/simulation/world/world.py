@@ -939,6 +939,7 @@ class World:
             counter = int(row["leaseCounter"]["N"]) + 1000
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
         if any(action.kind is Kind.OPERATE for action in self.plan.actions):
+            await asyncio.sleep(self.plan.stale_reads_s)  # else a look may not show what was done last
             await self._end_acts()
         self._quiet_from_s = self.now()
         if self.sources is not None:

@@ -16,6 +16,7 @@ from mld.aws.client_factory import client_factory
 from mld.aws.wire import answers
 from mld.aws.wire.connection import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError
+from tests.support.tiers import sliced
 from tests.unit.aws.conftest import Configure
 from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, wire
 
@@ -56,7 +57,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("is_kept", [False, True], ids=["new connection", "kept connection"])
+@pytest.mark.parametrize("is_kept", sliced([False, True], False), ids=["new connection", "kept connection"])
 @pytest.mark.parametrize(("first", "piece"), ENDLESS.values(), ids=ENDLESS)
 async def test_an_answer_without_an_end_is_hung_up_on(
     first: bytes, piece: bytes, is_kept: bool, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from mld.properties import keys
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,6 +53,7 @@ def handed_on(tree: ast.Module, group: str, field: str, carriers: set[str]) -> s
     return found
 
 
+@pytest.mark.full
 def test_a_setting_is_followed_through_few_modules() -> None:
     group, _, field = keys.BY_NAME[KEY].sets.partition(".")
     carriers: set[str] = set()

@@ -33,6 +33,7 @@ from mld.processors.spark.sinks.files import FileSink, FlatSink
 from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
+from tests.support.tiers import sliced
 from tests.twins.store import Disk, MemoryStore
 
 SEEDS = int(os.environ.get("MLD_RACE_SEEDS", "40"))
@@ -228,7 +229,7 @@ def small_ledgers(monkeypatch):
 
 
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
-@pytest.mark.parametrize("power_cuts", [False, True])
+@pytest.mark.parametrize("power_cuts", sliced([False, True], True))
 def test_every_record_once_whatever_the_schedule(layout, power_cuts):
     for seed in range(SEEDS):
         rng = random.Random(seed)
