@@ -18,6 +18,7 @@ from mld.processors.spark.spark_errors import SessionError
 from mld.processors.spark.testing import batch, records, session
 from mld.properties.spark import Format
 from tests.support.spark_bed import A, engine_bed, rows
+from tests.support.tiers import sliced
 from tests.unit.spark.twins import settings_of
 
 pytestmark = [pytest.mark.spark_slice, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -76,6 +77,7 @@ def test_a_batch_of_good_records_is_one_job(spark: Any, tmp_path: Path) -> None:
     spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
 
 
+@pytest.mark.full
 def test_without_a_dead_letter_malformed_records_keep_a_null_payload(spark: Any, tmp_path: Path) -> None:
     pipeline = (
         "def transform(records, batch):\n    return records.selectExpr('sequenceNumber', 'payload IS NULL AS bad')\n"
@@ -91,6 +93,7 @@ def test_a_pipeline_in_sql(spark: Any, tmp_path: Path) -> None:
     assert sorted((row["kind"], row["n"]) for row in rows(tmp_path / "out")) == [("bot", 1), ("human", 2)]
 
 
+@pytest.mark.full
 def test_several_sinks(spark: Any, tmp_path: Path) -> None:
     pipeline = """
 def transform(records, batch):
@@ -194,7 +197,7 @@ def test_other_formats(spark: Any, tmp_path: Path, keys: tuple[str, ...], good: 
     assert [row["sequenceNumber"] for row in rows(tmp_path / "dead")] == ["2"]
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_restarted", sliced([False, True], True))
 def test_a_directory_that_was_put_back_from_a_backup_refuses_what_does_not_follow(
     spark: Any, tmp_path: Path, is_restarted: bool
 ) -> None:
@@ -229,7 +232,7 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("format", GARBAGE)
+@pytest.mark.parametrize("format", sliced(GARBAGE, "json"))
 def test_a_payload_and_garbage_is_malformed_and_no_part_of_it_is_in_the_table(
     spark: Any, tmp_path: Path, format: str
 ) -> None:
@@ -263,7 +266,7 @@ BEYOND = "a time beyond the year 9999: a number is read as seconds"
 NESTED = "n INT, at TIMESTAMP, place STRUCT<x: INT, since: DATE>, times ARRAY<TIMESTAMP>"
 
 
-@pytest.mark.parametrize("format", ["json", "jsonlines"])
+@pytest.mark.parametrize("format", sliced(["json", "jsonlines"], "json"))
 def test_a_letter_says_which_field_is_wrong_and_times_beyond_the_calendar_are(
     spark: Any, tmp_path: Path, format: str
 ) -> None:
@@ -285,7 +288,7 @@ def test_a_letter_says_which_field_is_wrong_and_times_beyond_the_calendar_are(
 STRAY = b'{"n": 1, "N": 2, "x": [{"a": "\\u0001"}], "nothing": null, "place": {"x": 1, "y": "b"}}'
 
 
-@pytest.mark.parametrize("format", ["json", "jsonlines"])
+@pytest.mark.parametrize("format", sliced(["json", "jsonlines"], "json"))
 def test_fields_that_the_schema_does_not_name_are_counted_and_said_once_or_kept(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, format: str
 ) -> None:

@@ -50,7 +50,10 @@ def records_of(count: int, size: int) -> tuple[Record, ...]:
     )
 
 
-@pytest.mark.parametrize("count, size", [(1, 0), (7, 20), (3_000, 300), (3, 2_000_000)])
+@pytest.mark.parametrize(
+    "count, size",
+    [(7, 20), (3_000, 300), *(pytest.param(*case, marks=pytest.mark.full) for case in [(1, 0), (3, 2_000_000)])],
+)
 def test_spark_reads_what_the_daemon_wrote(spark: Any, tmp_path: Path, count: int, size: int) -> None:
     sent = records_of(count, size)
     offer = page_of(Spool(tmp_path), SHARD, b"".join(encode_process_records(sent, 0)))

@@ -459,7 +459,7 @@ RULES = st.builds(
 )
 
 
-@examples(max_examples=200)
+@examples(max_examples=50)
 @given(fleets(), RULES, st.integers(0, 99), st.sampled_from([decide_by_variance, decide_by_count]))
 def test_laws_of_every_plan(
     fleet: tuple[list[Lease], list[LiveWorker], list[str], bool],
@@ -514,7 +514,7 @@ def assert_nobody_above_the_cap(
         assert after[worker] <= leases_max or worker not in gaining
 
 
-@examples(max_examples=100)
+@examples(max_examples=50)
 @given(fleets(), st.integers(0, 99))
 def test_the_same_seed_gives_the_same_plan(
     fleet: tuple[list[Lease], list[LiveWorker], list[str], bool], seed: int
@@ -525,7 +525,7 @@ def test_the_same_seed_gives_the_same_plan(
     assert first == again
 
 
-@examples(max_examples=100)
+@examples(max_examples=50)
 @given(fleets(), st.integers(0, 99))
 def test_balancing_never_loads_a_worker_above_the_average(
     fleet: tuple[list[Lease], list[LiveWorker], list[str], bool], seed: int
@@ -544,7 +544,7 @@ def test_balancing_never_loads_a_worker_above_the_average(
 SIZES = st.lists(st.sampled_from([0.0, 1.0, 5.0, 10.0, 33.0, 100.0, 1000.0]), min_size=1, max_size=30)
 
 
-@examples(max_examples=80)
+@examples(max_examples=50)
 @given(
     SIZES,
     st.integers(1, 6),

@@ -652,7 +652,7 @@ class Judge:
             await asyncio.sleep(0.5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(STORIES, st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.5]))
 @virtual
 async def test_at_no_instant_two_lead_and_somebody_does_in_the_end(

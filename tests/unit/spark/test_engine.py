@@ -176,7 +176,7 @@ def test_no_room_in_the_spool_is_waited_for(tmp_path):
     assert numbers(bed.sinks["out"]) == [*range(9)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.sets(st.integers(1, 40), max_size=4), st.integers(1, 12))
 def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
     dead = MemorySink("deadLetter")
@@ -410,7 +410,7 @@ def test_a_sink_that_goes_down_in_the_midst_of_a_search_buries_nobody(tmp_path):
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 3, 4, 5, 6, 7, 8], [2])
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
     """Two sinks and a dead letter with faults of all kinds; batches that come again; poison of one sink or of both."""
@@ -587,7 +587,7 @@ def test_no_batch_of_another_start_has_the_same_id(tmp_path):
 DEAD_OF_JSON = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_whatever_happens_each_record_is_there_once_and_in_order(tmp_path_factory, data):
     """Faults before and after a publication, poison, malformed records, deliveries that are repeated, and another
