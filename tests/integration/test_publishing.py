@@ -75,7 +75,7 @@ def test_what_is_sent_is_in_kcl_s_table_packed_and_compressed(make_world: MakeWo
     table = {(metric.operation, metric.name): metric for metric in JAVA_METRICS}
     at_summary = sum(table["ProcessTask", name].level is MetricsLevel.SUMMARY for name in billed)
     page = (ROOT / "docs" / "use" / "monitoring.md").read_text()
-    assert f"| metrics of a polled shard | {len(billed)} at `DETAILED`, {at_summary} at `SUMMARY`" in page
+    assert f"A polled shard has {len(billed)} metrics at `DETAILED` and {at_summary} at `SUMMARY`" in page
     for datum in request.datums:
         metric = table[datum.operation, datum.name]
         assert datum.unit == metric.unit
