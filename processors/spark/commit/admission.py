@@ -4,6 +4,10 @@ Every writer has marks of its own, so that none mistakes another's finished reco
 the ledger may go on. Another one is admitted if nobody else is in it, or if `mld.spark.sink.<name>.writers = shared`
 says that several are meant to be; else it is refused, with its own name and theirs.
 
+Ledgers of version 1 do not say whose their marks are. They become those of the first writer that opens the sink for the
+stream of that name, by a commit of its own before anything is dropped by them; unless the entry shows that they are
+somebody else's: the stream was made later, or another application wrote the entry.
+
 An application that reads one stream may become one that reads several, and the other way round.
 The marks of the stream are taken over from the writer that it was: whoever of the two commits takes them away from the
 other in the same entry, so that they are never in two places.
@@ -13,12 +17,14 @@ Pure: values in, values out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import LedgerEntry, retired
+from mld.processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks, retired
 from mld.processors.spark.high_water_marks import (
     OF_A_RECORD,
     QUERY,
@@ -31,6 +37,8 @@ from mld.processors.spark.high_water_marks import (
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity, key_of_one
 
+CLOCKS_APART_MAX = timedelta(minutes=5)
+"""How far the clock of a host that wrote an entry may differ from that of AWS, which refuses calls beyond that."""
 NAMED_MAX = 3
 """How many writers of a sink a sentence names."""
 
@@ -52,9 +60,19 @@ class Admission:
         if head is None:
             return {}
         passed = passed_on(head, self.writer)
-        if self.writer not in head.writers and passed.left and not self.shared:
-            raise SinkRefused(self._refusal([str(other) for other in sorted(passed.left)]))
-        return _higher(head.writers.get(self.writer, {}), passed.marks)
+        if self.writer in head.writers:
+            return _higher(head.writers[self.writer], passed.marks)
+        mine = adoptable(head, self.writer)
+        others = [str(other) for other in sorted(passed.left)]
+        if left := head.unclaimed.marks.keys() - mine.keys():
+            others.append(_named(head.unclaimed, left))
+        if others and not self.shared:
+            raise SinkRefused(self._refusal(others))
+        return _higher(mine, passed.marks)
+
+    def upgrades(self, head: LedgerEntry | None) -> bool:
+        """Return whether marks of version 1 are to become this writer's: by a commit, before they are used."""
+        return head is not None and self.writer not in head.writers and bool(adoptable(head, self.writer))
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
         """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
@@ -142,3 +160,37 @@ def _other_names(
 def _higher(marks: HighWaterMarks, more: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
     """Return all shards of both, each with its higher mark."""
     return {**marks, **{shard: max(mark, marks.get(shard, mark)) for shard, mark in more.items()}}
+
+
+def adoptable(head: LedgerEntry, writer: WriterIdentity) -> HighWaterMarks:
+    """Return the marks without an owner that may become the writer's: those of its stream's name, and of queries."""
+    unclaimed = head.unclaimed
+    streams = {shard.stream for shard in unclaimed.marks} - {QUERY}
+    if streams and writer.stream not in streams:
+        return {}
+    if _is_older(unclaimed, writer) or (len(streams) < 2 and _is_of_another_application(unclaimed, writer)):
+        return {}
+    return {shard: mark for shard, mark in unclaimed.marks.items() if shard.stream in (QUERY, writer.stream)}
+
+
+def _is_older(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
+    """Return whether the marks were written before the stream was made."""
+    try:
+        return datetime.fromisoformat(unclaimed.at) + CLOCKS_APART_MAX < datetime.fromisoformat(writer.created)
+    except (ValueError, TypeError):
+        return False  # one of them does not say
+
+
+def _is_of_another_application(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
+    """Return whether it is another application's: the batches of version 1 are called `<application>-<number>`, or
+    `<application>-query-<number>`.
+    """
+    ours = rf"{re.escape(writer.application)}(-query)?-\d+"
+    return bool(re.fullmatch(r".+-\d+", unclaimed.batch_id)) and not re.fullmatch(ours, unclaimed.batch_id)
+
+
+def _named(unclaimed: UnclaimedMarks, shards: set[StreamShard]) -> str:
+    names = ", ".join(sorted({shard.stream for shard in shards} - {QUERY})) or "another checkpoint"
+    last = f", last at {unclaimed.at}" if unclaimed.at else ""
+    last += f" by batch {unclaimed.batch_id}" if unclaimed.batch_id else ""
+    return f"an older version of this program for stream {names}{last}"

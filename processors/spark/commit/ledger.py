@@ -5,8 +5,12 @@ are kept only to keep their numbers taken. An entry follows its head by one; who
 first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
 are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
 
-The numbers are the sink's, the marks are each writer's own (`writer_identity`; `admission` says who may write). Shards
-that have ended have the mark ENDED, and take next to no room in the file.
+The numbers are the sink's, the marks are each writer's own (`writer_identity`; `admission` says who may write). An
+entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes. Shards that
+have ended have the mark ENDED, and take next to no room in the file.
+
+An entry of version 4 also takes files away: a compaction of version 0.2.0-dev, which published one large file in place
+of many small ones. It is read, and finished if it was not; none is written.
 
 Shards that have ended are named as briefly as they can be. Once the daemon has taken a shard's last checkpoint, and
 every sink holds all that came of it, nothing of the shard can be new any more: whatever is delivered of it again,
@@ -119,9 +123,12 @@ def _number(text: str) -> int:
 
 
 VERSION = 3
-"""That of mld 0.2.0. Others were written by states of the program before it, of which none was released."""
-NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
-"""Stands in every entry, because mld 0.2.0 asks for it: marks without an owner, which nobody has."""
+UNCLAIMED_VERSION = 1
+"""The version that does not say whose its marks are."""
+REMOVING_VERSION = 4
+"""The version of an entry that takes files away."""
+VERSIONS = (UNCLAIMED_VERSION, 2, VERSION, REMOVING_VERSION)
+"""Those that are read. Version 2 names every shard that ever was; a program that knows no later one refuses."""
 NUMBER_DIGITS = 12
 """One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
 ENTRIES_KEPT = 64
@@ -145,12 +152,29 @@ class FileMove:
 
 
 @dataclass(frozen=True, slots=True)
+class UnclaimedMarks:
+    """Marks of version 1 that no writer has claimed yet, with the time and batch of the last entry that had them."""
+
+    marks: HighWaterMarks = field(default_factory=dict)
+    at: str = ""
+    batch_id: str = ""
+
+    def without(self, taken: HighWaterMarks) -> UnclaimedMarks:
+        """Return what is left for others. Once one writer took a part, the last batch's name says nothing of the
+        rest.
+        """
+        left = {shard: mark for shard, mark in self.marks.items() if shard not in taken}
+        return self if len(left) == len(self.marks) else UnclaimedMarks(left, self.at) if left else UnclaimedMarks()
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """One commit. `token` names the writer's staging area, which is unique, and so says whose entry it is."""
 
     number: int
     token: str
     writers: Mapping[WriterIdentity, HighWaterMarks] = field(default_factory=dict)
+    unclaimed: UnclaimedMarks = field(default_factory=UnclaimedMarks)
     moves: tuple[FileMove, ...] = ()
     layout: str = ""
     """Format and partitioning of the sink's files; one directory keeps one."""
@@ -159,6 +183,8 @@ class LedgerEntry:
     writer: str = ""
     at: str = ""
     rows: int | None = None
+    removals: tuple[str, ...] = ()
+    """Files of the sink that go before those of `moves` come; no entry of this version has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +258,16 @@ def following(
 ) -> LedgerEntry:
     """Return the entry that follows `head` with this batch; to be asked only if none of its shards has moved.
 
-    `marks` are the writer's before it."""
-    writers = {**(head.writers if head else {}), writer: advanced(marks, batch)}
-    return LedgerEntry(number=head.number + 1 if head else 1, token=token, writers=writers, **said)
+    `marks` are the writer's before it: those in `head`, or what it takes over of the unclaimed ones."""
+    writers = head.writers if head else {}
+    unclaimed = head.unclaimed if head else UnclaimedMarks()
+    return LedgerEntry(
+        number=head.number + 1 if head else 1,
+        token=token,
+        writers={**writers, writer: advanced(marks, batch)},
+        unclaimed=unclaimed if writer in writers else unclaimed.without(marks),
+        **said,
+    )
 
 
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
@@ -249,7 +282,11 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "at": entry.at,
         "rows": entry.rows,
         "writers": [{**writer._asdict(), **_encode_shards(entry.writers[writer])} for writer in sorted(entry.writers)],
-        "unclaimed": NO_UNCLAIMED,
+        "unclaimed": {
+            "marks": encode_marks(entry.unclaimed.marks),
+            "at": entry.unclaimed.at,
+            "batch": entry.unclaimed.batch_id,
+        },
         "layout": entry.layout,
         "columns": [list(column) for column in entry.columns],
         "moves": [[move.source, move.target] for move in entry.moves],
@@ -261,13 +298,15 @@ def decode(data: bytes) -> LedgerEntry:
     """Decode an entry. Raises ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
-        if value["version"] != VERSION or value["unclaimed"]["marks"]:
-            found = f"an entry of version {value['version']!r}, or with marks of one before mld 0.2.0"
-            raise ValueError(f"{found}; this program knows version {VERSION}")
+        if value["version"] not in VERSIONS:
+            known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSIONS[-1]}"
+            raise ValueError(f"an entry of version {value['version']!r}; this program knows {known}")
+        unclaimed = value["version"] == UNCLAIMED_VERSION
         return LedgerEntry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
-            writers=_decode_writers(value),
+            writers={} if unclaimed else _decode_writers(value),
+            unclaimed=_unclaimed(value if unclaimed else value["unclaimed"]),
             moves=tuple(FileMove(_inside(source), _inside(target)) for source, target in value["moves"]),
             columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
             layout=_string(value["layout"]),
@@ -275,6 +314,7 @@ def decode(data: bytes) -> LedgerEntry:
             writer=_string(value["writer"]),
             at=_string(value["at"]),
             rows=value["rows"],
+            removals=tuple(map(_removable, value["removals"])) if value["version"] == REMOVING_VERSION else (),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error
@@ -288,10 +328,16 @@ def _encode_shards(marks: HighWaterMarks) -> dict[str, Any]:
 
 
 def _decode_writers(value: dict[str, Any]) -> dict[WriterIdentity, HighWaterMarks]:
+    """Decode the writers' marks. Up to version 2 every shard has a mark."""
+    none: dict[str, Any] = {"ended": {}} if value["version"] < VERSION else {}
     return {
-        WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired(writer["ended"])}
+        WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired((none | writer)["ended"])}
         for writer in value["writers"]
     }
+
+
+def _unclaimed(value: dict[str, Any]) -> UnclaimedMarks:
+    return UnclaimedMarks(decode_marks(value["marks"]), _string(value["at"]), _string(value["batch"]))
 
 
 class ColumnsClash(Exception):
@@ -339,4 +385,12 @@ def _inside(value: object) -> str:
     path = _string(value)
     if not path or path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"a path that leaves the sink: {path!r}")
+    return path
+
+
+def _removable(value: object) -> str:
+    """Return a file that a commit of the sink has published: nothing else is ever taken away."""
+    path = _inside(value)
+    if path.startswith("_") or not _PUBLISHED.fullmatch(path.rpartition("/")[2]):
+        raise ValueError(f"no file of a commit: {path!r}")
     return path

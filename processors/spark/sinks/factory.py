@@ -47,7 +47,7 @@ class GenericSink(AdmittedSink):
 
     def open(self) -> HighWaterMarks:
         if self._journal:
-            self._marks = self._admission.marks(self._journal.open())
+            self._marks = self._admission.marks(self._journal.claim(self._journal.open(), self._admission))
         else:
             self._marks = {}  # what we have written says nothing of a shard that another worker has had meanwhile
         return self._marks
@@ -132,6 +132,7 @@ def _ledger_store(spec: SinkSpec) -> Store:
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     """Return the sink of a table by JDBC; None for a database whose statements it does not know."""
+    from mld.processors.spark.commit.journal import Journal
     from mld.processors.spark.sinks.jdbc import JdbcSink
     from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, checked_options, dialect_of
 
@@ -150,7 +151,8 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     if dialect is None:
         return None
     checked_options(spec)
-    return JdbcSink(spec, spark, dialect)
+    inherited = Journal(_ledger_store(spec), spec.name) if spec.ledger else None
+    return JdbcSink(spec, spark, dialect, inherited)
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:

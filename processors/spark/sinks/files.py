@@ -5,6 +5,11 @@ one rename, so a reader sees the whole of it or nothing. Several files are renam
 of the newest commit meanwhile, and no record twice. Beside them, in `_mld_copies`, are copies of the newest entries of
 the ledger, each put there before the first file of its commit: whoever loses `_mld` has not lost the marks.
 
+Flat in directories, as sinks were until version 0.2: each commit is a directory, `mld_commit=<number>`, with its data
+files and a copy of its ledger entry, and appears by one rename. Readers that know partitions show the number as a
+column `mld_commit`. Spark reads either the directories or the files beside them, never both, so a sink that has begun
+in this layout (`LedgerEntry.layout` says so) goes on in it.
+
 Partitioned (`partitioned_files`): the files of a commit are renamed one by one into `<column>=<value>/` directories,
 and every name begins with the number of its commit. A reader may see a part of the newest commit meanwhile, and no
 record twice.
@@ -69,12 +74,14 @@ def write(
         raise failure(error, f"sink {sink}: writing a batch as {format}") from error
 
 
+COMMIT = "mld_commit"
+COPY = "_ledger.json"
 COPIES = "_mld_copies"
 """Outside of `_mld`, so that it outlives it; readers skip what begins with an underscore."""
 DRAFT_OF_COPY = "copy.json"
 COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
 IN_FILES = "{} in files"
-"""Layout of a flat sink by its format."""
+"""Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
 BY_PLACE = frozenset(("csv",))
 """Formats whose columns have no names once they are written."""
 DEFAULTS = {"parquet": {"parquet.dictionary.page.size": str(128 * 1024)}}
@@ -117,7 +124,7 @@ class FileSink(AdmittedSink):
                 )
         head = self._journal.open() or self._lost_ledger()
         self._check_layout(head)
-        return self._admission.marks(head)
+        return self._admission.marks(self._journal.claim(head, self._admission))
 
     def newest(self) -> int:
         """Return the number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
@@ -137,9 +144,9 @@ class FileSink(AdmittedSink):
                     head,
                     batch,
                     token,
-                    layout=self._layout,
+                    layout=self._layout_after(head),
                     columns=self._widened(head, columns),
-                    moves=self._moves(head.number + 1 if head else 1, files),
+                    moves=self._moves(head.number + 1 if head else 1, files, self._layout_after(head)),
                     batch_id=batch_id,
                     **signature(),
                     rows=rows,
@@ -204,11 +211,15 @@ class FileSink(AdmittedSink):
         self._widened(head, columns)
 
     def _check_layout(self, head: LedgerEntry | None) -> None:
-        if head and head.layout != self._layout:
+        if head and head.layout != self._layout_after(head):
             raise SinkRefused(
                 f"sink {self.name}: {self.place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
             )
+
+    def _layout_after(self, head: LedgerEntry | None) -> str:
+        """Return the layout of the commit that follows a head."""
+        return self._layout
 
     def _widened(self, head: LedgerEntry | None, columns: Columns) -> Columns:
         have = head.columns if head else ()
@@ -222,7 +233,7 @@ class FileSink(AdmittedSink):
     def _check_columns(self, columns: Columns) -> None:
         raise NotImplementedError
 
-    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
         raise NotImplementedError
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
@@ -241,35 +252,47 @@ class FileSink(AdmittedSink):
 
 
 class FlatSink(FileSink):
-    """All files in one directory."""
+    """All files in one directory; or one directory per commit, where the sink has begun so."""
 
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         super().__init__(spec, store)
-        self._layout = IN_FILES.format(self._layout)
+        self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
 
     def letters(self) -> LetterFiles:
         """Return the files of a dead letter."""
         return StoredLetters(self._store)
 
+    def _layout_after(self, head: LedgerEntry | None) -> str:
+        return self._in_directories if head and head.layout == self._in_directories else self._layout
+
+    def _check(self, head: LedgerEntry | None, batch: ShardSpans, columns: Columns) -> None:
+        super()._check(head, batch, columns)
+        if self._layout_after(head) == self._in_directories and any(name.lower() == COMMIT for name, _ in columns):
+            raise SinkRefused(f"sink {self.name}: the column {COMMIT} is the sink's own; rename it in the pipeline")
+
     def _check_columns(self, columns: Columns) -> None:
         pass
 
-    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
         if not files:
             return ()
         digits = f"{number:0{ledger.NUMBER_DIGITS}d}"
+        if layout == self._in_directories:
+            return (FileMove("data", f"{COMMIT}={digits}"),)
         copy = FileMove(DRAFT_OF_COPY, f"{COPIES}/{ledger.entry_name(number)}")
         targets = (f"c{digits}-{index:05d}{_suffixes(name)}" for index, name in enumerate(files))
         return (copy, *(FileMove(f"data/{name}", target) for name, target in zip(files, targets, strict=True)))
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
         if entry.moves:
-            draft = PurePosixPath(self._journal.data(token)).with_name(DRAFT_OF_COPY)
-            self._store.write(str(draft), ledger.encode(entry))
+            data = self._journal.data(token)
+            inside = entry.layout == self._in_directories
+            path = f"{data}/{COPY}" if inside else str(PurePosixPath(data).with_name(DRAFT_OF_COPY))
+            self._store.write(path, ledger.encode(entry))
 
     def _committed(self, entry: LedgerEntry) -> None:
         """Remove old copies. Failing to clean is no failure."""
-        if not entry.moves:
+        if not entry.moves or entry.layout == self._in_directories:
             return
         with suppress(OSError):
             copies = self._copies()
@@ -294,12 +317,27 @@ class FlatSink(FileSink):
             names, copies = self._store.names(""), self._copies()
             if self._journal.head() is not None:
                 return self._journal.open()  # the first commit has come meanwhile, and these are its files
+            if commits := [name for name in names if name.startswith(f"{COMMIT}=")]:
+                return self._restored(f"{max(commits)}/{COPY}")
             newest = max((number for name in names if (number := ledger.commit_of(name)) is not None), default=0)
             # A copy without its files was never seen by a reader; its number is given again, to another commit.
-            self._remove_copies(number for number in copies if number > newest)
+            unseen = [number for number in copies if number > newest]
+            for number in unseen:
+                self._check_removals(f"{COPIES}/{ledger.entry_name(number)}", names)
+            self._remove_copies(unseen)
             return self._restored(f"{COPIES}/{ledger.entry_name(newest)}") if newest else None
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
+
+    def _check_removals(self, copy: str, names: list[str]) -> None:
+        """Check that a compaction of 0.2.0-dev whose file has not come has taken none away."""
+        with suppress(ValueError):  # what cannot be read was no compaction's
+            gone = set(ledger.decode(self._store.read(copy)).removals) - set(names)
+            if gone:
+                raise SinkRefused(
+                    f"sink {self.name}: {self._store.uri('')} has no ledger, and {len(gone)} files are missing that "
+                    f"the compaction of {copy} was replacing, {min(gone)} among them; restore _mld, which has them"
+                )
 
     def _restored(self, copy: str) -> LedgerEntry:
         try:
@@ -310,12 +348,14 @@ class FlatSink(FileSink):
                 f"sink {self.name}: {self._store.uri('')} holds commits, but no ledger, and {copy} cannot be read "
                 f"({error}); restore _mld, or use a new directory"
             ) from error
-        if missing := [move.target for move in entry.moves if not self._store.exists(move.target)]:
-            raise SinkRefused(
-                f"sink {self.name}: {self._store.uri('')} has no ledger, and of its newest commit {entry.number} "
-                f"{missing[0]} is missing; restore _mld, or, if nobody has deleted it, delete all files of that "
-                "commit: it was never acknowledged, and its records are delivered again"
-            )
+        if entry.layout != self._in_directories:
+            missing = [move.target for move in entry.moves if not self._store.exists(move.target)]
+            if missing:
+                raise SinkRefused(
+                    f"sink {self.name}: {self._store.uri('')} has no ledger, and of its newest commit {entry.number} "
+                    f"{missing[0]} is missing; restore _mld, or, if nobody has deleted it, delete all files of that "
+                    "commit: it was never acknowledged, and its records are delivered again"
+                )
         assert isinstance(self._journal, Journal)
         return self._journal.restore(data)
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import Admission, AdmittedSink
-from mld.processors.spark.commit.journal import signature
+from mld.processors.spark.commit.journal import UPGRADE, Journal, signature
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
@@ -86,7 +86,8 @@ class Staging:
 
 
 class JdbcSink(AdmittedSink):
-    """A table of PostgreSQL, MySQL or MariaDB."""
+    """A table of PostgreSQL, MySQL or MariaDB. `inherited` is the ledger that an older version of this
+    program kept of the sink in `mld.spark.ledger`: its marks are taken over once."""
 
     exactly_once = True
 
@@ -95,11 +96,12 @@ class JdbcSink(AdmittedSink):
         spec: SinkSpec,
         spark: SparkSession,
         dialect: JdbcDialect,
+        inherited: Journal | None = None,
         *,
         lock_wait_s: int = LOCK_WAIT_S,
         idle_s: int = IDLE_S,
     ) -> None:
-        self._spec, self._spark, self._dialect = spec, spark, dialect
+        self._spec, self._spark, self._dialect, self._inherited = spec, spark, dialect, inherited
         self._lock_wait_s, self._idle_s = lock_wait_s, idle_s
         self.name = spec.name
         given = {name.lower(): value for name, value in spec.options.items()}
@@ -109,6 +111,7 @@ class JdbcSink(AdmittedSink):
         self._swept_at: float | None = None
         self._checked = False
         self._has_warned = False
+        self._old_head: LedgerEntry | None = None
         remedy = (
             "Use another table; or, if both are meant to write there, set "
             f"mld.spark.sink.{spec.name}.writers = shared: each then has marks of its own"
@@ -121,12 +124,20 @@ class JdbcSink(AdmittedSink):
             target = self._target(connection)
             self._sweep(connection, target)
             head = self._head(connection, target)
-            if head is not None and not self._columns(connection, target):
+            has_table = bool(self._columns(connection, target))
+            if head is not None and not has_table:
                 raise SinkRefused(
                     f"sink {self.name}: there is no table {target}, and its row in {target.beside(LEDGER_TABLE)} says "
                     f"what it holds, last in commit {head.number}; restore the table, or delete that row as well"
                 )
-            return self._admission.marks(head)
+            inherits = self._inherited is not None and head is None and has_table
+            self._old_head = self._inherited.open() if self._inherited is not None and inherits else None
+            head = head or self._old_head
+            marks = self._admission.marks(head)
+            if self._old_head is None and not self._admission.upgrades(head):
+                return marks
+            self._make_ledger(connection, target)
+            return self._admission.marks(self._transaction(connection, target, None, {}, UPGRADE))
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         with self._said("writing a batch"):
@@ -134,7 +145,7 @@ class JdbcSink(AdmittedSink):
                 self._check_server(connection)
                 target = self._target(connection)
                 self._sweep(connection, target)
-                head = self._head(connection, target)
+                head = self._head(connection, target) or self._old_head
                 self._admission.check(head, batch)
                 if frame is None and not self._columns(connection, target):
                     # No table yet: an empty batch that comes again is as empty.
@@ -314,7 +325,7 @@ class JdbcSink(AdmittedSink):
         if not rows:
             raise SinkError(f"sink {self.name}: the row of {target.table} in {table} is gone; it is tried again")
         ((number, text),) = rows
-        head = self._decoded(number, text)
+        head = self._decoded(number, text) or self._old_head
         stage("locked")
         entry = self._admission.following(
             head,

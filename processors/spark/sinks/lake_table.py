@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import AdmittedSink, admission_of
-from mld.processors.spark.commit.journal import signature
+from mld.processors.spark.commit.journal import UPGRADE, signature
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
@@ -109,7 +109,12 @@ class LakeSink(AdmittedSink):
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
 
     def _opened(self) -> HighWaterMarks:
-        return self._admission.marks(self._head())
+        """Return the writer's marks. Those of version 1 become its own by a commit without rows, before they are
+        used.
+        """
+        head = self._head()
+        marks = self._admission.marks(head)
+        return self._attempt(None, {}, UPGRADE).marks if self._admission.upgrades(head) else marks
 
     def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         head = self._head()

@@ -16,7 +16,7 @@ from mld.processors.spark.sink_port import SinkError
 
 IDENTITY_FILE = "_mld_replay"
 """Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""
-_NAME = re.compile(r"c(\d+)-[^/]+", re.ASCII)
+_NAME = re.compile(r"(?:c|mld_commit=)(\d+)[-/][^/]+", re.ASCII)
 
 
 class LetterFiles(Protocol):
@@ -39,7 +39,11 @@ class StoredLetters:
 
     def commits(self) -> dict[int, list[str]]:
         try:
-            return _by_commit(self._store.names(""))
+            names: list[str] = []
+            for name in self._store.names(""):
+                inside = self._store.names(name) if name.startswith("mld_commit=") else None
+                names += [name] if inside is None else [f"{name}/{one}" for one in inside]
+            return _by_commit(names)
         except OSError as error:
             raise as_sink_error(error, "listing the dead letter") from error
 
@@ -99,6 +103,6 @@ class LetterObjects:
 def _by_commit(names: Iterable[str]) -> dict[int, list[str]]:
     found: defaultdict[int, list[str]] = defaultdict(list)
     for name in sorted(names):
-        if (match := _NAME.fullmatch(name)) is not None:
+        if (match := _NAME.fullmatch(name)) is not None and not name.rpartition("/")[2].startswith(("_", ".")):
             found[int(match[1])].append(name)
     return dict(sorted(found.items()))

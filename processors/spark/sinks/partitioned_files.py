@@ -136,7 +136,7 @@ class PartitionedSink(FileSink):
             if column.startswith(("_", ".")):
                 raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
 
-    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
         prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
         paths = map(PurePosixPath, files)
         return tuple(FileMove(f"data/{path}", _target(path.with_name(prefix + path.name))) for path in paths)

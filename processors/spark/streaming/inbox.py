@@ -77,9 +77,7 @@ class Inbox(AdmittedSink):
 
     def open(self) -> LedgerEntry | None:
         """Finish what others left half done; the newest entry. Raises SinkRefused if the inbox is somebody else's."""
-        head = self._journal.open()
-        self._admission.marks(head)
-        return head
+        return self._journal.claim(self._journal.open(), self._admission)
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
         """Return what the inbox holds of each shard. Raises SinkRefused if it is somebody else's."""

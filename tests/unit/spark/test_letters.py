@@ -230,11 +230,15 @@ def test_a_sink_that_refuses_stops_the_replay_where_it_is(tmp_path):
 # --- where letters are ------------------------------------------------------------------------------------------------
 
 
-def test_files_are_found_by_their_commits(tmp_path):
+def test_files_are_found_by_their_commits_in_both_layouts(tmp_path):
     for name in ("c0000000012-00000.json", "c0000000003-00001.json", "c0000000003-00000.json", "other.json", "_x"):
         (tmp_path / name).write_text(name)
+    (tmp_path / "mld_commit=0000000001").mkdir()
+    for name in ("part-0.json", "_ledger.json", ".part-0.json.crc"):
+        (tmp_path / "mld_commit=0000000001" / name).write_text(name)
     box = StoredLetters(PosixStore(tmp_path))
     assert box.commits() == {
+        1: ["mld_commit=0000000001/part-0.json"],
         3: ["c0000000003-00000.json", "c0000000003-00001.json"],
         12: ["c0000000012-00000.json"],
     }
