@@ -43,7 +43,13 @@ def owners(world: World) -> dict[str, str | None]:
 
 
 def until_shared(world: World, *workers: str) -> None:
-    world.until(lambda: set(owners(world).values()) == set(workers), what="leases of each worker")
+    """Each worker has leases, and none is on its way."""
+
+    def is_so() -> bool:
+        leases = world.leases().values()
+        return {lease.owner for lease in leases} == set(workers) and not any(lease.checkpoint_owner for lease in leases)
+
+    world.until(is_so, what="leases of each worker")
 
 
 def records_are_whole(world: World) -> None:
