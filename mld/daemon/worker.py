@@ -33,9 +33,7 @@ from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeldLease
 from mld.metrics.registry import Metrics
 from mld.properties.settings import ChildSettings, Settings
-from mld.properties.values import (
-    InitialPositionSetting,
-)
+from mld.properties.values import InitialPositionSetting
 from mld.protocol.messages import StreamLabel
 from mld.retrieval import starting_points
 from mld.retrieval.buffer import Budget

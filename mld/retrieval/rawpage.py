@@ -542,7 +542,7 @@ class RawAggregatesBatch:
 
 
 def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
-    """Return the result of `steps`, with a turn for each, with a turn for each."""
+    """Return the result of `steps`, with a turn of the loop for each of them."""
     while True:
         try:
             next(steps)
