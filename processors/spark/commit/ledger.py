@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -78,15 +78,18 @@ def decode_retired(value: object) -> HighWaterMarks:
     """
     if not isinstance(value, Mapping):
         raise ValueError("what has ended: not an object")
-    found: list[StreamShard] = []
+    found: list[tuple[str, Sequence[int | str]]] = []
     for stream, items in value.items():
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise ValueError(f"what has ended of stream {stream!r}: not a list of texts")
-        for item in items:
-            found.extend(StreamShard(stream, shard) for shard in _ids(item))
-            if len(found) > SHARDS_MAX:
-                raise ValueError(f"what has ended: more than {SHARDS_MAX} shards")
-    return dict.fromkeys(found, ENDED)
+        found += [(stream, _shards(item)) for item in items]
+    if sum(len(shards) for _, shards in found) > SHARDS_MAX:
+        raise ValueError(f"what has ended: more than {SHARDS_MAX} shards")
+    return {
+        StreamShard(stream, shard if isinstance(shard, str) else f"shardId-{shard:012d}"): ENDED
+        for stream, shards in found
+        for shard in shards
+    }
 
 
 def _ranges(numbers: list[int]) -> list[str]:
@@ -103,7 +106,8 @@ def _named(shards: list[str]) -> list[str]:
     return [f"={shard}" for shard in shards]
 
 
-def _ids(item: str) -> Iterable[str]:
+def _shards(item: str) -> Sequence[int | str]:
+    """Return the numbers of a range, or a name. Raises ValueError that names what is wrong."""
     if item.startswith("="):
         return (item[1:],)
     first, dash, last = item.partition("-")
@@ -113,7 +117,7 @@ def _ids(item: str) -> Iterable[str]:
         raise ValueError(f"what has ended: no range of shards: {item[:60]!r}") from None
     if high < low or high - low >= SHARDS_MAX:
         raise ValueError(f"what has ended: no range of shards: {item[:60]!r}")
-    return (f"shardId-{number:012d}" for number in range(low, high + 1))
+    return range(low, high + 1)
 
 
 def _number(text: str) -> int:
