@@ -106,6 +106,7 @@ def test_the_name_of_before_is_there_when_nobody_else_has_it(wheel: Path, tmp_pa
     ran([sys.executable, "-P", "-c", code], tmp_path, environment | {"PYTHONWARNINGS": "ignore"})
 
 
+@pytest.mark.full
 def test_the_source_archive_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     ran([sys.executable, "-c", code], source)

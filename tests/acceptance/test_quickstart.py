@@ -100,6 +100,7 @@ def test_the_plain_tour_needs_no_spark(tmp_path: Path) -> None:
     assert "2000 records, each exactly once and in order" in result.stdout
 
 
+@pytest.mark.full
 def test_the_address_of_the_status_page_comes_first_and_it_is_served_while_the_daemon_runs(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
@@ -159,6 +160,7 @@ class Lossy(PlainTour):
         return super().report(leases)
 
 
+@pytest.mark.full
 def test_a_record_that_is_missing_fails_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "quickstart")

@@ -100,7 +100,6 @@ def test_a_killed_daemon_resumes_where_its_checkpoints_are(make_world: MakeWorld
     sliced(
         [*(f"in the stream: {name}" for name in IN_STREAM), *(f"at the call: {name}" for name in AT_CALL)],
         "in the stream: cut",
-        "in the stream: taken over",
         "at the call: in use",
         "at the call: 500",
     ),
@@ -267,6 +266,7 @@ def test_a_consumer_is_deregistered_at_the_end_if_that_was_asked_for(make_world:
     assert consumers(world) == (0 if asked else 1)
 
 
+@pytest.mark.full
 def test_a_consumer_stays_while_others_read_and_with_those_who_have_not_made_it(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(50)

@@ -49,7 +49,7 @@ def end(world: World, daemon: Daemon) -> None:
     world.check()
 
 
-@pytest.mark.parametrize("mode", sliced(RESTARTED, "half_line", "exit_in_batch", "grandchild", "no_answer"))
+@pytest.mark.parametrize("mode", sliced(RESTARTED, "half_line", "exit_in_batch", "grandchild"))
 def test_a_failing_child_is_replaced_while_the_others_go_on(make_world: MakeWorld, mode: str) -> None:
     world = make_world(shards=3)
     world.put(150)

@@ -156,6 +156,7 @@ def transform(records, batch):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("pipeline", "commits"),
     [

@@ -83,6 +83,7 @@ def test_a_wrong_stream_name_beside_existing_leases_is_a_failure_and_touches_no_
     assert checkpoints(world) == before
 
 
+@pytest.mark.full
 def test_the_table_of_another_stream_is_refused_and_stays_as_it_was(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     before = table_with_checkpoints(world)

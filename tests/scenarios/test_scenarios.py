@@ -9,8 +9,14 @@ from tests.scenarios.world import StoryError
 from tests.twins.dynamo import Applied
 from tests.virtual_time import virtual
 
+DEAR = ("fleet_rollback", "fleet_from_2x_to_3x")
+"""Stories of many minutes, which `make test-all` plays."""
 
-@pytest.mark.parametrize("path", story_files(), ids=lambda path: path.stem)
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=pytest.mark.full if path.stem in DEAR else ()) for path in story_files()],
+)
 def test_the_story_goes_as_it_is_told(path):
     recorded = path.read_text(encoding="utf-8")
     assert play(recorded) == recorded

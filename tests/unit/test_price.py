@@ -35,7 +35,7 @@ V3 = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
         pytest.param(6, 2, {"leaseAssignmentIntervalMillis": "10000"}, marks=pytest.mark.full),
         pytest.param(1, 1, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
         pytest.param(1, 4, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
-        (6, 3, {"mld__heartbeat": "worker"}),
+        pytest.param(6, 3, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
         pytest.param(64, 1, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
         pytest.param(6, 3, {"mld__heartbeat": "worker", "failoverTimeMillis": "30000"}, marks=pytest.mark.full),
     ],

@@ -58,7 +58,13 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("is_kept", sliced([False, True], False), ids=["new connection", "kept connection"])
-@pytest.mark.parametrize(("first", "piece"), ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize(
+    ("first", "piece"),
+    [
+        pytest.param(*parts, id=name, marks=pytest.mark.full if name == "chunks of a byte" else ())
+        for name, parts in ENDLESS.items()
+    ],
+)
 async def test_an_answer_without_an_end_is_hung_up_on(
     first: bytes, piece: bytes, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
