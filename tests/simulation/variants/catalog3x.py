@@ -39,18 +39,18 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "the next owner renews and begins while the previous one still finishes",
         (
             "leases.discovery",
-            "        if lease is not None and lease.owner == self.worker_id and lease.checkpoint_owner is not None:\n",
-            "        if lease is not None and not lease.key:\n",
+            "lease.owner == self.worker_id and lease.actual_owner != self.worker_id:\n",
+            "not lease.key:\n",
         ),
         (
             "leases.resumer",
-            "        is_ours = lease.owner == self.worker_id and lease.checkpoint_owner is None\n",
-            "        is_ours = lease.owner == self.worker_id\n",
+            "        is_ours = lease.actual_owner == self.worker_id != lease.handoff_to",
+            "        is_ours = lease.owner == self.worker_id",
         ),
         (
-            "leases.resumer",
-            "            if answer.checkpoint_owner is not None:\n",
-            "            if not answer.key:\n",
+            "daemon.worker",
+            "            case Standing.CONSUMED if holding.lease.handoff_to is None:\n",
+            "            case Standing.CONSUMED:\n",
         ),
         (
             "leases.writes",
