@@ -35,7 +35,7 @@ from mld.properties.spark import PROGRAM
 from mld.properties.values import SOCKET_OFF, MetricsOutput
 from mld.protocol.command import split_command
 from mld.serving.daemon_status import DaemonStatus, StatusParts
-from mld.views.summary import summing_up
+from mld.serving.summary import summing_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def is_spark(settings: Settings) -> bool:
 
 def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
     from mld.daemon.systemd import announcing
-    from mld.views.status_line import status_line
+    from mld.serving.summary import status_line
 
     return announcing(
         parts.supervision,
@@ -159,7 +159,7 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
 
 
 def _publishing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
-    from mld.views.outputs import publishing
+    from mld.serving.outputs import publishing
 
     return publishing(parts.settings, status.identity, parts.metrics, parts.factory, parts.clock)
 
@@ -187,8 +187,7 @@ async def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | N
 @asynccontextmanager
 async def _control(parts: ShowingParts, status: DaemonStatus) -> AsyncIterator[None]:
     """Serve the control socket. Not to have one is no reason not to consume: it is a warning."""
-    from mld.serving.control import ControlServer, keep_control, serve_control
-    from mld.serving.control_answers import ControlAnswers
+    from mld.serving.control import ControlAnswers, ControlServer, keep_control, serve_control
 
     server = ControlServer(ControlAnswers(status, parts.worker.parts.traces, parts.clock).routes())
     where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ

@@ -123,9 +123,9 @@ def cloudformation_alarms(settings: Settings, retention_s: int) -> str:
     A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
     file makes one of its own.
     """
+    from mld.metrics.datums import Wanted, dimensions_of
     from mld.metrics.declaring import Dimension
     from mld.metrics.registry import JAVA_BY_NAME
-    from mld.views.datums import Wanted, dimensions_of
 
     wanted = Wanted.of(settings)
     resources: dict[str, Any] = {}

@@ -83,7 +83,7 @@ class WebPages:
         try:
             from prometheus_client.exposition import choose_encoder
 
-            from mld.views.prometheus import exposition_steps, process_collector
+            from mld.serving.prometheus import exposition_steps, process_collector
         except ImportError:
             return text_answer(501, f"install the extra: {pip_install('metrics')}")
         accept = question.headers.get("accept", "")

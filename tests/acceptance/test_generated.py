@@ -18,7 +18,7 @@ from tests.support import fetch_checkers
 from tests.support.daemon import Daemon
 from tests.support.servers import ROOT, require
 from tests.unit.metrics.test_catalogue import NOW, busy_worker
-from tests.unit.views.test_prometheus import ME
+from tests.unit.serving.test_prometheus import ME
 
 pytestmark = pytest.mark.full
 TIMEOUT_S = 120
@@ -89,7 +89,7 @@ def by_checker(code: str, text: str) -> str:
 
 def test_promtool_finds_nothing_in_the_metrics() -> None:
     """Its lint of names, units and help is silent too."""
-    from mld.views.prometheus import exposition, process_collector
+    from mld.serving.prometheus import exposition, process_collector
 
     _, text = exposition(busy_worker(), ME, NOW, "", process_collector())
     assert promtool("check", "metrics", text=text.decode()) == ""

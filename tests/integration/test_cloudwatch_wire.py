@@ -11,10 +11,10 @@ import pytest
 from mld.aws.client import BotoService
 from mld.aws.client_factory import client_factory
 from mld.core.errors import MetricsError
+from mld.metrics.datums import Datum, Period
 from mld.metrics.instruments import StatisticSet
-from mld.views import cloudwatch
-from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
-from mld.views.datums import Datum, Period
+from mld.serving import outputs
+from mld.serving.outputs import CloudWatchOutput, cloudwatch_service
 from tests.support.fleet import settings_of
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 
@@ -80,7 +80,7 @@ async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_valu
     monkeypatch: pytest.MonkeyPatch, recording: RecordingCloudWatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, monkeypatch.context() as hasty:
-        hasty.setattr(cloudwatch, "CALL_TIMEOUT_S", 0.3)
+        hasty.setattr(outputs, "CALL_TIMEOUT_S", 0.3)
         service = service_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
         output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
         with pytest.raises(MetricsError, match="sent later"):

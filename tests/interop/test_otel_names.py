@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from mld.metrics.registry import JAVA_METRICS
-from mld.views.otel_names import ATTRIBUTES, Instrument, instrument_of, otel_name
+from mld.serving.otlp import ATTRIBUTES, Instrument, instrument_of, otel_name
 from tests.interop.java import JVM_OPTIONS
 from tests.interop.kcl import fetch
 from tests.support import fetch_java_kcl

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from mld.metrics.declaring import BYTES, MILLIS, NO_UNIT, JavaMetric
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER
-from mld.views.otel_names import ATTRIBUTES, PREFIX, SPECIAL, Instrument, instrument_of, otel_name
+from mld.serving.otlp import ATTRIBUTES, PREFIX, SPECIAL, Instrument, instrument_of, otel_name
 
 CATALOGUE = (*OF_SHARD, *OF_WORKER)
 CELL_CHARS_MAX, LINE_CHARS_MAX = 120, 160

@@ -23,6 +23,7 @@ from mld.core.steps import finish
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
 from mld.logging.logs import QUEUED_BYTES_MAX, QueuedStream
+from mld.metrics.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from mld.metrics.declaring import Instant, JavaMetric
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.operations import (
@@ -39,7 +40,6 @@ from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.tracking.followed_streams import WantedStream
-from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.many import many_fleet

@@ -196,7 +196,7 @@ def test_checking_a_file_imports_neither_botocore_nor_the_rooms_of_the_daemon(tm
 import sys
 from mld.check.command import print_check
 print_check(sys.argv[1], (), as_json=True, show_all=False)
-rooms = ("botocore", "asyncio", "mld.consumer", "mld.leases", "mld.retrieval", "mld.schemas", "mld.views")
+rooms = ("botocore", "asyncio", "mld.consumer", "mld.leases", "mld.retrieval", "mld.schemas", "mld.serving")
 found = [name for name in sys.modules if name.startswith(rooms)]
 sys.exit(f"imported: {found}" if found else 0)
 """

@@ -12,8 +12,7 @@ import pytest
 from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTraces
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.listings import daemon_headline, daemon_listing
-from mld.serving.control import RequestRefused
-from mld.serving.control_answers import ControlAnswers
+from mld.serving.control import ControlAnswers, RequestRefused
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.views.datums import EARLY_S, Period, wait_s
+from mld.metrics.datums import EARLY_S, Period, wait_s
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -22,11 +24,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from mld.aws.threads import Workers
 from mld.core.errors import MetricsError
-from mld.metrics.declaring import MILLIS_PER_SECOND
+from mld.metrics.datums import Datum, Period
+from mld.metrics.declaring import BYTES, COUNT, MILLIS, MILLIS_PER_SECOND, NO_UNIT
 from mld.metrics.instruments import SECONDS_BOUNDS, StatisticSet
 from mld.metrics.registry import Identity
-from mld.views.datums import Datum, Period
-from mld.views.otel_names import ATTRIBUTES, METER, UNITS, Instrument, instrument_of, otel_name
 
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 DELTA = frozenset({"delta", "lowmemory"})
@@ -200,3 +201,78 @@ class _FirstWords(logging.Handler):
         self._logger.removeHandler(self)
         self._logger.propagate = self._propagated
         super().close()
+
+
+# --- names of KCL's OpenTelemetry backend, from KCL 3.5's own transformation ------------------------------------------
+
+METER = "software.amazon.kinesis"
+PREFIX = "aws.kinesis.client."
+NAME_LENGTH_MAX = 255
+ATTRIBUTES = {
+    "Operation": "aws.kinesis.operation",
+    "ShardId": "aws.kinesis.shard.id",
+    "StreamId": "aws.kinesis.stream_name",
+    "WorkerIdentifier": "aws.kinesis.consumer.name",
+}
+UNITS = {COUNT: "1", NO_UNIT: "1", MILLIS: "ms", BYTES: "By"}
+SPECIAL = {
+    "MillisBehindLatest": "consumer.lag.duration",
+    "DataBytesProcessed": "records.size",
+    "ActiveStreams.Count": "streams.active",
+    "StreamsPendingDeletion.Count": "streams.pending_deletion",
+    "NonExistingStreamDelete.Count": "streams.deleted_nonexistent",
+    "DeletedStreams.Count": "streams.deleted",
+    "NumStreamsToSync": "streams.pending_sync",
+    "QueueSize": "stream_id_cache.queue.size",
+    "NumWorkers": "workers",
+    "NumWorkersWithInvalidEntry": "workers.invalid_entry",
+    "NumWorkersWithFailingWorkerMetric": "workers.failing_worker_metric",
+}
+_GAUGES = frozenset(
+    {
+        "ActiveStreams.Count",
+        "CurrentLeases",
+        "CurrentState:2xCompatibleWorker",
+        "CurrentState:3xWorker",
+        "ExpiredLeases",
+        "GsiReadyStatus",
+        "NumStreamsToSync",
+        "NumWorkers",
+        "NumWorkersWithFailingWorkerMetric",
+        "NumWorkersWithInvalidEntry",
+        "QueueSize",
+        "StreamsPendingDeletion.Count",
+        "TotalLeases",
+        "VeryOldLeases",
+        "WorkerMetricsReadyStatus",
+    }
+)
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_.\-/]")
+
+
+class Instrument(Enum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+def instrument_of(name: str, unit: str) -> Instrument:
+    """Return what KCL records the metric with."""
+    if name in _GAUGES:
+        return Instrument.GAUGE
+    return Instrument.COUNTER if unit == COUNT else Instrument.HISTOGRAM
+
+
+def otel_name(name: str) -> str:
+    """Translate `RecordProcessor.processRecords.Time` ->
+    ``aws.kinesis.client.record_processor.process_records.duration``.
+    """
+    special = SPECIAL.get(name)
+    if special is None:
+        text = name.replace(":", ".")
+        if text.endswith(".Time"):
+            text = text.removesuffix(".Time") + ".duration"
+        text = text.removesuffix(".Count")
+        special = ".".join(_WORD_START.sub("_", part) for part in text.split(".")).lower()
+    return _ILLEGAL.sub("_", f"{PREFIX}{special}"[:NAME_LENGTH_MAX])

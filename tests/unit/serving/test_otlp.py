@@ -9,11 +9,11 @@ import pytest
 
 from mld.core.errors import MetricsError
 from mld.core.steps import finish
+from mld.metrics.datums import Datum, Period, Wanted, take_datums
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import Identity, Metrics
 from mld.properties.values import MetricsLevel
-from mld.views.datums import Datum, Period, Wanted, take_datums
-from mld.views.otlp import TEMPORALITY, Accumulated, OtlpOutput
+from mld.serving.otlp import TEMPORALITY, Accumulated, OtlpOutput
 from tests.support.otlp_receiver import OtlpReceiver
 
 SHARD = "shardId-000000000000"

@@ -1,10 +1,13 @@
-"""The log's line a minute: what this worker did since the last one. Rules: metrics#summary-line."""
+"""What a worker did and does, in short: a line of the log each minute, and one for `systemctl status`.
+
+Rules: metrics#summary-line.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,11 +15,19 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.views.status_line import TROUBLE
+from mld.metrics.shard import ShardActivity, ShardMetrics
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 60.0
+TROUBLE = (
+    ShardActivity.UNREADABLE,
+    ShardActivity.PARKED,
+    ShardActivity.FAILING,
+    ShardActivity.STALLED,
+    ShardActivity.PAUSED,
+)
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +87,34 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
     finally:
         with contextlib.suppress(Exception):  # the daemon is ending
             tell()
+
+
+def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
+    """Return how many shards the worker has, how far behind it is at `wall_s`, and what is wrong.
+
+    It is made every second, in 0.1 ms for 1,000 shards. Figures are rounded: it changes only when something has.
+    """
+    count = len(shards)
+    if count == 0:
+        return "no shards"
+    parts = [f"{count} shard{'s' * (count != 1)}"]
+    parts += [
+        f"{number} {activity.value}"
+        for activity in TROUBLE
+        if (number := sum(shard.activity_at(wall_s) is activity for shard in shards))
+    ]
+    behind_ms = max((lag for shard in shards if (lag := shard.lag_ms(wall_s)) is not None), default=None)
+    parts.append("lag unknown" if behind_ms is None else f"{_duration(behind_ms / 1000)} behind")
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    """Return two digits of the largest unit that fits."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{_two_digits(seconds / size)} {unit}"
+    return f"{_two_digits(seconds * 1000)} ms"
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.1f}" if number < 10 and round(number, 1) % 1 else f"{float(f'{number:.2g}'):.0f}"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mld.metrics.registry import JAVA_METRICS
-from mld.views.otel_names import ATTRIBUTES, UNITS, Instrument, instrument_of, otel_name
+from mld.serving.otlp import ATTRIBUTES, UNITS, Instrument, instrument_of, otel_name
 
 LEGAL = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/]{0,254}")
 

@@ -6,7 +6,7 @@ import pytest
 
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
-from mld.views.status_line import status_line
+from mld.serving.summary import status_line
 
 PROCESSING, FAILING, PARKED = ShardActivity.PROCESSING, ShardActivity.FAILING, ShardActivity.PARKED
 

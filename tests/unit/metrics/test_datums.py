@@ -6,10 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.core.steps import finish
+from mld.metrics.datums import (
+    DATUMS_PER_REQUEST_MAX,
+    Datum,
+    DatumQueue,
+    Stamped,
+    Wanted,
+    packed,
+    request_of,
+    take_datums,
+)
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.registry import Metrics
 from mld.properties.values import MetricsLevel
-from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, Wanted, packed, request_of, take_datums
 
 SHARD, OTHER = "shardId-000000000000", "shardId-000000000001"
 EVERYTHING = Wanted(MetricsLevel.DETAILED, frozenset({"ALL"}), worker="worker-1")

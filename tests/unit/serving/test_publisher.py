@@ -12,10 +12,9 @@ import pytest
 
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError
 from mld.core.steps import Steps
+from mld.metrics.datums import Datum, Period
 from mld.metrics.instruments import StatisticSet
-from mld.views.cloudwatch import CloudWatchOutput
-from mld.views.datums import Datum, Period
-from mld.views.outputs import Publisher
+from mld.serving.outputs import CloudWatchOutput, Publisher
 from tests.virtual_time import virtual
 
 

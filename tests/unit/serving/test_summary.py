@@ -11,7 +11,7 @@ import pytest
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
-from mld.views.summary import Totals, summary_of, summing_up
+from mld.serving.summary import Totals, summary_of, summing_up
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
 

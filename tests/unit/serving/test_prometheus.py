@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
-from mld.views.prometheus import exposition, process_collector
+from mld.serving.prometheus import exposition, process_collector
 from tests.support.metrics_page import CATALOGUE
 from tests.unit.metrics.test_catalogue import NOW, SHARD, busy_worker
 

@@ -1,1 +1,0 @@
-"""Views of the worker's metrics: what Prometheus, CloudWatch, the log and the service manager are given."""
