@@ -31,7 +31,6 @@ from pathlib import PurePath
 from typing import IO, cast
 
 from mld.consumer.child_log import ChildLogger
-from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
 from mld.core.terminal import find_executable
@@ -40,6 +39,7 @@ from mld.protocol.codec import LineSplitter
 from mld.protocol.command import shell_command
 from mld.protocol.forking import Request, UnavailableError
 from mld.protocol.messages import StreamLabel
+from mld.retrieval.reader_factory import StreamNaming
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from mld.consumer.checkpoints import ShardCheckpoints
-from mld.consumer.failures import Failures, in_words, restart_reason
+from mld.consumer.failures import Failures, ShardCheckpoints, in_words, restart_reason
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
-from mld.consumer.parts import Part, Wishes, batch_of, holding_of, holding_part, records_of
+from mld.consumer.parts import Part, Stopping, Wishes, batch_of, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, EndVerdict, MissingVerdict
-from mld.consumer.processor import Processor, processor_of
-from mld.consumer.stopping import Stopping
+from mld.consumer.processor import Processor
 from mld.consumer.warnings import AggregateReports
 from mld.core.clock import millis_since
 from mld.core.error_boundary import contained
@@ -70,14 +68,7 @@ class ShardConsumer:
         self._anchor_s: float | None = None  # time of the start at LATEST, epoch seconds, for the next reader
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
-        self._checkpoints = ShardCheckpoints(
-            held,
-            parts.keeper,
-            parts.clock,
-            self.part,
-            on_moved=self._failures.moved,
-            on_lost=self.lose_lease,
-        )
+        self._checkpoints = ShardCheckpoints(held, parts, self.part, self._failures.moved, self.lose_lease)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
@@ -108,7 +99,7 @@ class ShardConsumer:
         self._settings = settings
         self._failures.adjust(settings)
         if self._processor is not None:
-            self._processor.adjust(settings.reply_timeout_s, settings.warn_after_s)
+            self._processor.adjust(settings)
 
     async def run(self) -> None:
         try:
@@ -231,14 +222,21 @@ class ShardConsumer:
             child = await contained(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
-            clock, part, stream = self._parts.clock, self.part, self._source.stream_name
-            answer = self._checkpoints.answer
-            self._processor = processor_of(child, self.key, clock, self._settings, part, self._trace, stream, answer)
+            self._processor = Processor(
+                child,
+                self.key,
+                self._parts.clock,
+                self._settings,
+                self._checkpoints.answer,
+                metrics=self.part,
+                trace=self._trace,
+                stream=self._source.stream_name,
+            )
 
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
-        delivery = await self._stopping.unless(self._wishes.gate.after(self._reader.next()), gone)
+        delivery = await self._stopping.unless(self._wishes.unpaused(self._reader.next()), gone)
         if gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
             try:

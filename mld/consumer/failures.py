@@ -1,33 +1,36 @@
-"""The failures of one shard's record processor: counted, noted on the lease row, and traced to a record if asked for.
+"""The checkpoints and failures of one shard's record processor.
+
+`ShardCheckpoints`: what it asks for, judged by `CheckpointRange` and stored. Rules: protocol#checkpoint-errors.
+
+`Failures`: counted, noted on the lease row, and traced to a record if asked for.
 
 Rules: protocol#restart-delays. Only failures *without checkpoint progress in between* count, and only the processor's
 own checkpoints are progress: a child that fails once an hour but moves on is restarted for ever. By default so is one
 that dies on the same record, with pauses that grow: its shard waits, and no other does. A failure that narrows the
-search for a record (`bisecting`) makes no pause longer. Our own checkpoint past a record that was set aside makes none
+search for a record (`Bisecting`) makes no pause longer. Our own checkpoint past a record that was set aside makes none
 shorter, so that a processor that cannot work at all, because its database is down for example, costs few records.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from random import Random
 
-from mld.consumer.bisecting import Bisecting
-from mld.consumer.checkpoint_range import Write
-from mld.consumer.checkpoints import ShardCheckpoints
-from mld.consumer.parts import PlacedRecord, records_of
+from mld.consumer.lifecycle import Bisecting, CheckpointRange, Illegal, Write
+from mld.consumer.parts import PlacedRecord, Stopping, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, dead_letter_of
-from mld.consumer.stopping import Stopping
-from mld.core.errors import DeadLetterError
+from mld.core.errors import DeadLetterError, LeaseLostError, TableError, TableMissingError, TableThrottledError
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch
 from mld.leases.lease import Failing, Lease
 from mld.leases.validity import HeldLease
 from mld.metrics.events import EventKind
+from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest
 
 JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
 
@@ -263,3 +266,87 @@ def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
     if word is None:
         return f"{error} ({ended})"
     return f"{word} ({ended if isinstance(error, ProcessorGoneError) else error})"
+
+
+log = logging.getLogger(__name__)
+
+
+class ShardCheckpoints:
+    """One for each consumer. `on_moved` hears of the child's checkpoints, `on_lost` that the lease is gone."""
+
+    def __init__(
+        self,
+        held: HeldLease,
+        parts: ConsumerParts,
+        metrics: ShardMetrics,
+        on_moved: Callable[[Position], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.range = CheckpointRange.starting_at(held.lease.checkpoint)
+        self.refused = False
+        """A request since the last batch that was answered: the child may die of that, not of a record."""
+        self._key = held.lease.key
+        self._token = held.token
+        self._parts = parts
+        self._metrics = metrics
+        self._on_moved = on_moved
+        self._on_lost = on_lost
+
+    def begin(self, checkpoint: Position) -> None:
+        """Note that another child begins, after this checkpoint."""
+        self.range = CheckpointRange.starting_at(checkpoint)
+        self.refused = False
+
+    def deliver(self, largest: Position | None) -> None:
+        """Note that the child has a whole batch up to `largest`."""
+        if largest is not None:
+            self.range = self.range.deliver(largest)
+
+    def deliver_end(self) -> None:
+        """Note that the child has `shardEnded`."""
+        self.range = self.range.at_shard_end()
+
+    async def answer(self, request: CheckpointRequest) -> CheckpointErrorName | None:
+        """Judge a request of the child by what it has now, and store it; None if that is in the row."""
+        error = None
+        match self.range.resolve(request.sequence_number, request.sub_sequence_number):
+            case Illegal(reason):
+                log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
+                error = CheckpointErrorName.ILLEGAL_ARGUMENT
+            case Write(position):
+                error = await self.store(position)
+                if error is None:
+                    self._on_moved(self.range.last)
+        self.refused = self.refused or error is not None
+        return error
+
+    async def store(self, position: Position) -> CheckpointErrorName | None:
+        """Write the position to the row, fenced; None means that it is there."""
+        since = self._parts.clock.monotonic()
+        try:
+            position = await self._parts.keeper.checkpoint(self._key, self._token, position)
+        except LeaseLostError as error:
+            self._count("refused", since)
+            log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
+            self._on_lost()
+            return CheckpointErrorName.SHUTDOWN
+        except TableError as error:
+            self._count("error", since)
+            match error:
+                case TableThrottledError():
+                    return CheckpointErrorName.THROTTLING
+                case TableMissingError():
+                    return CheckpointErrorName.INVALID_STATE
+            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
+            return CheckpointErrorName.DEPENDENCY
+        self._count("stored", since)
+        self.range = self.range.written(position)
+        log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
+        return None
+
+    def _count(self, result: str, since: float) -> None:
+        clock = self._parts.clock
+        self._metrics.stored(result, since, clock.monotonic(), clock.wall())
+
+    def _about(self, action: str, **fields: object) -> dict[str, object]:
+        return {"action": action, "shard": self._key, **fields}

@@ -1,6 +1,10 @@
-"""Makes of a page what a child gets: the records that are new to it, without what others put around them.
+"""What a consumer is asked for, and what it gives to its child.
 
-In the search for a record that kills (`bisecting`), takes batches apart into records, and makes batches of some of
+`Stopping`: the stop that it was asked for, and waits that end with it.
+
+`batch_of` makes of a page what a child gets: the records that are new to it, without what others put around them.
+
+In the search for a record that kills (`Bisecting`), batches are taken apart into records, and batches made of some of
 them. Nothing else looks into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
 
 `Wishes`: what operators want of the holder of a shard, as the row of its lease says: a pause, records left out, a new
@@ -12,19 +16,87 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from mld.consumer.lifecycle import StopReason
 from mld.consumer.ports import ShardSource
-from mld.consumer.stopping import PauseGate, Stopping
-from mld.core.clock import in_turns
+from mld.core.clock import Clock, Interruption, in_turns
 from mld.core.positions import SUB_MAX, Position
 from mld.core.steps import Steps
 from mld.core.streams import ChildBatch, HashRange, Misrouted, Page
 from mld.leases.lease import Lease
 from mld.protocol.codec import RECORDS_HEAD, records_tail
 from mld.protocol.framed import FramedRecord, Splitter, line_of
+
+T = TypeVar("T")
+
+
+class Stopping:
+    """`stop` is None until one is asked for; a stronger one replaces a weaker one, and none is ever taken back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.stop: StopReason | None = None
+        self._clock = clock
+        self._asked = asyncio.Event()
+        self._waiter: asyncio.Future[Any] | None = None
+        self._interruption: Interruption | None = None
+
+    def ask(self, stop: StopReason) -> None:
+        if self.stop is None or stop > self.stop:
+            self.stop = stop
+            self._asked.set()
+            if self._interruption is not None:
+                asyncio.get_running_loop().call_soon(self._interruption.end)
+
+    def close(self) -> None:
+        """End the wait for a stop that never came."""
+        if self._waiter is not None:
+            self._waiter.cancel()
+
+    async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
+        """Return the awaitable's value, or None as soon as a stop is asked for or `over` is done."""
+        assert self._interruption is None, "one wait at a time"
+        with Interruption() as interruption:
+            self._interruption = interruption
+            if over is not None:
+                over.add_done_callback(interruption.end)
+            if self.stop is not None:
+                asyncio.get_running_loop().call_soon(interruption.end)
+            try:
+                value = await awaitable
+                return value if self.stop is None else None
+            finally:
+                self._interruption = None
+                if over is not None:
+                    over.remove_done_callback(interruption.end)
+        return None
+
+    async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
+        """Sleep, but wake at once when a stop is asked for or `also` is set."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._clock.sleep(seconds))]
+        if also is not None:
+            waits.append(asyncio.ensure_future(also.wait()))
+        try:
+            await asyncio.wait({*waits, self._wait()}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel_all(*waits)
+
+    def _wait(self) -> asyncio.Future[Any]:
+        """Return what is done when a stop is asked for; one for the life of the consumer."""
+        if self._waiter is None:
+            self._waiter = asyncio.ensure_future(self._asked.wait())
+        return self._waiter
+
+
+async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
+
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +222,9 @@ class Wishes:
     """Those of one holding. `on_pause` hears when a pause begins or ends."""
 
     def __init__(self, lease: Lease, on_pause: Callable[[bool], None]) -> None:
-        self.gate = PauseGate(on_pause)
+        self._unpaused = asyncio.Event()
+        self._unpaused.set()
+        self._on_pause = on_pause
         self.restart_asked = asyncio.Event()
         """A new child is due, without a pause; cleared when it starts."""
         self._key = lease.key
@@ -160,10 +234,13 @@ class Wishes:
 
     def heed(self, lease: Lease, *, is_waiting: bool) -> bool:
         """Take in what the row says now; whether the child is to be killed. `is_waiting`: for its next start."""
-        if self.gate.turn(lease.paused is not None):
+        if (lease.paused is None) is not self._unpaused.is_set():
+            self._on_pause(lease.paused is not None)
             if lease.paused is None:
+                self._unpaused.set()
                 log.info("resumed", extra=self._about("shard_resumed"))
             else:
+                self._unpaused.clear()
                 log.info("paused: %s", lease.paused, extra=self._about("shard_paused"))
         is_unblocked = is_waiting and not lease.left_out <= self._left_out
         is_asked = lease.restart is not None and lease.restart != self._restart
@@ -173,6 +250,14 @@ class Wishes:
         if is_asked or is_unblocked:
             self.restart_asked.set()
         return is_asked
+
+    async def unpaused(self, awaitable: Awaitable[T]) -> T:
+        """Return the awaitable's value, held back while the shard is paused. What is cancelled here is read again from
+        the checkpoint.
+        """
+        value = await awaitable
+        await self._unpaused.wait()
+        return value
 
     def concern(self, batch: ChildBatch, after: Position) -> bool:
         """Return whether a record that is to be left out may be in a batch of what comes after a position."""

@@ -73,7 +73,6 @@ def _always() -> bool:
 class Processor:
     """A started child. Actions are performed one at a time, and so are checkpoints, at any time after `initialize`.
 
-    `reply_timeout_s` bounds each wait for a message; an action that takes longer than `warn_after_s` gets a warning.
     `shard_id` and `stream` are how the log names it.
     """
 
@@ -81,30 +80,26 @@ class Processor:
         self,
         child: ChildProcess,
         shard_id: str,
-        dialect: Dialect,
         clock: Clock,
-        *,
+        settings: ChildSettings,
         on_checkpoint: CheckpointHandler,
-        reply_timeout_s: float | None,
-        warn_after_s: float,
+        *,
         metrics: ShardMetrics | None = None,
         trace: ProtocolTrace | None = None,
-        logs_fields: bool = True,
         stream: str | None = None,
     ) -> None:
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._clock = clock
-        self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=logs_fields, stream=stream)
+        self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=settings.log is ChildLog.FIELDS, stream=stream)
         self._child = child
         self._trace = ProtocolTrace(shard_id, clock) if trace is None else trace
         self._trace.started(child.description)
-        is_bounded = reply_timeout_s is not None
-        self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
+        self._overdue = Overdue(clock, shard_id, child.description, settings)
         self._shard_id = shard_id
-        self._dialect = dialect
-        self._conversation = Conversation(dialect)
+        self._dialect = Dialect(settings.protocol_version)
+        self._conversation = Conversation(self._dialect)
         self._on_checkpoint = on_checkpoint
-        self._reply_timeout_s = reply_timeout_s
+        self._reply_timeout_s = settings.reply_timeout_s
         self.initialized = False
         self._killing: asyncio.Future[str] | None = None
         self._noted = 0
@@ -119,10 +114,10 @@ class Processor:
         """Done once the child can no longer answer; its exception says why."""
         self.gone.add_done_callback(_retrieve)
 
-    def adjust(self, reply_timeout_s: float | None, warn_after_s: float) -> None:
+    def adjust(self, settings: ChildSettings) -> None:
         """Wait so long from the next wait on, and warn of the action under way by the new bound."""
-        self._reply_timeout_s = reply_timeout_s
-        self._overdue.adjust(warn_after_s, is_bounded=reply_timeout_s is not None)
+        self._reply_timeout_s = settings.reply_timeout_s
+        self._overdue.adjust(settings)
 
     @property
     def description(self) -> str:
@@ -354,29 +349,3 @@ async def _settle(writing: asyncio.Future[None]) -> None:
         await asyncio.wait([writing])
     if not writing.cancelled():
         writing.exception()
-
-
-def processor_of(
-    child: ChildProcess,
-    shard: str,
-    clock: Clock,
-    settings: ChildSettings,
-    metrics: ShardMetrics,
-    trace: ProtocolTrace,
-    stream: str | None,
-    on_checkpoint: CheckpointHandler,
-) -> Processor:
-    """Return the processor of a consumer with these settings."""
-    return Processor(
-        child,
-        shard,
-        Dialect(settings.protocol_version),
-        clock,
-        on_checkpoint=on_checkpoint,
-        reply_timeout_s=settings.reply_timeout_s,
-        warn_after_s=settings.warn_after_s,
-        metrics=metrics,
-        trace=trace,
-        logs_fields=settings.log is ChildLog.FIELDS,
-        stream=stream,
-    )

@@ -26,6 +26,7 @@ from typing import Generic, TypeVar
 from mld.core.clock import Clock
 from mld.core.streams import ChildBatch, HashRange, Misrouted
 from mld.metrics.instruments import Tally
+from mld.properties.settings import ChildSettings
 
 log = logging.getLogger(__name__)
 
@@ -45,26 +46,25 @@ def next_warning_s(running_s: float) -> float:
 class Overdue:
     """Watches the requests of one child, one at a time."""
 
-    def __init__(self, clock: Clock, shard_id: str, child: str, first_s: float, *, is_bounded: bool) -> None:
+    def __init__(self, clock: Clock, shard_id: str, child: str, settings: ChildSettings) -> None:
         self._clock = clock
         self._shard_id = shard_id
         self._child = child
-        self._first_s = first_s
-        self._is_bounded = is_bounded
+        self._first_s = self._due_s = settings.warn_after_s
+        self._is_bounded = settings.reply_timeout_s is not None
         self._request: str | None = None
         self._holds: Holds = dict
         self._began_s = self._heard_s = 0.0
-        self._due_s = first_s
         self._timer: asyncio.TimerHandle | None = None
         self.is_storing = False
         """Its checkpoint is being written: the child waits for us."""
         self.refused: str | None = None
         """What it wrote last, since the request, that looks like a message and is none."""
 
-    def adjust(self, first_s: float, *, is_bounded: bool) -> None:
-        """Warn after `first_s` from now on; a request under way that was warned of is not warned of again for that."""
-        was_warned = self._due_s != self._first_s
-        self._is_bounded = is_bounded
+    def adjust(self, settings: ChildSettings) -> None:
+        """Warn by these settings from now on; a request that was warned of is not warned of again for that."""
+        was_warned, first_s = self._due_s != self._first_s, settings.warn_after_s
+        self._is_bounded = settings.reply_timeout_s is not None
         if first_s == self._first_s:
             return
         self._first_s = first_s

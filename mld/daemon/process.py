@@ -27,7 +27,6 @@ from mld.aws.counted import CountedService, service_of
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.check.refusals import refusals
 from mld.consumer.child import ChildCommand, PipeHost
-from mld.consumer.naming import StreamNaming
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
@@ -53,7 +52,7 @@ from mld.properties.values import ChildLog
 from mld.protocol.codec import record_keys
 from mld.protocol.command import split_command
 from mld.protocol.messages import StreamLabel
-from mld.retrieval.reader_factory import LABELS, fan_out_of, kind_of, service_name, streams_port
+from mld.retrieval.reader_factory import LABELS, StreamNaming, fan_out_of, kind_of, service_name, streams_port
 from mld.schemas.preparer import RegistryPreparer, registry_of
 from mld.tracking.followed_streams import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import click
 
-from mld.consumer.checkpoint_range import CheckpointRange, Illegal, NoWrite, Write
 from mld.consumer.child import PipeHost
+from mld.consumer.lifecycle import CheckpointRange, Illegal, NoWrite, Write
 from mld.consumer.parts import Part, PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ProcessorHost, ShardAddress
 from mld.consumer.processor import Processor
@@ -30,9 +30,10 @@ from mld.operating.stream_access import SpanError, SpanReader, SpanStart, span_s
 from mld.properties.redaction import printable
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX
+from mld.properties.values import ChildLog
 from mld.protocol.command import split_command
 from mld.protocol.conversation import ProcessorError
-from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader_factory import Placement
 from mld.retrieval.starting_points import initial_position
@@ -96,20 +97,12 @@ class Replayer:
 
     async def _drive(self) -> None:
         key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
-        most, speaks = self.settings.reader.records_max, Dialect(self.settings.child.protocol_version)
+        most = self.settings.reader.records_max
+        treated = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, log=ChildLog.RAW)
         reader = SpanReader(self.streams, self.clock, self.shard_id, self.start.start)
         page = await reader.page(most)  # what cannot be read needs no child
         child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))
-        self._processor = processor = Processor(
-            child,
-            self.shard_id,
-            speaks,
-            self.clock,
-            on_checkpoint=self._checkpoint,
-            reply_timeout_s=None,
-            warn_after_s=WARN_AFTER_S,
-            logs_fields=False,
-        )
+        self._processor = processor = Processor(child, self.shard_id, self.clock, treated, self._checkpoint)
         name = self.start.name
         self.in_hand = "initialize"
         await processor.initialize(Initialize(self.shard_id, name.sequence, name.sub, self.stream))

@@ -5,16 +5,24 @@ of DynamoDB Streams.
 (retrieval#hash-range-rule). A stream in on-demand mode has a RecordDistributionStrategy, which may be changed at any
 time; records stay where they are, and do not show by which one they came there. So only a stream without one is known
 to have its records where their keys say. What is not known is never dropped for it.
+
+`StreamNaming` tells children which stream this is: its ARN and time of creation, as another stream may have or
+have had its name.
+
+The Spark processor keeps positions in places that outlive the stream and that other streams may share, where a name is
+not enough. Kinesis is asked at the start of each child, since a stream may be deleted and made again while we run;
+children that start together share one answer. Without an answer they start all the same, and complain if they need it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mld.aws.client_factory import ServiceName
 from mld.aws.counted import CountedService
@@ -25,7 +33,7 @@ from mld.aws.service import RawService
 from mld.aws.wire.client import WireService
 from mld.core.clock import Clock
 from mld.core.error_boundary import contained
-from mld.core.errors import MldError, StartupError
+from mld.core.errors import MldError, StartupError, StreamError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import FanOut, HashRange, StreamKind, Streams
 from mld.metrics.shard import ShardMetrics
@@ -41,6 +49,79 @@ from mld.retrieval.subscribing import YIELD_S
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """What `ask` returns, asked for once for all who want to know it within `fresh_s`."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, fresh_s: float) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._fresh_s = fresh_s
+        self._asking = asyncio.Lock()
+        self._answered_at = -fresh_s
+        self._answer: T
+
+    async def get(self) -> T:
+        async with self._asking:
+            if self._clock.monotonic() - self._answered_at >= self._fresh_s:
+                self._answer = await self._ask()
+                self._answered_at = self._clock.monotonic()
+            return self._answer
+
+
+NAMING_FRESH_S = 5.0
+"""How long an answer, or its absence, is good for others. Kinesis takes longer to delete a stream and make it again."""
+ATTEMPTS_MAX = 4
+"""DescribeStreamSummary is allowed 20 times a second in an account, and a whole fleet may be starting."""
+RETRY_S = 1.0
+NAMING_ANSWER_S = 10.0
+"""Longest wait for one answer."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StreamNaming:
+    """Describes one stream to all children of a daemon."""
+
+    def __init__(self, streams: Streams, clock: Clock) -> None:
+        self._streams = streams
+        self._clock = clock
+        self._shared = Shared(self._ask, clock, NAMING_FRESH_S)
+
+    async def variables(self) -> Mapping[str, str]:
+        """Return variables for the environment of a child; empty if Kinesis does not answer."""
+        return await self._shared.get()
+
+    async def _ask(self) -> dict[str, str]:
+        why = ""
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await self._clock.sleep(RETRY_S * attempt)
+            try:
+                async with asyncio.timeout(NAMING_ANSWER_S):
+                    summary = await self._streams.describe()
+            except StreamError as error:
+                why = str(error)
+            except TimeoutError:
+                why = f"no answer within {NAMING_ANSWER_S:g} s"
+            else:
+                if summary.created_ms is None:
+                    why = "the answer has no StreamCreationTimestamp"
+                    break
+                return {"MLD_STREAM_ARN": summary.arn, "MLD_STREAM_CREATED": _written(summary.created_ms)}
+        log.warning("cannot tell children which stream this is: %s", why, extra={"action": "stream_not_described"})
+        return {}
+
+
+def _written(created_ms: int) -> str:
+    """Return a time, written as `2026-01-02T03:04:05.678Z`."""
+    created = _EPOCH + timedelta(milliseconds=created_ms)
+    return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+log = logging.getLogger(__name__)
+
 FRESH_S = 60.0
 """How long an answer counts. A stream is changed to on-demand mode, which takes a while, before its strategy is."""
 ANSWER_S = 5.0
@@ -51,22 +132,13 @@ class Placement:
 
     def __init__(self, streams: Streams, clock: Clock) -> None:
         self._streams = streams
-        self._clock = clock
-        self._asking = asyncio.Lock()
-        self._answered_at = -FRESH_S
-        self._is_by_key = False
+        self._is_by_key = Shared(self._ask, clock, FRESH_S)
 
     async def range_of(self, hash_range: HashRange | None) -> HashRange | None:
         """Return the range of a shard to which its records belong; None if they need not belong to it, or nobody
         knows.
         """
-        if hash_range is None:
-            return None
-        async with self._asking:
-            if self._clock.monotonic() - self._answered_at >= FRESH_S:
-                self._is_by_key = await self._ask()
-                self._answered_at = self._clock.monotonic()
-            return hash_range if self._is_by_key else None
+        return hash_range if hash_range is not None and await self._is_by_key.get() else None
 
     async def _ask(self) -> bool:
         try:

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mld.aws.wire.requests import decode_answer, encode_params
-from mld.consumer.checkpoint_range import CheckpointRange
+from mld.consumer.lifecycle import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END, StreamId
 from mld.core.steps import at_once

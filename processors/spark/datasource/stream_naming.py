@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from mld.consumer.naming import StreamNaming
 from mld.core.clock import LoopClock
 from mld.core.errors import MldError
 from mld.operating.stream_access import streams_of
 from mld.properties.loader import load
 from mld.properties.remarks import ConfigurationError
 from mld.properties.settings import Settings
+from mld.retrieval.reader_factory import StreamNaming
 
 
 class NamingError(Exception):

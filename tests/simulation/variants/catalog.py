@@ -226,13 +226,13 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "checkpoint_error_is_success",
         "a checkpoint that failed is answered as stored, and counts as stored",
         (
-            "consumer.checkpoints",
+            "consumer.failures",
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n'
             "            return CheckpointErrorName.DEPENDENCY\n",
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n',
         ),
         (
-            "consumer.checkpoints",
+            "consumer.failures",
             "            return CheckpointErrorName.THROTTLING\n",
             "            pass\n",
         ),
@@ -241,7 +241,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "checkpoint_beyond_delivery",
         "a child may checkpoint what it never got",
         (
-            "consumer.checkpoint_range",
+            "consumer.lifecycle",
             "        if not self.last <= position <= self.largest:\n",
             "        if False:\n",
         ),
@@ -320,7 +320,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "sub_number_not_stored",
         "a checkpoint inside an aggregate covers all of it",
         (
-            "consumer.checkpoint_range",
+            "consumer.lifecycle",
             "        return NoWrite() if position == self.last else Write(position)\n",
             "        position = Position(position.sequence, self.largest.sub)\n"
             "        return NoWrite() if position == self.last else Write(position)\n",

@@ -10,8 +10,8 @@ import pytest
 from mld.consumer.processor import Processor
 from mld.core.clock import LoopClock
 from mld.core.positions import Position
-from mld.protocol.messages import Dialect, Initialize
-from tests.support.fleet import TABLE, fleet, in_fleet
+from mld.protocol.messages import Initialize
+from tests.support.fleet import TABLE, fleet, in_fleet, settings_of
 from tests.twins.children import ChildExit, MemoryChild, Recorder
 from tests.twins.dynamo import Fault
 from tests.virtual_time import virtual
@@ -134,8 +134,7 @@ async def test_a_batch_that_is_not_wholly_in_the_pipe_cannot_be_checkpointed_yet
     heard, covered, is_written = [], [], False
     child = HalfRead(SHARD_0, script, 0)
     child.begun, child.rest = asyncio.Event(), asyncio.Event()
-    bounds = {"reply_timeout_s": None, "warn_after_s": 60.0}
-    processor = Processor(child, SHARD_0, Dialect.KCL_2, LoopClock(), on_checkpoint=on_checkpoint, **bounds)
+    processor = Processor(child, SHARD_0, LoopClock(), settings_of().child, on_checkpoint)
     await processor.initialize(Initialize(SHARD_0, "LATEST", 0))
     pieces = [b'{"action":"processRecords",', b'"records":[],"millisBehindLatest":0}\n']
     await processor.process_records(pieces, written=written)

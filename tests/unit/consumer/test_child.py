@@ -29,7 +29,8 @@ from mld.core.clock import LoopClock
 from mld.core.terminal import find_executable, runnable
 from mld.protocol.codec import LINE_BYTES_MAX
 from mld.protocol.conversation import ProcessorGoneError
-from mld.protocol.messages import Dialect, Initialize, StreamLabel
+from mld.protocol.messages import Initialize, StreamLabel
+from tests.support.fleet import settings_of
 from tests.support.patience import PATIENCE_S
 
 STOP_TIMEOUT_S = 0.3  # where the time has to run out
@@ -52,8 +53,7 @@ async def start(command, **keys):
 
 
 def conversing(child, on_checkpoint=None):
-    bounds = {"reply_timeout_s": None, "warn_after_s": NEVER_S}
-    return Processor(child, "s", Dialect.KCL_2, LoopClock(), on_checkpoint=on_checkpoint, **bounds)
+    return Processor(child, "s", LoopClock(), settings_of().child, on_checkpoint)
 
 
 async def lines_until_eof(child):

@@ -6,10 +6,10 @@ import asyncio
 import sys
 
 from mld.consumer.child import PipeHost
-from mld.consumer.naming import ATTEMPTS_MAX, FRESH_S, StreamNaming
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
 from mld.core.errors import StreamThrottledError, StreamUnavailableError
+from mld.retrieval.reader_factory import ATTEMPTS_MAX, NAMING_FRESH_S, StreamNaming
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import ARN, HangError, MemoryStreams
 from tests.virtual_time import run_virtual, virtual
@@ -26,7 +26,7 @@ async def test_children_that_start_together_share_one_answer_and_a_later_one_ask
     assert await asyncio.gather(*(naming.variables() for _ in range(64))) == [NAMED] * 64
     assert len(streams.times(DESCRIBE)) == 1
     streams.created_ms += 1000
-    await asyncio.sleep(FRESH_S)
+    await asyncio.sleep(NAMING_FRESH_S)
     assert (await naming.variables())["MLD_STREAM_CREATED"] == "2026-01-02T03:04:06.678Z"
 
 
