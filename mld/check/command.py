@@ -34,8 +34,7 @@ from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting
-from mld.protocol.command import split_command
-from mld.protocol.messages import Dialect
+from mld.protocol.messages import Dialect, split_command
 
 UNKNOWN = "?"
 _OWN = ("consumerArn", "credentials", "executableName")

@@ -23,7 +23,7 @@ from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM as SPARK_PROGRAM
 from mld.properties.values import MetricsOutput, SchemaMode
-from mld.protocol.command import split_command
+from mld.protocol.messages import split_command
 
 SCRIPTS = (".py", ".js", ".rb", ".jar", ".sh")
 _SHELL_WORD = re.compile(r"[A-Za-z_]\w*=.*|cd|&&|\|\|?|;|[<>]{1,2}|.*[\"'`$].*|.*;", re.ASCII | re.DOTALL)

@@ -34,11 +34,10 @@ from mld.consumer.child_log import ChildLogger
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
 from mld.core.terminal import find_executable
-from mld.protocol import forking, meeting
+from mld.protocol import meeting
 from mld.protocol.codec import LineSplitter
-from mld.protocol.command import shell_command
-from mld.protocol.forking import Request, UnavailableError
-from mld.protocol.messages import StreamLabel
+from mld.protocol.meeting import Request, UnavailableError
+from mld.protocol.messages import StreamLabel, shell_command
 from mld.retrieval.reader_factory import StreamNaming
 
 log = logging.getLogger(__name__)
@@ -73,23 +72,23 @@ class ForkedProcess:
 
 def _receive(line: socket.socket) -> bytes:
     try:
-        return line.recv(forking.RECORD_BYTES)
+        return line.recv(meeting.RECORD_BYTES)
     except ConnectionError:
         return b""
 
 
 def _code(record: bytes) -> int:
-    match forking.decode_record(record):
-        case (forking.EXIT, number):
+    match meeting.decode_record(record):
+        case (meeting.EXIT, number):
             return number
-        case (forking.SIGNAL, number):
+        case (meeting.SIGNAL, number):
             return -number
     return -signal.SIGKILL  # the server is gone too: the status is lost
 
 
 async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
     """Return a child forked by the server of this command; None if it is another command, or if no server forks one."""
-    if PurePath(command[0]).name != forking.PROGRAM or len(command) < 2:
+    if PurePath(command[0]).name != meeting.PROGRAM or len(command) < 2:
         return None
     arguments = [os.fsencode(argument) for argument in command[1:]]
     variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
@@ -101,14 +100,14 @@ async def fork(command: Sequence[str], environment: Mapping[str, str]) -> Forked
         undo.callback(line.close)
         (stdin, stdout, stderr), theirs = _pipes(undo)
         try:
-            forking.send_request(line, request, theirs)
+            meeting.send_request(line, request, theirs)
             _close_all(theirs)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                record = await asyncio.get_running_loop().sock_recv(line, forking.RECORD_BYTES)
+                record = await asyncio.get_running_loop().sock_recv(line, meeting.RECORD_BYTES)
         except (OSError, TimeoutError) as error:
             log.debug("the fork server does not answer: %r", error, extra={"action": "fork_unanswered"})
             return None
-        if (answer := forking.decode_record(record)) is None or answer[0] != forking.PID:
+        if (answer := meeting.decode_record(record)) is None or answer[0] != meeting.PID:
             return None
         undo.pop_all()
         return ForkedProcess(answer[1], line, (stdin, stdout, stderr))
@@ -120,16 +119,16 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
-    owner = forking.process_identity(os.getpid())
-    directory = owner and meeting.find(forking.PROGRAM, owner, places, forking.NAME_BYTES_MAX)
+    owner = meeting.process_identity(os.getpid())
+    directory = owner and meeting.find(meeting.PROGRAM, owner, places, meeting.NAME_BYTES_MAX)
     if directory is None:
         return None
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.close(forking.open_runtime_directory(directory))
+        os.close(meeting.open_runtime_directory(directory))
         line.setblocking(False)
-        line.connect(forking.socket_path(directory, request.server_name()))
-        if forking.peer(line)[1] == os.getuid():
+        line.connect(meeting.socket_path(directory, request.server_name()))
+        if meeting.peer(line)[1] == os.getuid():
             return line
     except (OSError, UnavailableError):
         pass

@@ -27,8 +27,7 @@ from mld.core.positions import SUB_MAX, Position
 from mld.core.steps import Steps
 from mld.core.streams import ChildBatch, HashRange, Misrouted, Page
 from mld.leases.lease import Lease
-from mld.protocol.codec import RECORDS_HEAD, records_tail
-from mld.protocol.framed import FramedRecord, Splitter, line_of
+from mld.protocol.codec import RECORDS_HEAD, FramedRecord, Splitter, line_of, records_tail
 
 T = TypeVar("T")
 

@@ -50,8 +50,7 @@ from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import PREFIX, PROGRAM
 from mld.properties.values import ChildLog
 from mld.protocol.codec import record_keys
-from mld.protocol.command import split_command
-from mld.protocol.messages import StreamLabel
+from mld.protocol.messages import StreamLabel, split_command
 from mld.retrieval.reader_factory import LABELS, StreamNaming, fan_out_of, kind_of, service_name, streams_port
 from mld.schemas.preparer import RegistryPreparer, registry_of
 from mld.tracking.followed_streams import WantedStream

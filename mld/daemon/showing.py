@@ -33,7 +33,7 @@ from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
 from mld.properties.values import SOCKET_OFF, MetricsOutput
-from mld.protocol.command import split_command
+from mld.protocol.messages import split_command
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.serving.summary import summing_up
 

@@ -42,7 +42,7 @@ from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
 from mld.properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
-from mld.protocol.command import split_command
+from mld.protocol.messages import split_command
 from mld.retrieval.reader_factory import kind_of
 from mld.tracking.stream_set import within_stream
 

@@ -31,9 +31,8 @@ from mld.properties.redaction import printable
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX
 from mld.properties.values import ChildLog
-from mld.protocol.command import split_command
 from mld.protocol.conversation import ProcessorError
-from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel, split_command
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader_factory import Placement
 from mld.retrieval.starting_points import initial_position

@@ -61,7 +61,7 @@ from mld.operating.plan import (
 from mld.operating.points import Point, PointKind
 from mld.operating.stream_access import SpanReader, framed_records
 from mld.properties.settings import Settings, StreamSetting
-from mld.protocol.framed import FramedRecord
+from mld.protocol.codec import FramedRecord
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence
 from mld.tracking.stream_list import Contradiction, account_and_name, identify

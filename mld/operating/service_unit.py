@@ -24,7 +24,7 @@ from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, SINK_PREFIX
 from mld.properties.substitution import has_reference
 from mld.properties.values import DeadLetterKind
-from mld.protocol.command import split_command
+from mld.protocol.messages import split_command
 
 STOP_MARGIN_S = 15.0
 """After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""

@@ -31,7 +31,7 @@ from mld.operating.options import Asked, show
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, KeptLines, Outcome, advance
 from mld.operating.steering import plan_leave_out
 from mld.operating.stream_access import SpanReader, framed_records
-from mld.protocol.framed import FramedRecord
+from mld.protocol.codec import FramedRecord
 from mld.retrieval.reader_factory import Placement
 from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 

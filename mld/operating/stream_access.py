@@ -33,7 +33,7 @@ from mld.operating.listings import RecordView, view_of
 from mld.operating.naming import is_meant, settings_of_one
 from mld.operating.points import Point, PointKind
 from mld.properties.settings import Settings
-from mld.protocol.framed import FramedRecord, Splitter
+from mld.protocol.codec import FramedRecord, Splitter
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader_factory import LABELS, kind_of, service_name, streams_port
 from mld.retrieval.starting_points import initial_position, starting_point

@@ -12,7 +12,7 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from mld.properties.values import SchemaMode
-from mld.protocol.framed import FramedRecord
+from mld.protocol.codec import FramedRecord
 from mld.retrieval.rawpage import FRAME_IN_BASE64
 from mld.schemas.decoder import HEADER_BYTES, Frame, frame_of
 from mld.schemas.decoder_process import DecoderJob

@@ -25,7 +25,7 @@ from mld.metrics.instruments import Tally
 from mld.metrics.worker import WorkerMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import SchemaErrors, SchemaMode
-from mld.protocol.framed import FramedRecord
+from mld.protocol.codec import FramedRecord
 from mld.retrieval.rawpage import RawBatch
 from mld.schemas.decoder import Frame, UndecodableError
 from mld.schemas.decoder_process import DecoderJob, DecoderProcess

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
-from mld.protocol.forking import Request
+from mld.protocol.meeting import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from typing import Any, NoReturn
 
 from mld.processors.zygote.forked import SERVER_FD_MIN, Script, ScriptError, become
 from mld.processors.zygote.stub import version_of
-from mld.protocol import forking, meeting
-from mld.protocol.forking import Request
+from mld.protocol import meeting
+from mld.protocol.meeting import Request
 
 # --- may it fork? ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ def _tell_end(end: End) -> None:
     """Tell the end of this child, unless the server lives: it waits for the child and tells the real end."""
     if end.line is not None and os.getppid() != end.server:
         with contextlib.suppress(OSError):
-            os.write(end.line, forking.encode_record(forking.EXIT, end.code & 0xFF))
+            os.write(end.line, meeting.encode_record(meeting.EXIT, end.code & 0xFF))
 
 
 class Server:
@@ -162,7 +162,7 @@ class Server:
         self._path = Path(path)
         self._inode = self._inode_of_path()
         self._arguments = [os.fsencode(argument) for argument in arguments]
-        self._shared = forking.shared_part(os.getcwdb(), self._arguments, environment)  # noqa: PTH109
+        self._shared = meeting.shared_part(os.getcwdb(), self._arguments, environment)  # noqa: PTH109
         self._uid = os.getuid()
         self._files: dict[str, tuple[int, int]] = {}
         self._children: dict[int, tuple[int, int]] = {}  # pidfd to process and line
@@ -174,7 +174,7 @@ class Server:
         """Tell everybody to start a plain child, now and until the script changes; warn once."""
         if reason:
             script = self._arguments[0].decode(errors="replace")
-            text = f"{forking.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
+            text = f"{meeting.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
             os.write(2, text.encode() + b"\n")
         with contextlib.suppress(OSError):
             self._path.with_suffix(".plain").write_bytes(version_of(self._arguments))
@@ -185,7 +185,7 @@ class Server:
                 connection, _ = self._listener.accept()
                 with contextlib.suppress(OSError, ValueError):
                     receive(connection)
-                    connection.sendall(forking.encode_record(forking.PLAIN))
+                    connection.sendall(meeting.encode_record(meeting.PLAIN))
                 connection.close()
         os._exit(0)
 
@@ -239,11 +239,11 @@ class Server:
         descriptors: list[int] = []
         try:
             request, descriptors = receive(connection)
-            pid, uid = forking.peer(connection)
+            pid, uid = meeting.peer(connection)
             if uid != self._uid or len(descriptors) != DESCRIPTORS:
                 return None
             if not self._answers(request):
-                connection.sendall(forking.encode_record(forking.STALE))
+                connection.sendall(meeting.encode_record(meeting.STALE))
                 return None
             forked = self._fork(request, 0 if request.own_group else os.getpgid(pid), descriptors, line, handlers)
             connection.detach()
@@ -295,9 +295,9 @@ class Server:
         pid, line = self._children.pop(handle)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
-            record = forking.encode_record(forking.SIGNAL, os.WTERMSIG(status))
+            record = meeting.encode_record(meeting.SIGNAL, os.WTERMSIG(status))
         else:
-            record = forking.encode_record(forking.EXIT, os.WEXITSTATUS(status))
+            record = meeting.encode_record(meeting.EXIT, os.WEXITSTATUS(status))
         with contextlib.suppress(OSError):
             os.write(line, record)
         if self._stubs.pop(line, None) is not None:
@@ -310,7 +310,7 @@ class Server:
         """Return a handle that becomes readable when the owner ends; None if it has."""
         with contextlib.suppress(OSError):
             handle = own(os.pidfd_open(owner[0]), close=True)
-            if forking.process_identity(owner[0]) == owner:
+            if meeting.process_identity(owner[0]) == owner:
                 return handle
             os.close(handle)
         self._withdraw()
@@ -356,10 +356,10 @@ def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
     packed = b"".join(part for _, kind, part in ancillary if kind == _socket.SCM_RIGHTS)
     descriptors = array.array("i", packed).tolist()
     try:
-        length = int(data[: forking.LENGTH_BYTES])
-        if not 0 < length <= forking.REQUEST_BYTES_MAX:
+        length = int(data[: meeting.LENGTH_BYTES])
+        if not 0 < length <= meeting.REQUEST_BYTES_MAX:
             raise ValueError(f"a request of {length} bytes")
-        body = data[forking.LENGTH_BYTES :]
+        body = data[meeting.LENGTH_BYTES :]
         while len(body) < length:
             if not (more := connection.recv(length - len(body))):
                 raise ValueError("half a request")

@@ -15,8 +15,8 @@ import posix
 import sys
 from typing import NoReturn
 
-from mld.protocol import forking, meeting
-from mld.protocol.forking import Request, UnavailableError
+from mld.protocol import meeting
+from mld.protocol.meeting import Request, UnavailableError
 
 ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
 BACKLOG = 1024  # connections that may wait while the server imports; Linux cuts it at net.core.somaxconn
@@ -48,17 +48,17 @@ class Forks:
         self._environment = environment
         self._request = request = Request.of(posix.getcwdb(), arguments, environment, own_group=False)
         self._library = library
-        owner = forking.process_identity(posix.getppid())
+        owner = meeting.process_identity(posix.getppid())
         if owner is None:
             raise UnavailableError("the parent process cannot be seen in /proc")
         self._owner = owner
         self._places = meeting.runtime_places(environment)
         try:
-            self._directory = meeting.meet(forking.PROGRAM, owner, self._places, forking.NAME_BYTES_MAX)
+            self._directory = meeting.meet(meeting.PROGRAM, owner, self._places, meeting.NAME_BYTES_MAX)
         except meeting.MeetingError as error:
             raise UnavailableError(str(error)) from None
         self._name = request.server_name()
-        self._path = forking.socket_path(self._directory, self._name)
+        self._path = meeting.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
         """Return the connection, and what became of the request; None if this script is known as one not to be forked.
@@ -69,15 +69,15 @@ class Forks:
             connection = self._connect() or self._start()
             if connection is None:
                 return None
-            if forking.peer(connection)[1] != posix.getuid():
+            if meeting.peer(connection)[1] != posix.getuid():
                 raise UnavailableError(f"{self._path} belongs to another user")
             try:
-                forking.send_request(connection, self._request, (0, 1, 2))
-                record = forking.decode_record(connection.recv(forking.RECORD_BYTES, _socket.MSG_WAITALL))
+                meeting.send_request(connection, self._request, (0, 1, 2))
+                record = meeting.decode_record(connection.recv(meeting.RECORD_BYTES, _socket.MSG_WAITALL))
             except OSError:
                 record = None
             # Without an answer nothing was forked: a child would hold the connection and answer itself.
-            if record is not None and record[0] != forking.STALE:
+            if record is not None and record[0] != meeting.STALE:
                 return connection, *record
             connection.close()
         raise UnavailableError("the fork server ends whenever it is asked")
@@ -95,7 +95,7 @@ class Forks:
         """Start a server unless somebody has meanwhile; None if this script is known as one not to be forked."""
         import fcntl
 
-        lock = forking.open_runtime_directory(self._directory)
+        lock = meeting.open_runtime_directory(self._directory)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._is_refused():
@@ -123,8 +123,8 @@ class Forks:
             posix.unlink(self._path)
         except OSError:
             pass
-        for owner, directory in meeting.meetings(forking.PROGRAM, self._places):
-            if forking.process_identity(owner[0]) != owner:
+        for owner, directory in meeting.meetings(meeting.PROGRAM, self._places):
+            if meeting.process_identity(owner[0]) != owner:
                 meeting.remove(directory)
 
     def _spawn(self) -> None:
@@ -143,7 +143,7 @@ class Forks:
         posix.close(end)
         arguments = [sys.executable, f"{self._library}/mld/processors/zygote/__main__.py", "--serve", self._path]
         owner = [str(part) for part in self._owner]
-        own = forking.per_child(self._environment)
+        own = meeting.per_child(self._environment)
         environment = {name: value for name, value in self._environment.items() if name not in own}
         try:
             posix.posix_spawn(
@@ -190,10 +190,10 @@ def main(library: str) -> NoReturn:
     except UnavailableError as error:
         _warn(f"no fork server, a plain child instead: {error}")
         _plain(arguments)
-    if answer is None or answer[1] == forking.PLAIN:
+    if answer is None or answer[1] == meeting.PLAIN:
         _plain(arguments)
     connection, what, number = answer
-    if what == forking.PID:
+    if what == meeting.PID:
         _wait(connection, number)
     _end_as(what, number)
 
@@ -210,12 +210,12 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
         posix.dup2(nowhere, descriptor)
     posix.dup2(connection.detach(), CONNECTION_FD, inheritable=True)
     posix.set_inheritable(CONNECTION_FD, True)
-    posix.execv(SHELL, ["sh", "-c", WAIT, forking.PROGRAM, str(pid)])
+    posix.execv(SHELL, ["sh", "-c", WAIT, meeting.PROGRAM, str(pid)])
 
 
 def _end_as(what: str, number: int) -> NoReturn:
     """End as the child did, which was gone before we could wait for it."""
-    if what == forking.SIGNAL:
+    if what == meeting.SIGNAL:
         if number not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(number, _signal.SIG_DFL)
         posix.kill(posix.getpid(), number)
@@ -223,4 +223,4 @@ def _end_as(what: str, number: int) -> NoReturn:
 
 
 def _warn(text: str) -> None:
-    posix.write(2, f"{forking.PROGRAM}: {text}\n".encode(sys.getfilesystemencoding(), "surrogateescape"))
+    posix.write(2, f"{meeting.PROGRAM}: {text}\n".encode(sys.getfilesystemencoding(), "surrogateescape"))

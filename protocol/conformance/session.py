@@ -28,7 +28,6 @@ from referencing.jsonschema import DRAFT202012
 
 from mld.protocol import codec
 from mld.protocol.codec import LineSplitter
-from mld.protocol.command import shell_command
 from mld.protocol.conformance.rules import Report, Rule, RuleVerdict
 from mld.protocol.conversation import (
     ActionDone,
@@ -49,6 +48,7 @@ from mld.protocol.messages import (
     ShardEnded,
     ShutdownRequested,
     StreamLabel,
+    shell_command,
 )
 
 READ_BYTES = 64 * 1024

@@ -21,7 +21,7 @@ from mld.operating.skipping import (
     records_at,
     saved_line,
 )
-from mld.protocol.framed import FramedRecord
+from mld.protocol.codec import FramedRecord
 from tests.support.fleet import settings_of
 from tests.support.kpl import User, aggregate
 from tests.twins.dynamo import MemoryDynamo

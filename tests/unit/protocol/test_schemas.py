@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.protocol import child, codec
+from mld.processors import sdk
+from mld.protocol import codec
 from mld.protocol.conformance.session import flaw, validator
 from mld.protocol.messages import (
     ActionName,
@@ -137,7 +138,7 @@ def test_a_batch_follows_the_schema_and_comes_out_of_the_childs_half_as_it_went_
     line = b"".join(codec.encode_process_records(records, lag))
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     assert flaw("daemon-to-child", json.loads(line)) is None
-    assert child.parse_daemon_line(line) == child.ReceivedAction(ProcessRecords(tuple(records), lag), "processRecords")
+    assert sdk.parse_daemon_line(line) == sdk.ReceivedAction(ProcessRecords(tuple(records), lag), "processRecords")
 
 
 @given(action=ACTIONS, dialect=st.sampled_from(Dialect))
@@ -146,35 +147,35 @@ def test_an_action_follows_the_schema_and_comes_out_of_the_childs_half_as_it_wen
 ) -> None:
     line = codec.encode_action(action, dialect)
     assert flaw(OUT[dialect], json.loads(line)) is None
-    received = child.parse_daemon_line(line)
-    assert isinstance(received, child.ReceivedAction)
+    received = sdk.parse_daemon_line(line)
+    assert isinstance(received, sdk.ReceivedAction)
     assert received.action == action
 
 
 @given(sequence=POSITIONS, sub=st.none() | INT64)
 def test_a_request_of_the_childs_half_is_understood_by_the_codec(sequence: str | None, sub: int | None) -> None:
-    line = child.encode_checkpoint_request(sequence, sub).decode()
+    line = sdk.encode_checkpoint_request(sequence, sub).decode()
     assert codec.parse_child_line(line) == CheckpointRequest(sequence, sub)
     assert flaw("checkpoint-request", json.loads(line)) is None
 
 
 @pytest.mark.parametrize("action", [*(action.value for action in ActionName), "shutdown"])
 def test_a_status_of_the_childs_half_is_understood_by_the_codec(action: str) -> None:
-    line = child.encode_status(action).decode()
+    line = sdk.encode_status(action).decode()
     assert codec.parse_child_line(line) == ActionStatus(action)
     assert flaw("status", json.loads(line)) is None
 
 
 def test_a_record_of_a_daemon_before_1_7_2_has_defaults() -> None:
     line = b'{"action":"processRecords","records":[{"data":"eA==","partitionKey":"p","sequenceNumber":"1"}]}\n'
-    received = child.parse_daemon_line(line)
-    assert isinstance(received, child.ReceivedAction)
-    assert received.action == ProcessRecords((Record(b"x", "p", "1", 0, child.UNKNOWN_ARRIVAL_MS),), None)
+    received = sdk.parse_daemon_line(line)
+    assert isinstance(received, sdk.ReceivedAction)
+    assert received.action == ProcessRecords((Record(b"x", "p", "1", 0, sdk.UNKNOWN_ARRIVAL_MS),), None)
 
 
 @pytest.mark.parametrize(
     "line", [b"\n", b"[]\n", b'{"action":"x"}\n', b'{"action":"initialize"}\n', b'{"action":"shutdown"}\n', b"\xff\n"]
 )
 def test_a_line_that_is_no_message_of_a_daemon_is_an_error(line: bytes) -> None:
-    with pytest.raises(child.DaemonMessageError):
-        child.parse_daemon_line(line)
+    with pytest.raises(sdk.DaemonMessageError):
+        sdk.parse_daemon_line(line)
