@@ -24,8 +24,7 @@ from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
-from mld.operating.acting import DOUBT, Report, note_act, perform, read_table
-from mld.operating.backup import save_rows
+from mld.operating.acting import DOUBT, Report, note_act, perform, read_table, save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, with_stream
 from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
 from mld.operating.operator_hold import Observed, OperatorHold, is_operator, living, operator_hold, owners_of, refusal

@@ -127,7 +127,7 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
             click.echo(json.dumps(value, indent=2))
         else:
             from mld.operating.listings import daemon_headline, daemon_listing
-            from mld.operating.printing import print_listing
+            from mld.operating.looking import print_listing
 
             click.echo(printable(daemon_headline(value)))
             print_listing(daemon_listing(value))

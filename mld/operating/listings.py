@@ -16,6 +16,7 @@ from mld.core.clock import iso_time
 from mld.core.positions import Position, shard_of_key
 from mld.metrics.events import NOBODY, Event
 from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration
+from mld.operating.naming import names_of
 
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
@@ -183,6 +184,22 @@ def events_listing(events: Sequence[Event]) -> Listing:
     """Return the events, the newest last, as in a log."""
     rows = ((iso_time(one.at_s), one.kind.value, one.worker, shard_of_key(one.shard), one.text) for one in events)
     return _listing("time, event, worker, shard, text", rows, (f"{len(events)} events",))
+
+
+def apps_listing(account: Mapping[str, Any]) -> Listing:
+    """Return one row for each application of an account, and what was not seen."""
+    names = "application, streams, workers>, open shards>, furthest behind>, note"
+    apps = account["applications"]
+    count = f"{len(apps)} application{'' if len(apps) == 1 else 's'}"
+    return _listing(names, map(_app_row, apps), (count, *account["unseen"]))
+
+
+def _app_row(app: Mapping[str, Any]) -> tuple[str, ...]:
+    workers, shards = ("" if app[name] is None else str(app[name]) for name in ("workers", "openShards"))
+    behind = "" if app["openShards"] == 0 else duration(app["behindSeconds"])
+    beside = "tables of KCL 3.0 to 3.4 beside it" if app["companions"] else None
+    note = "; ".join(filter(None, (beside, app["note"])))
+    return app["table"], names_of(app["streams"] or ()) or "unknown", workers, shards, behind, note
 
 
 def short(position: Position) -> str:

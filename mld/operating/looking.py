@@ -1,5 +1,5 @@
 """The commands that look: `mld leases`, `workers`, `lag` at a fleet, `peek` and `replay` at a stream and its processor,
-`doctor` at all that a daemon needs. Options and printing only.
+`doctor` at all that a daemon needs. Options and printing only: a table on a terminal, plain lines where there is none.
 
 They print a table for people or JSON for machines, and end with 0, with 1 if what was asked about is not so, or with 2
 if the configuration cannot be used. None of them takes a lease, and none writes to a table.
@@ -8,27 +8,38 @@ if the configuration cannot be used. None of them takes a lease, and none writes
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NoReturn
 
 import click
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
+from mld.core.clock import LoopClock
 from mld.core.errors import MldError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, FILE_VARIABLE, Duration, properties_file, say, settings_of
+from mld.leases.lease import Lease
+from mld.operating import listings
+from mld.operating.events import EventsTable, events_in
+from mld.operating.fleet_reader import dynamo_of, fleet_reader, look_at_account, with_stream
+from mld.operating.fleet_status import LAG_MAX_S, TROUBLE, FleetStatus, chosen
+from mld.operating.listings import Listing, RecordView
+from mld.operating.naming import ChosenShard, chosen_shard, lease_of, with_short_ids
 from mld.operating.options import Asked, PointType, asks, finish, output_option, with_remedy
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
-from mld.properties.redaction import printable
-
-if TYPE_CHECKING:
-    from mld.leases.lease import Lease
-    from mld.operating.fleet_status import FleetStatus
-    from mld.operating.listings import Listing, RecordView
-    from mld.operating.naming import ChosenShard
+from mld.operating.stream_access import SpanReader, peek_at, probed, run_replay, span_start, streams_of
+from mld.properties.redaction import Scrubber, printable
+from mld.retrieval.starting_points import initial_position
 
 RECORDS_SHOWN = 10
 NO_FILE = ("executableName=-", "applicationName=-", "streamName=-", "AwsCredentialsProvider=DefaultCredentialsProvider")
@@ -38,23 +49,11 @@ NO_FILE = ("executableName=-", "applicationName=-", "streamName=-", "AwsCredenti
 # --- a fleet ----------------------------------------------------------------------------------------------------------
 
 
-def _as_table(listing: Listing, _value: Any, _watch: bool) -> None:
-    from mld.operating.printing import print_listing
-
-    print_listing(listing)
-
-
-def _as_wide_table(listing: Listing, _value: Any, _watch: bool) -> None:
-    from mld.operating.printing import print_wide
-
-    print_wide(listing)
-
-
-def _as_json(_listing: Listing, value: Any, watch: bool) -> None:
-    click.echo(json.dumps(value, indent=None if watch else 2))
-
-
-FORMATS = {"table": _as_table, "wide": _as_wide_table, "json": _as_json}
+FORMATS: dict[str, Callable[[Listing, Any, bool], None]] = {
+    "table": lambda listing, value, watch: print_listing(listing),
+    "wide": lambda listing, value, watch: print_wide(listing),
+    "json": lambda listing, value, watch: click.echo(json.dumps(value, indent=None if watch else 2)),
+}
 """How to print a look: its rows for people, with short ids on a narrow terminal or each as it is, or its values."""
 _output = click.option(
     "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
@@ -75,7 +74,6 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
 
     The answer comes from one scan of the lease table, so it needs no access to the stream or to a daemon.
     """
-    from mld.operating import listings
 
     def shown(status: FleetStatus) -> tuple[Listing, Any]:
         shards = status.shards if show_all else status.open_shards
@@ -93,7 +91,6 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
 @_watch
 def workers(asked: Asked, output: str, watch: bool) -> None:
     """Show every worker: version, leases, CPU, when it was last heard, who leads."""
-    from mld.operating import listings
 
     def shown(status: FleetStatus) -> tuple[Listing, Any]:
         value = {"leader": status.leader, "workers": [listings.worker_value(worker) for worker in status.workers]}
@@ -116,8 +113,6 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
 
     Exit code 1 with --max, if a shard is further behind, stands still, has no owner, or does not say how far it is.
     """
-    from mld.operating import listings
-    from mld.operating.fleet_status import TROUBLE
 
     def shown(status: FleetStatus) -> tuple[Listing, Any]:
         value = {
@@ -146,15 +141,11 @@ def events(asked: Asked, since_s: float | None, worker: str | None, output: str)
     settings = asked.settings()
 
     async def reading() -> int:
-        from mld.operating.events import EventsTable, events_in
-        from mld.operating.fleet_reader import fleet_reader
-        from mld.operating.listings import event_value, events_listing
-
         async with fleet_reader(settings) as reader:
             row = await EventsTable(reader.calls, reader.clock, Random()).read()
             first_s = reader.clock.wall() - since_s if since_s is not None else 0.0
         found = [one for one in events_in(row) if one.at_s >= first_s and worker in (None, one.worker)]
-        FORMATS[output](events_listing(found), [event_value(one) for one in found], False)
+        FORMATS[output](listings.events_listing(found), [listings.event_value(one) for one in found], False)
         if row is None:
             say(
                 "this lease table has no history: it has one where all workers are in the mode of KCL 3.x, and no "
@@ -177,17 +168,10 @@ def _look(
     stream_name: str | None = None,
 ) -> None:
     """Look at the fleet, or at one stream of it, print, and exit."""
-    from mld.operating.fleet_status import LAG_MAX_S
-    from mld.operating.printing import WATCH_PERIOD_S, follow
-
     settings = asked.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
 
     async def looking() -> int:
-        from mld.operating.fleet_reader import fleet_reader
-        from mld.operating.fleet_status import chosen
-        from mld.operating.stream_access import probed
-
         async with fleet_reader(settings, bound_s) as reader:
 
             async def look() -> FleetStatus:
@@ -198,14 +182,12 @@ def _look(
                 return shown(await look())[0]
 
             if watch and output == "table" and sys.stdout.isatty():
-                from rich.console import Console
-
                 await follow(listed, Console(highlight=False, markup=False))
-            FORMATS[output](*shown(status := await look()), watch)
-            while watch:
-                await asyncio.sleep(WATCH_PERIOD_S)
+            while True:
                 FORMATS[output](*shown(status := await look()), watch)
-            return EXIT_OK if is_met(status) else EXIT_FAILURE
+                if not watch:
+                    return EXIT_OK if is_met(status) else EXIT_FAILURE
+                await asyncio.sleep(WATCH_PERIOD_S)
 
     finish(looking, is_open_ended=watch)
 
@@ -227,13 +209,9 @@ def apps(
     settings = settings_of(file or os.devnull, wanted)
 
     async def looking() -> int:
-        from mld.core.clock import LoopClock
-        from mld.operating.apps import account_value, apps_listing, look_at_account
-        from mld.operating.fleet_reader import dynamo_of
-
         async with dynamo_of(settings) as service:
             account = await look_at_account(service, LoopClock())
-        FORMATS[output](apps_listing(account), account_value(account), False)
+        FORMATS[output](listings.apps_listing(account), account, False)
         return EXIT_OK
 
     finish(looking)
@@ -244,9 +222,6 @@ def apps(
 
 def _chosen(asked: Asked) -> ChosenShard:
     """Return the shard that is meant, for which the lease table may be asked; exits if there is none."""
-    from mld.operating.fleet_reader import with_stream
-    from mld.operating.naming import chosen_shard
-
     settings = asked.settings()
     try:
         return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))
@@ -273,11 +248,6 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
     SHARD is an id, or its number; STREAM:SHARD if the file names several streams. Takes no lease, and at most half of
     the reads that Kinesis allows a second. With -o json: one JSON document a line.
     """
-    from mld.core.clock import LoopClock
-    from mld.operating import listings
-    from mld.operating.stream_access import SpanReader, peek_at, span_start, streams_of
-    from mld.retrieval.starting_points import initial_position
-
     shard = _chosen(asked)
 
     def show(record: RecordView) -> None:
@@ -332,8 +302,6 @@ def replay(asked: Asked, start: Point, until: Point) -> None:
     shard, file = _chosen(asked), str(Path(asked.file).absolute())
 
     async def replaying() -> int:
-        from mld.operating.replaying import run_replay
-
         needs_lease = start.kind is PointKind.CHECKPOINT or shard.stream is not None
         lease = await _lease_of(shard) if needs_lease else None
         return await run_replay(shard, start, until, lease, asked.more, file, asked.overrides)
@@ -371,10 +339,112 @@ def doctor(asked: Asked, output: str) -> None:
 
 
 async def _lease_of(shard: ChosenShard) -> Lease | None:
-    from mld.operating.fleet_reader import fleet_reader
-    from mld.operating.naming import lease_of
-
     async with fleet_reader(shard.settings) as reader:
         if shard.stream is None:
             return await reader.lease(shard.shard_id)
         return lease_of(await reader.leases(), shard)
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+PLAIN_WIDTH = 200  # columns where stdout is no terminal
+UNBOUNDED_WIDTH = 10_000
+ROWS_MAX = 500
+"""Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
+GAP = "  "
+WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
+TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
+
+
+def print_listing(listing: Listing) -> None:
+    """Print to stdout, folded and with short ids where a terminal is too narrow."""
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    console = Console(file=sys.stdout, highlight=False, markup=False, width=width)
+    if len(listing.rows) > ROWS_MAX:
+        print_wide(listing)
+        return
+    _take_any_letter()
+    console.print(_table(_fitting(listing, console)))
+    for line in listing.notes:
+        console.print(Text(printable(line)), soft_wrap=True)
+
+
+def print_wide(listing: Listing) -> None:
+    """Print to stdout, each row on one line, however long it is."""
+    _take_any_letter()
+    sys.stdout.writelines((*aligned(listing), *(f"{printable(note)}\n" for note in listing.notes)))
+
+
+def _take_any_letter() -> None:
+    """Let stdout show what the locale cannot, which a name may hold, as escapes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> NoReturn:
+    """Look every few seconds and show on the whole terminal what fits; without an answer the last look stays.
+
+    Raises what the first look raises.
+    """
+    from rich.live import Live
+
+    listing, looked_at, trouble = await look(), time.localtime(), ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_screen(listing, trouble, console), refresh=True)
+            await asyncio.sleep(WATCH_PERIOD_S)
+            try:
+                listing, looked_at, trouble = await look(), time.localtime(), ""
+            except (MldError, OSError) as error:
+                trouble = f"no answer, this is as of {time.strftime('%H:%M:%S', looked_at)}: {Scrubber()(str(error))}"
+
+
+def _screen(listing: Listing, trouble: str, console: Console) -> Group:
+    notes = [note for note in (trouble, *listing.notes) if note][: console.height // 2]
+    room = max(0, console.height - len(notes) - TABLE_FRAME_LINES)
+    left_out = len(listing.rows) - room
+    shown = _fitting(replace(listing, rows=listing.rows[:room]), console)
+    return Group(
+        *(_line(note) for note in notes),
+        _table(shown, one_line=True),
+        _line(f"… and {left_out:,} more" if left_out > 0 else ""),
+    )
+
+
+def _fitting(listing: Listing, console: Console) -> Listing:
+    """Return the listing; where the console is too narrow for it, with short ids."""
+    unbounded = console.options.update(max_width=UNBOUNDED_WIDTH)
+    if console.measure(_table(listing), options=unbounded).maximum <= console.width:
+        return listing
+    return replace(listing, rows=tuple(tuple(map(with_short_ids, row)) for row in listing.rows))
+
+
+def _line(text: str) -> Text:
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+
+def _table(listing: Listing, *, one_line: bool = False) -> Table:
+    """Lay the rows out. A shard is never folded; `one_line` cuts cells of the other columns instead of folding them."""
+    table = Table(title=listing.title or None, title_justify="left", box=None, pad_edge=False)
+    for name, to_the_right in listing.columns:
+        justify: Literal["left", "right"] = "right" if to_the_right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "shard")
+    for row in listing.rows:
+        table.add_row(*(_line(cell) if one_line else Text(printable(cell)) for cell in row))
+    return table
+
+
+def aligned(listing: Listing) -> Iterator[str]:
+    """Yield the lines of a long table, each cell as wide as the widest of its column."""
+    rows = [tuple(map(printable, row)) for row in listing.rows]
+    rows.insert(0, tuple(name for name, _ in listing.columns))
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    if listing.title:
+        yield f"{listing.title}\n"
+    for row in rows:
+        cells = []
+        for cell, width, (_, to_the_right) in zip(row, widths, listing.columns, strict=True):
+            blanks = " " * (width - cell_len(cell))
+            cells.append(blanks + cell if to_the_right else cell + blanks)
+        yield f"{GAP.join(cells).rstrip()}\n"

@@ -35,9 +35,8 @@ from mld.core.terminal import EXIT_OK
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.operating.acting import read_table
+from mld.operating.acting import BackupHeader, backup_name, free_name, read_backup, read_table, save_rows
 from mld.operating.application import Application, act_on, is_like, is_of_another_shard
-from mld.operating.backup import BackupHeader, backup_name, free_name, read_backup, save_rows
 from mld.operating.naming import listed, names_of, of_stream, shard_id_of, stream_id_in, streams_in
 from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked, show

@@ -22,9 +22,8 @@ from mld.core.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
 from mld.core.streams import IteratorType, Page, StartingPoint
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 from mld.leases.lease import Lease
-from mld.operating.acting import PlanInput
+from mld.operating.acting import PlanInput, forget, require_new, saved_file
 from mld.operating.application import Application, application_of, save_before
-from mld.operating.backup import forget, require_new, saved_file
 from mld.operating.naming import full_key, only_stream
 from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked, show

@@ -8,9 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from mld.local.run import check_extra
-from mld.quickstart.plain import PlainTour
 from mld.quickstart.spark import SparkTour
-from mld.quickstart.tour import Tour
+from mld.quickstart.tour import PlainTour, Tour
 
 _PLAIN_WIDTH = 120  # columns where stdout is no terminal
 

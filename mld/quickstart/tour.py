@@ -1,8 +1,9 @@
-"""What both tours share: embedded AWS, a stream with click events, the real daemon, a split while it reads.
+"""What the tours share: embedded AWS, a stream with click events, the real daemon, a split while it reads.
 
 Each part runs as a process of its own, as a user would start it; all end with the tour, however it ends. A directory
-may be used by one tour at a time. `plain` and `spark` say which processor runs, when it has caught up, and what the
-result must be.
+may be used by one tour at a time. A tour says which processor runs, when it has caught up, and what the result must be:
+`PlainTour` here (`mld quickstart --plain`: the shipped archive processor, one child per shard; an error if a single
+record is missing, repeated or out of order), and that of `spark`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -29,6 +30,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 import mld
@@ -38,7 +40,7 @@ from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.properties.loader import load
 from mld.properties.redaction import printable, printable_lines
-from mld.quickstart.lineage import ClickEvent, Put, click_events
+from mld.quickstart.lineage import ClickEvent, Put, click_events, row_faults
 
 LOCK_FILE = ".lock"
 SERVER_START_S = 30.0
@@ -413,3 +415,93 @@ class Tour(ABC):
 def tail(text: str, characters: int) -> str:
     """Return the end of a long number, which distinguishes it."""
     return text if len(text) <= characters else f"…{text[-characters:]}"
+
+
+# --- the tour without Spark -------------------------------------------------------------------------------------------
+
+
+Archive = Mapping[str, Sequence[tuple[int, str]]]
+"""By shard, sequence number and data of each line."""
+
+
+class PlainTour(Tour):
+    @property
+    def archive_directory(self) -> Path:
+        return self.directory / "archive"
+
+    def check(self) -> None:
+        """Check nothing: it needs nothing besides this project."""
+
+    def clear(self) -> None:
+        self.archive_directory.mkdir(parents=True, exist_ok=True)
+        for old in self.archive_directory.glob("shardId-*.jsonl"):
+            old.unlink()
+
+    def properties(self, endpoint: str) -> str:
+        return f"""\
+# Written by `mld quickstart --plain`: the same keys that Amazon's Java MultiLangDaemon reads.
+executableName = {sys.executable} -m mld.processors.archive {self.archive_directory}
+streamName = {STREAM}
+applicationName = {APPLICATION}
+initialPositionInStream = TRIM_HORIZON
+retrievalMode = POLLING
+AwsCredentialsProvider = EnvironmentVariableCredentialsProvider
+regionName = us-east-1
+kinesisEndpoint = {endpoint}
+dynamoDBEndpoint = {endpoint}
+"""
+
+    def processed(self) -> int:
+        count = 0
+        for path in self.archive_directory.glob("shardId-*.jsonl"):
+            with path.open("rb") as file:
+                count += sum(line.endswith(b"\n") for line in file)
+        return count
+
+    def report(self, leases: dict[str, Lease]) -> list[str]:
+        archive = {}
+        for path in self.archive_directory.glob("shardId-*.jsonl"):
+            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            archive[path.stem] = [(int(line["sequence"]), line["data"]) for line in lines]
+        self.console.print(_shard_table(archive, leases))
+        return find_faults(self.put, archive)
+
+    def verdict(self) -> str:
+        return f"{len(self.put)} records, each exactly once and in order"
+
+    def farewell(self) -> str:
+        return f"""
+The records are in {self.archive_directory}/*.jsonl. For your own stream:
+
+  cp {self.properties_file} app.properties
+                                  # set streamName, applicationName, regionName and executableName,
+                                  # and remove the two endpoint lines
+  {mld_command()} check app.properties    # what it means, and what is wrong with it
+  {mld_command()} app.properties          # run it; Ctrl-C stops it gracefully"""
+
+
+def _shard_table(archive: Archive, leases: dict[str, Lease]) -> Table:
+    table = Table(title="what happened", title_justify="left")
+    for column in ("shard", "parent", "records", "checkpoint", "writes", "owner"):
+        table.add_column(column, justify="right" if column in ("records", "writes") else "left", no_wrap=True)
+    for shard in sorted(archive.keys() | leases.keys()):
+        count = str(len(archive.get(shard, [])))
+        lease = leases.get(shard)
+        if lease is None:
+            table.add_row(shard, "", count, "cleaned up")
+            continue
+        parents = " ".join(tail(parent, 4) for parent in sorted(lease.parents))
+        table.add_row(shard, parents, count, tail(str(lease.checkpoint), 12), str(lease.counter), lease.owner or "none")
+    return table
+
+
+def find_faults(put: Iterable[Put], archive: Archive) -> list[str]:
+    """Return one sentence per kind of fault; empty if the archive is exactly what was put, in order."""
+    wanted = [(record.shard, record.sequence, record.text) for record in put]
+    found = [(shard, *record) for shard, records in archive.items() for record in records]
+    faults = row_faults("the archive", wanted, found)
+    for shard, records in sorted(archive.items()):
+        numbers = [number for number, _ in records]
+        if numbers != sorted(numbers):
+            faults.append(f"{shard}: the records are out of order")
+    return faults

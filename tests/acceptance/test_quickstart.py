@@ -18,8 +18,7 @@ import pytest
 from rich.console import Console
 
 from mld.leases.lease import Lease
-from mld.quickstart.plain import PlainTour
-from mld.quickstart.tour import PAGE_PORT, Tour
+from mld.quickstart.tour import PAGE_PORT, PlainTour, Tour
 from tests.acceptance.commands import MLD, ROOT, mld
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S

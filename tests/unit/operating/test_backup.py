@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.operating.backup import (
+from mld.operating.acting import (
     BackupError,
     BackupHeader,
     backup_name,

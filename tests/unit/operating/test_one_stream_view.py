@@ -11,9 +11,8 @@ import pytest
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.acting import read_table
+from mld.operating.acting import BackupHeader, read_table, save_rows
 from mld.operating.application import Application
-from mld.operating.backup import BackupHeader, save_rows
 from mld.operating.naming import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
