@@ -140,11 +140,8 @@ class ShardConsumer:
                 return await self._notify_shutdown()
             case ConsumerState.LEASE_LOST:
                 return await self._notify_lease_lost()
-            case ConsumerState.TRANSFERRING:
-                await self._parts.keeper.transfer(self.key, self.token)
-                return ActivityOutcome.DONE
-            case ConsumerState.RELEASING:
-                await self._parts.keeper.release(self.key, self.token)
+            case ConsumerState.TRANSFERRING | ConsumerState.RELEASING:
+                await self._parts.keeper.give_away(self.key, self.token)
                 return ActivityOutcome.DONE
             case ConsumerState.FINISHED:
                 raise AssertionError("a finished consumer has no activity")

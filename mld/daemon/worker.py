@@ -292,7 +292,7 @@ class Worker:
         self._changed.set()
 
     def _release(self, key: str, token: str) -> None:
-        releasing = asyncio.create_task(self.parts.keeper.release(key, token))
+        releasing = asyncio.create_task(self.parts.keeper.give_away(key, token))
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
 

@@ -67,26 +67,29 @@ class Departure:
         self._is_drained = False
 
     async def name_receivers(self) -> None:
-        """Tell the keeper who gets each lease that is held; nobody does if that cannot be known in time."""
+        """Tell the keeper who gets each lease that is held; if that cannot be known in time, only handoffs go on."""
+        self.keeper.leave_to(self._receiver_now)
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
                 looking = self.receivers_of(self.keeper.held())
                 self._receivers = await contained(looking, "looking for receivers")
-                self.keeper.leave_to(self._receiver_now)
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
-    async def _receiver_now(self, key: str) -> str | None:
-        """Return who gets this lease now; None if it left meanwhile, or cannot be asked for."""
-        receiver = self._receivers.get(key)
-        if receiver is None:
-            return None
-        if receiver not in self._asking:
-            self._asking[receiver] = asyncio.ensure_future(self._may_receive(receiver))
-            self._asking[receiver].add_done_callback(lambda _: self._asking.pop(receiver))
-        return receiver if await asyncio.shield(self._asking[receiver]) else None
+    async def _receiver_now(self, lease: Lease) -> str | None:
+        """Return who gets this lease now: who waits for it, else who was chosen. None: both left, or nobody knows."""
+        for receiver in (lease.handoff_to, self._receivers.get(lease.key)):
+            if receiver is not None and await self._may_receive(receiver):
+                return receiver
+        return None
 
     async def _may_receive(self, receiver: str) -> bool:
+        if receiver not in self._asking:
+            self._asking[receiver] = asyncio.ensure_future(self._ask(receiver))
+            self._asking[receiver].add_done_callback(lambda _: self._asking.pop(receiver))
+        return await asyncio.shield(self._asking[receiver])
+
+    async def _ask(self, receiver: str) -> bool:
         try:
             return await contained(self.reports.may_receive(receiver), "looking for a receiver")
         except TableError as error:

@@ -17,9 +17,9 @@ take it. `Validity` decides how long a lease is believed, and when its row is wr
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
 
-A holder gives its row away by completing a pending handoff, by handing the lease over by name, or by releasing it.
-These writes are conditional on the owners, not on the counter, so that they also work right after a renewal whose reply
-was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
+A holder gives its row to the next owner of a pending handoff or to nobody; when its worker leaves, to a living worker
+or to nobody. These writes are conditional on the owners, not on the counter, so that they also work right after a
+renewal whose reply was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
 
 Rows covered by a heartbeat are read in time, because nothing is written to them (`validity`, number 4 of its list).
 """
@@ -63,8 +63,7 @@ STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
 MakeWrite = Callable[[Lease, bool], writes.RowWrite]
-ReceiverOf = Callable[[str], Awaitable[str | None]]
-Give = Callable[[Holding], Awaitable[bool]]
+ReceiverOf = Callable[[Lease], Awaitable[str | None]]
 
 
 @dataclass(eq=False)
@@ -216,67 +215,59 @@ class LeaseKeeper:
             # Our unknown write was another one (a renewal); the lease has its counter now, so this one goes on top.
 
     # --- giving a lease away ------------------------------------------------------------------------------------------
-    # Whatever the outcome, it is not ours any more afterwards. True if the row is known to be in other hands, or free.
 
-    async def release(self, key: str, token: str) -> bool:
-        """Give the lease to its receiver, or back to the table so that others may take it at once."""
-        receiver = None if self._receiver_of is None else await self._receiver_of(key)
-        if receiver is not None:
-            return await self.hand_over(key, token, receiver)
-        return await self._part(key, token, self._release, LeaseMove.RELEASED)
+    async def give_away(self, key: str, token: str) -> bool:
+        """Give the lease to the next owner of a pending handoff, else to nobody, so that others may take it at once.
 
-    async def transfer(self, key: str, token: str) -> bool:
-        """Complete the pending handoff: the next owner may begin. Tried until it works or the lease expires."""
-
-        async def give(holding: Holding) -> bool:
-            to = holding.lease.handoff_to
-            return await (self._release(holding) if to is None else self._assign(holding, to, None))
-
-        return await self._part(key, token, give)
-
-    async def hand_over(self, key: str, token: str, to: str) -> bool:
-        """Give the lease to the live worker `to`; release it if that does not work."""
-
-        async def give(holding: Holding) -> bool:
-            may_choose = holding.lease.checkpoint_owner is None and to != holding.lease.owner
-            return (may_choose and await self._assign(holding, to, HAND_OVER_ATTEMPTS_MAX)) or await self._release(
-                holding
-            )
-
-        return await self._part(key, token, give)
-
-    def leave_to(self, receiver_of: ReceiverOf) -> None:
-        """Let each lease that is released from now on go to its receiver, if it has one: this worker leaves."""
-        self._receiver_of = receiver_of
-
-    async def _part(self, key: str, token: str, give: Give, how: LeaseMove = LeaseMove.HANDED_OFF) -> bool:
+        Whatever the outcome, it is not ours any more afterwards. True if the row is known to be in other hands, or
+        free.
+        """
         holding = self._holding(key, token)
         if holding is None:
             return False
         holding.leaving = True
         async with holding.lock:
             try:
-                return self.metrics.parted(how, self.is_current(holding) and await give(holding))
+                return self.is_current(holding) and await self._give_to_whom_it_goes(holding)
             finally:
                 self.forget(holding)
 
+    def leave_to(self, receiver_of: ReceiverOf) -> None:
+        """Let each lease go to its receiver from now on, and to nobody where it has none: this worker leaves."""
+        self._receiver_of = receiver_of
+
+    async def _give_to_whom_it_goes(self, holding: Holding) -> bool:
+        """Try a handoff until it works or the lease expires: nobody else can complete it sooner."""
+        lease, leaving = holding.lease, self._receiver_of
+        to = lease.handoff_to if leaving is None else await leaving(lease)
+        if to is None:
+            return await self._release(holding)
+        answer = await self._assign(holding, to, None if leaving is None else HAND_OVER_ATTEMPTS_MAX)
+        if isinstance(answer, Lease) or leaving is None:
+            return isinstance(answer, Lease)
+        if answer is not None and (row := writes.judge_refused_release(lease, answer.row)) is not None:
+            holding.lease = row
+            return await self._give_to_whom_it_goes(holding)
+        return await self._release(holding)
+
     async def _release(self, holding: Holding) -> bool:
-        """Remove the owner, so that others may take the lease at once; a pending handoff is completed by that."""
         release = writes.release(holding.lease)
         released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
         if released:
+            self.metrics.worker.lease_moves.add(LeaseMove.RELEASED.value)
             self._note_move(holding, NOBODY, f"given back by {self.worker_id}")
         return released
 
-    async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> bool:
+    async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> Lease | Refusal | None:
         lease = holding.lease
         answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
         if isinstance(answer, Refusal):
             about = self._about(lease.key, "assign_refused")
             log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=about)
         elif answer is not None:
+            self.metrics.worker.lease_moves.add(LeaseMove.HANDED_OFF.value)
             self._note_move(holding, to, f"from {self.worker_id}")
-        return isinstance(answer, Lease)
+        return answer
 
     def _note_move(self, holding: Holding, to: str, words: str) -> None:
         self.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
@@ -446,7 +437,7 @@ class LeaseKeeper:
             extra=self._about(key, "handoff_forced"),
         )
         holding.leaving = True
-        tasks.create_task(self.transfer(key, holding.token))
+        tasks.create_task(self.give_away(key, holding.token))
 
     # --- rows covered by the heartbeat, which nobody writes -----------------------------------------------------------
 

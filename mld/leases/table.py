@@ -11,7 +11,7 @@ Implementations do not retry by themselves: a caller that retries after an unkno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -53,10 +53,14 @@ class IndexStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A conditional write was refused. `by_twin`: the row still names us, yet somebody else has moved its counter."""
+    """A conditional write was refused. `by_twin`: the row still names us, yet somebody else has moved its counter.
+
+    `row` is the row as it is, where it was refused for other owners than were seen.
+    """
 
     why: str
     by_twin: bool = False
+    row: Lease | None = field(default=None, compare=False)
 
 
 # --- writes -----------------------------------------------------------------------------------------------------------

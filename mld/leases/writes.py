@@ -134,26 +134,18 @@ def checkpoint(
 
 
 def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
-    """Remove our side of the owner pair as seen, raise the counter, so that others may take the lease at once.
+    """Remove the owners as seen, raise the counter, so that others may take the lease at once; ends a pending handoff.
 
-    While a handoff is pending this completes it: the next owner stays. It depends on the owners only, so that it also
-    works right after a renewal whose reply was lost; and where they are ours, but others than seen, on those.
+    It depends on the owners only, so that it also works right after a renewal whose reply was lost; and where the
+    actual owner is the same, but a handoff began or ended meanwhile, on those.
     """
     assert lease.actual_owner is not None, "only an owned lease can be released"
-    me = _text(":me", lease.actual_owner)
-    conditions: tuple[Condition, ...]
-    gone: tuple[str, ...]
-    if lease.checkpoint_owner is None:
-        conditions, gone = (EXISTS, Is(rows.OWNER, me), NOT_HANDED), (rows.OWNER, rows.CHECKPOINT_OWNER)
-    else:
-        next_owner = _is_or_absent(rows.OWNER, ":nextOwner", lease.owner)
-        conditions, gone = (EXISTS, Is(rows.CHECKPOINT_OWNER, me), next_owner), (rows.CHECKPOINT_OWNER,)
 
     def again(row: Lease | None) -> bool | YesOrNo:
         other = judge_refused_release(lease, row)
         return False if other is None or writes_max <= 1 else release(other, writes_max=writes_max - 1)
 
-    gone = (*gone, *_mark(lease))
+    conditions, gone = (EXISTS, *_owners_as_seen(lease)), (rows.OWNER, rows.CHECKPOINT_OWNER, *_mark(lease))
     return LeaseWrite("release", lease.key, conditions, _yes, again, removes=gone, adds=((rows.COUNTER, ONE),))
 
 
@@ -386,7 +378,7 @@ def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: b
 def _refused_by_owners(lease: Lease, row: Lease | None) -> Refusal:
     if row is None:
         return Refusal("the row was deleted")
-    return Refusal(f"the owners are {_owners(row)}, not {_owners(lease)}")
+    return Refusal(f"the owners are {_owners(row)}, not {_owners(lease)}", row=row)
 
 
 def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
@@ -403,8 +395,8 @@ def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent:
 
 
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
-    """Return the lease to release instead: ours, but a handoff began or ended since it was seen. None: nothing to
-    release.
+    """Return the lease to give away instead: ours, but a handoff began or ended since it was seen. None: nothing to
+    give.
     """
     if row is None or row.actual_owner != lease.actual_owner:
         return None

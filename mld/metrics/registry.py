@@ -116,12 +116,6 @@ class Metrics:
         """Restarts of children, since the worker's start."""
         return self.worker.child_restarts + sum(part.restarts.total for part in self.shards.values())
 
-    def parted(self, how: LeaseMove, given: bool) -> bool:
-        """Count a lease that was given away, unless that failed and it is left to expire; returns `given`."""
-        if given:
-            self.worker.lease_moves.add(how.value)
-        return given
-
     def lost(self, how: LeaseMove) -> None:
         """Count a lease that is gone and that we wanted to keep."""
         self.worker.lease_moves.add(how.value)

@@ -465,12 +465,16 @@ class LeaseTableContract:
         await lease_table.apply(writes.renew(lease))
         assert await lease_table.apply(writes.release(lease))
 
-    async def test_a_release_in_a_handoff_leaves_the_next_owner(self, lease_table: StoredTable, rows: RawRows) -> None:
+    @pytest.mark.parametrize("knows", [True, False])
+    async def test_a_release_in_a_handoff_frees_the_lease(
+        self, lease_table: StoredTable, rows: RawRows, knows: bool
+    ) -> None:
         lease = await owned(lease_table, "w-1")
         await begin_handoff(rows, lease.key, "w-2")
-        assert await lease_table.apply(writes.release(lease))
+        seen = await in_table(lease_table, lease.key) if knows else lease
+        assert await lease_table.apply(writes.release(seen))
         after = await lease_table.get(lease.key)
-        assert after == replace(lease, owner="w-2", counter=lease.counter + 1)
+        assert after == replace(lease, owner=None, counter=lease.counter + 1)
 
     async def test_the_lease_of_another_is_not_released(self, lease_table: StoredTable) -> None:
         lease = await owned(lease_table, "w-1")

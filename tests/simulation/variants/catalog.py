@@ -192,7 +192,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a release removes the owner whoever it is",
         (
             "leases.writes",
-            "(EXISTS, Is(rows.OWNER, me), NOT_HANDED), (rows.OWNER",
+            "(EXISTS, *_owners_as_seen(lease)), (rows.OWNER",
             "(EXISTS,), (rows.OWNER",
         ),
     ),

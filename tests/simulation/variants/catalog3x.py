@@ -64,12 +64,12 @@ VARIANTS_3X: tuple[Variant, ...] = (
         (
             "daemon.worker",
             "                running.consumer.hand_off()\n",
-            "                asyncio.ensure_future(self.parts.keeper.transfer(key, held[key].token))\n",
+            "                asyncio.ensure_future(self.parts.keeper.give_away(key, held[key].token))\n",
         ),
         (
             "leases.keeper",
-            "await give(holding))\n            finally:\n                self.forget(holding)\n",
-            "await give(holding))\n            finally:\n                pass\n",
+            "_to_whom_it_goes(holding)\n            finally:\n                self.forget(holding)\n",
+            "_to_whom_it_goes(holding)\n            finally:\n                pass\n",
         ),
     ),
     _variant(

@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from mld.core.errors import AwsUnreachableError
+from mld.leases import writes
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
 from tests.support.fleet import TABLE
 from tests.support.tiers import sliced
 from tests.twins.children import ChildExit
@@ -171,6 +174,29 @@ async def test_workers_that_stop_together_leave_nothing_to_each_other(stage, apa
     assert set(stage.owners().values()) == {None}
     following = stage.start("w0", seed=9)
     await stage.until(lambda: len(following.worker.held()) == 6, 2)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("apart_s", sliced([-1.0, 0.0, 1.0], 0.0))
+@pytest.mark.parametrize("busy_s", [0.0, 2.0])
+@story(4, **V3X)
+async def test_a_handoff_between_workers_that_stop_together_leaves_nothing_to_either(stage, busy_s, apart_s, knows):
+    old, following = (stage.start(name, script=busy(busy_s), seed=seed) for seed, name in enumerate(["w0", "w1"]))
+    await stage.until(lambda: len(old.worker.held()) == len(following.worker.held()) == 2, 200)
+    leader = DynamoLeaseTable(stage.dynamo.client("leader"), stage.clock, table_name=TABLE)
+    for key in old.worker.held():
+        lease = await leader.get(key)
+        assert isinstance(await leader.apply(writes.begin_handoff(lease, "w1")), Lease)
+    await stage.advance(0.1)
+    if knows:
+        await stage.until(lambda: all(one.lease.handoff_to for one in old.worker.parts.keeper.held().values()), 10)
+    first, second = (old, following) if apart_s >= 0 else (following, old)
+    stopping = [asyncio.create_task(first.stop())]
+    await stage.advance(abs(apart_s))
+    assert all(await asyncio.gather(*stopping, second.stop()))
+    assert set(stage.owners().values()) == {None}
+    after = stage.start("w2", seed=9)
+    await stage.until(lambda: len(after.worker.held()) == 4, 2)
 
 
 @story(2, **V3X, shutdownGraceMillis="60000")

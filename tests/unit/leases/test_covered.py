@@ -267,7 +267,7 @@ async def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
         assert me.keeper.held()["a"].lease.handoff_to == "other"
         await asyncio.sleep(2 * DURATION_S)
         assert me.keeper.is_held("a", held.token), "it goes on until it has given the lease away"
-        assert await me.keeper.transfer("a", held.token)
+        assert await me.keeper.give_away("a", held.token)
     assert attribute(dynamo, "a", "leaseOwner") == "other"
     assert attribute(dynamo, "a", "mldHeartbeat") is None
 

@@ -176,7 +176,7 @@ async def test_a_row_whose_old_owner_is_finishing_is_polled_until_it_is_ours() -
         assert f.held() == set()
         assert f.reads() == 1 + int(4.2 / PENDING_POLL_S)
         assert "me" not in {applied.sender for applied in f.dynamo.history}
-        assert await f.other.keeper.transfer("a", token)
+        assert await f.other.keeper.give_away("a", token)
         assert await f.until(lambda: f.held() == {"a"}, PENDING_POLL_S + 0.01) > 0
         assert f.discovery.pending == set()
         reads = f.reads()
@@ -212,7 +212,7 @@ async def test_pending_rows_are_polled_on_while_the_index_and_the_reads_fail() -
         plan = FaultPlan(f.dynamo, "me")
         plan.when = lambda operation, _: operation == "GetItem"
         plan.always = lost_reply()
-        assert await f.other.keeper.transfer("a", token)
+        assert await f.other.keeper.give_away("a", token)
         await asyncio.sleep(3)
         assert f.held() == set()
         plan.always = None

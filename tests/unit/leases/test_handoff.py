@@ -82,8 +82,8 @@ class Scene:
         )
         return plan
 
-    async def transfer(self) -> bool:
-        return await self.old.keeper.transfer(KEY, self.token)
+    async def give_away(self) -> bool:
+        return await self.old.keeper.give_away(KEY, self.token)
 
 
 def scene(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -119,7 +119,7 @@ async def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
     async with running(stage.old):
         await asyncio.sleep(0.1)
         assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
-        assert await stage.transfer()
+        assert await stage.give_away()
     assert await new.keeper.resumer.reacquire([stage.row()]) == (KEY,)
     steps = [
         tuple(
@@ -182,11 +182,11 @@ async def test_a_handoff_of_a_complete_lease_is_heard_of_though_nothing_is_writt
 async def test_a_transfer_ends_the_holding_and_frees_the_row_for_the_next_owner(stage: Scene) -> None:
     await told(stage)
     counter = stage.row().counter
-    assert await stage.transfer()
+    assert await stage.give_away()
     assert stage.owners() == ("w-9b2e", None)
     assert stage.row().counter == counter + 1
     assert not stage.is_held()
-    assert not await stage.transfer()
+    assert not await stage.give_away()
     with pytest.raises(LeaseLostError):
         await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
 
@@ -194,14 +194,14 @@ async def test_a_transfer_ends_the_holding_and_frees_the_row_for_the_next_owner(
 @scene
 async def test_nothing_is_transferred_under_another_token(stage: Scene) -> None:
     await told(stage)
-    assert not await stage.old.keeper.transfer(KEY, "another")
+    assert not await stage.old.keeper.give_away(KEY, "another")
     assert stage.is_held()
     assert stage.owners() == ("w-9b2e", "w-4f1c")
 
 
 @scene
 async def test_a_transfer_without_a_handoff_is_a_release(stage: Scene) -> None:
-    assert await stage.transfer()
+    assert await stage.give_away()
     assert stage.owners() == (None, None)
 
 
@@ -212,7 +212,7 @@ async def test_a_transfer_is_repeated_until_it_works(fault: Fault) -> None:
     async with running(stage.old):
         await told(stage)
         stage.faulty_assignments().next(*[fault] * 5)
-        assert await stage.transfer()
+        assert await stage.give_away()
         assert stage.owners() == ("w-9b2e", None)
 
 
@@ -221,7 +221,7 @@ async def test_a_transfer_whose_reply_is_lost_is_known_after_the_next_owner_has_
     await told(stage)
     new = Worker(stage.dynamo, "w-9b2e")
     stage.faulty_assignments().next(lost_reply(), lost_request(), lost_request(), lost_request())
-    transferring = asyncio.create_task(stage.transfer())
+    transferring = asyncio.create_task(stage.give_away())
     await asyncio.sleep(0.02)
     assert await new.keeper.resumer.reacquire([stage.row()]) == (KEY,)
     assert await transferring
@@ -236,7 +236,7 @@ async def test_a_transfer_that_never_works_keeps_the_lease_until_it_expires_and_
     sent_at = stage.dynamo.history[-1].at
     stage.faulty_assignments().always = throttled()
     writes = stage.writes_of("w-4f1c")
-    transferring = asyncio.create_task(stage.transfer())
+    transferring = asyncio.create_task(stage.give_away())
     await asyncio.sleep(sent_at + DURATION_S - LoopClock().monotonic() - 0.1)
     assert stage.is_held()
     assert not await transferring
@@ -257,7 +257,7 @@ async def test_transfers_that_hang_do_not_keep_other_leases_from_being_renewed(s
     await asyncio.sleep(INTERVAL_S)
     assert len(stage.old.handoffs) == 26
     stage.faulty_assignments().always = throttled()
-    giving = [asyncio.create_task(stage.old.keeper.transfer(h.lease.key, h.token)) for h in others]
+    giving = [asyncio.create_task(stage.old.keeper.give_away(h.lease.key, h.token)) for h in others]
     await asyncio.sleep(2 * DURATION_S)
     assert not any(await asyncio.gather(*giving))
     assert set(stage.old.keeper.held()) == {KEY}
@@ -299,7 +299,7 @@ async def test_the_consumers_transfer_and_the_deadline_write_once(stage: Scene) 
     heard_at = next(a.at for a in stage.dynamo.history if a.sender == "w-4f1c" and "checkpointOwner" in a.after)
     await asyncio.sleep(heard_at + TIMEOUT_S - LoopClock().monotonic() - 0.5)
     counter = stage.row().counter
-    assert await stage.transfer()
+    assert await stage.give_away()
     await asyncio.sleep(5)
     assert (stage.owners(), stage.row().counter) == (("w-9b2e", None), counter + 1)
 
@@ -317,13 +317,23 @@ async def test_a_timeout_of_zero_transfers_as_soon_as_the_handoff_is_known() -> 
     assert (lease.owner, lease.checkpoint_owner) == ("next", None)
 
 
-# --- hand-over at a clean stop
+# --- at a clean stop
+
+
+def leave_to(stage: Scene, *living: str, chosen: str | None = "w-live") -> None:
+    """The worker leaves: a lease goes to who waits for it, else to `chosen`, as far as they are among the living."""
+
+    async def receiver_of(lease: Lease) -> str | None:
+        return next((worker for worker in (lease.handoff_to, chosen) if worker in living), None)
+
+    stage.old.keeper.leave_to(receiver_of)
 
 
 @scene
 async def test_a_leaving_worker_hands_its_lease_to_a_live_one(stage: Scene) -> None:
     counter = stage.row().counter
-    assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    leave_to(stage, "w-live")
+    assert await stage.give_away()
     assert stage.owners() == ("w-live", None)
     assert (stage.row().counter, stage.row().owner_switches) == (counter + 1, 1)
     assert not stage.is_held()
@@ -332,39 +342,41 @@ async def test_a_leaving_worker_hands_its_lease_to_a_live_one(stage: Scene) -> N
 @scene
 async def test_a_hand_over_that_fails_is_a_release(stage: Scene) -> None:
     stage.faulty_assignments().always = throttled()
-    assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    leave_to(stage, "w-live")
+    assert await stage.give_away()
     assert stage.owners() == (None, None)
 
 
 @scene
 async def test_a_hand_over_whose_reply_is_lost_is_not_undone_by_the_release(stage: Scene) -> None:
     stage.faulty_assignments().next(lost_reply(), lost_request())
-    await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    leave_to(stage, "w-live")
+    await stage.give_away()
     assert stage.owners() == ("w-live", None)
 
 
+@pytest.mark.parametrize("living", [("w-9b2e", "w-live"), ("w-live",), ()])
 @pytest.mark.parametrize("knows", [True, False])
 @virtual
-async def test_in_a_handoff_the_row_says_who_is_next(knows: bool) -> None:
+async def test_in_a_handoff_a_leaving_worker_gives_the_lease_to_a_live_one_or_to_nobody(
+    knows: bool, living: tuple[str, ...]
+) -> None:
+    """Whom it was promised to may have left before: it would wait for failoverTimeMillis there."""
     stage = Scene(await new_dynamo())
     async with running(stage.old):
         await asyncio.sleep(0.1)
         await stage.begin()
         await asyncio.sleep(INTERVAL_S if knows else 0.0)
-        assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
-        assert stage.owners() == ("w-9b2e", None)
-
-
-@scene
-async def test_a_lease_is_not_handed_over_to_ourselves(stage: Scene) -> None:
-    assert await stage.old.keeper.hand_over(KEY, stage.token, "w-4f1c")
-    assert stage.owners() == (None, None)
+        leave_to(stage, *living)
+        assert await stage.give_away()
+        assert stage.owners() == (living[0] if living else None, None)
 
 
 @scene
 async def test_what_somebody_else_has_taken_is_left_to_him(stage: Scene) -> None:
     taken = await stage.leader.apply(writes.take(stage.row(), "thief"))
-    assert not await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    leave_to(stage, "w-live")
+    assert not await stage.give_away()
     assert stage.row() == taken
 
 
@@ -407,7 +419,7 @@ async def test_the_old_owners_deadline_and_the_leaders_assignment_make_one_owner
     stage = Scene(await new_dynamo())
     row = await stage.begin()
     await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
-    transferred, assigned = await both(stage.transfer(), stage.leader.apply(writes.assign(row, "third")), swap=swap)
+    transferred, assigned = await both(stage.give_away(), stage.leader.apply(writes.assign(row, "third")), swap=swap)
     assert [transferred, isinstance(assigned, Lease)] == [not swap, swap]
     assert stage.owners() == ("third" if swap else "w-9b2e", None)
     assert stage.row().checkpoint == SECOND
@@ -426,7 +438,7 @@ async def test_a_lease_that_the_leader_gives_back_to_its_old_owner_is_a_new_hold
 
 @scene
 async def test_a_lease_is_resumed_once_by_callers_who_ask_at_the_same_time(stage: Scene) -> None:
-    await stage.old.keeper.release(KEY, stage.token)
+    await stage.old.keeper.give_away(KEY, stage.token)
     row = await stage.leader.apply(writes.assign(stage.row(), "w-4f1c"))
     assert isinstance(row, Lease)
     answers = await asyncio.gather(*(stage.old.keeper.resumer.reacquire([row]) for _ in range(3)))

@@ -409,7 +409,7 @@ async def test_a_released_lease_is_free_and_forgotten_though_one_attempt_failed(
 ) -> None:
     dynamo, me, held = await holding()
     FaultPlan(dynamo).next(fault)
-    assert await me.keeper.release("a", held.token) is known
+    assert await me.keeper.give_away("a", held.token) is known
     assert attribute(dynamo, "a", "leaseOwner") is None
     assert me.keeper.held() == {}
     assert me.changes == 2
@@ -419,7 +419,7 @@ async def test_a_released_lease_is_free_and_forgotten_though_one_attempt_failed(
 async def test_a_release_that_cannot_work_ends_soon_and_forgets() -> None:
     dynamo, me, held = await holding()
     FaultPlan(dynamo).always = throttled()
-    assert not await me.keeper.release("a", held.token)
+    assert not await me.keeper.give_away("a", held.token)
     assert me.keeper.held() == {}
     assert LoopClock().monotonic() < 2.0
 

@@ -145,7 +145,7 @@ class LeaseFleet(RuleBasedStateMachine):
     def a_worker_releases(self, worker: str, key: str) -> None:
         held = self.held(worker, key)
         if held is not None:
-            self.run(self.workers[worker].keeper.release(key, held.token))
+            self.run(self.workers[worker].keeper.give_away(key, held.token))
             assert self.held(worker, key) is None
 
     @rule(worker=workers, key=keys)

@@ -120,7 +120,7 @@ async def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_comes_back_
         await asyncio.sleep(INTERVAL_S)
         held = me.keeper.held()["a"]
         assert held.lease.handoff_to == "leader"
-        assert await me.keeper.release("a", held.token)
+        assert await me.keeper.give_away("a", held.token)
     row = await leader.row("a")
     assert (row.owner, row.checkpoint_owner) == ("leader", None)
 

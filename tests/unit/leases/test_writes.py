@@ -119,14 +119,14 @@ FREE = Lease("shardId-7", AT, counter=118)
         (
             writes.release(MINE),
             "UpdateItem",
-            "#leaseKey = :key AND #leaseOwner = :me AND attribute_not_exists(#checkpointOwner)",
+            "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)",
             "REMOVE #leaseOwner, #checkpointOwner ADD #leaseCounter :one",
         ),
         (
             writes.release(HANDED),
             "UpdateItem",
-            "#leaseKey = :key AND #checkpointOwner = :me AND #leaseOwner = :nextOwner",
-            "REMOVE #checkpointOwner ADD #leaseCounter :one",
+            "#leaseKey = :key AND #leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
+            "REMOVE #leaseOwner, #checkpointOwner ADD #leaseCounter :one",
         ),
         (writes.create(Lease("a", AT)), "PutItem", "attribute_not_exists(#leaseKey)", None),
         (
