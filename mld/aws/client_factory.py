@@ -2,10 +2,15 @@
 
 Rules: configuration#region-choice, configuration#credentials-in-use. Kinesis, DynamoDB and CloudWatch each have their
 own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers. All
-clients share what is known of AWS's clock (`servicetime`).
+clients share what is known of AWS's clock (`ServiceTime`).
 
 Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
 0.3 s together). `create_client` blocks and may be called from several threads.
+
+`service_of` makes the services of a daemon: botocore's client in a few threads, before it the lean one if that is
+wanted. `CountedService` counts their requests. DynamoDB is asked to say which capacity a request has used, which costs
+nothing. What failed without an answer has used an unknown amount; a write that was refused for its condition has used a
+unit, as lease rows have less than 1 KB.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mld import __version__
 from mld.aws.client import limit_answers
-from mld.aws.servicetime import ServiceTime
+from mld.aws.service import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
 from mld.properties.settings import ClientSettings, Settings
@@ -33,6 +38,19 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
     from mld.aws.credentials import CredentialsResolver, ResolvedCredentials
+
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.service import REFUSED_CODE, FrameSource
+from mld.aws.wire.client import WireService
+from mld.core.errors import AwsError, MldError
+from mld.metrics.worker import WorkerMetrics
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
 
 logger = logging.getLogger(__name__)
 
@@ -263,3 +281,159 @@ def _without_documentation(found: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("documentation"), str):
         found["documentation"] = ""
     return found
+
+
+AwsService = BotoService | WireService
+
+
+def service_of(
+    factory: ClientFactory,
+    name: ServiceName,
+    *,
+    label: str,
+    lean: bool,
+    threads_max: int,
+    calls_max: int,
+    read_timeout_s: float,
+    connect_timeout_s: float,
+) -> AwsService:
+    """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
+
+    The lean client has up to `calls_max` calls under way, few of which need a thread.
+    """
+
+    def client() -> BaseClient:
+        made = factory.create_client(
+            name,
+            read_timeout_s=read_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            pool_connections_max=threads_max,
+        )
+        if name in ("kinesis", "dynamodbstreams"):
+            keep_raw_body(made, "GetRecords")
+        return made
+
+    plain = BotoService(client, threads_max=threads_max, name=label)
+    if not lean:
+        return plain
+    return WireService(
+        plain,
+        credentials=lambda: factory.credentials_of(name),
+        ca_bundle=lambda: factory.ca_bundle_of(name),
+        threads_max=threads_max,
+        calls_max=calls_max,
+        name=label,
+        read_timeout_s=read_timeout_s,
+        connect_timeout_s=connect_timeout_s,
+        service_time=factory.service_time,
+    )
+
+
+T = TypeVar("T")
+
+OK, UNREACHABLE, OTHER = "ok", "unreachable", "other"
+RESULTS_MAX = 500
+"""Of one service, by operation and result: error codes come from outside, and each makes a series for ever."""
+CODE_LENGTH_MAX = 64
+READ, WRITE = "read", "write"
+KINDS: Mapping[str, str] = {
+    "GetItem": READ,
+    "BatchGetItem": READ,
+    "Query": READ,
+    "Scan": READ,
+    "TransactGetItems": READ,
+    "PutItem": WRITE,
+    "UpdateItem": WRITE,
+    "DeleteItem": WRITE,
+    "BatchWriteItem": WRITE,
+    "TransactWriteItems": WRITE,
+}
+"""Operations on items; no other service has one of that name."""
+
+
+class CountedService:
+    """`service` as it is, counted in `worker` under `name`."""
+
+    def __init__(self, service: AwsService, name: str, worker: WorkerMetrics) -> None:
+        self._service = service
+        self._name = name
+        self._worker = worker
+        self._keys: dict[tuple[str, str], str] = {}
+        self._ok_keys: dict[str, str] = {}
+
+    @property
+    def can_stream(self) -> bool:
+        """See `WireService.can_stream`."""
+        return isinstance(self._service, WireService) and self._service.can_stream
+
+    async def open(self) -> None:
+        await self._service.open()
+
+    async def close(self) -> None:
+        await self._service.close()
+
+    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        """See `Service.call`."""
+        kind = KINDS.get(operation)
+        asked = params if kind is None else {**params, "ReturnConsumedCapacity": "TOTAL"}
+        answer = await self._counted(operation, self._service.call(operation, asked, timeout_s=timeout_s))
+        if kind is not None:
+            self._charge(kind, answer.get("ConsumedCapacity"))
+        return answer
+
+    async def fetch(
+        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
+    ) -> T:
+        """See `RawService.fetch`."""
+        return await self._counted(operation, self._service.fetch(operation, params, read, timeout_s=timeout_s))
+
+    async def open_stream(
+        self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
+    ) -> FrameSource:
+        """See `StreamService.open_stream`."""
+        assert isinstance(self._service, WireService), "it was asked whether it can"
+        return await self._counted(operation, self._service.open_stream(operation, params, timeout_s=timeout_s))
+
+    async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
+        """See `StreamService.in_thread`; no request."""
+        assert isinstance(self._service, WireService), "it was asked whether it can stream"
+        return await self._service.in_thread(operation, work)
+
+    # --- counting -----------------------------------------------------------------------------------------------------
+
+    async def _counted(self, operation: str, request: Awaitable[T]) -> T:
+        try:
+            answer = await request
+        except MldError as error:
+            self._failed(operation, error)
+            raise
+        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
+        return answer
+
+    def _failed(self, operation: str, error: MldError) -> None:
+        self._note(operation, error.code if isinstance(error, AwsError) else UNREACHABLE)
+        if KINDS.get(operation) == WRITE and isinstance(error, AwsError) and error.code == REFUSED_CODE:
+            self._worker.units.add(WRITE, 1)
+
+    def _note(self, operation: str, result: str) -> None:
+        key = self._keys.get((operation, result))
+        if key is None:
+            key = self._new_key(operation, result)
+        self._worker.requests.add(key)
+
+    def _ok_key(self, operation: str) -> str:
+        key = self._ok_keys[operation] = f"{self._name} {operation} {OK}"
+        return key
+
+    def _new_key(self, operation: str, result: str) -> str:
+        is_plain = result.isascii() and result.isalnum() and len(result) <= CODE_LENGTH_MAX
+        if not is_plain or len(self._keys) >= RESULTS_MAX:
+            return f"{self._name} {operation} {OTHER}"
+        key = self._keys[operation, result] = f"{self._name} {operation} {result}"
+        return key
+
+    def _charge(self, kind: str, consumed: Any) -> None:
+        for one in consumed if isinstance(consumed, list) else (consumed,):
+            units = one.get("CapacityUnits") if isinstance(one, dict) else None
+            if isinstance(units, int | float) and units >= 0:
+                self._worker.units.add(kind, units)

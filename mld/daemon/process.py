@@ -22,8 +22,7 @@ from pathlib import PurePath
 from random import Random
 from typing import Any, TypeVar
 
-from mld.aws.client_factory import ClientFactory, client_factory
-from mld.aws.counted import CountedService, service_of
+from mld.aws.client_factory import ClientFactory, CountedService, client_factory, service_of
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.check.refusals import refusals
 from mld.consumer.child import ChildCommand, PipeHost

@@ -16,8 +16,7 @@ from random import Random
 
 import mld
 from mld.aws.client_factory import ClientFactory
-from mld.aws.service import Service
-from mld.aws.table_calls import TableCalls
+from mld.aws.service import Service, TableCalls
 from mld.core import sparkhosts
 from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
@@ -146,7 +145,7 @@ def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
 
 @asynccontextmanager
 async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTable, url: str) -> AsyncIterator[None]:
-    from mld.aws.host import Poster
+    from mld.aws.threads import Poster
     from mld.serving.notifier import POST_TIMEOUT_S, Notifier
 
     poster, fleet = Poster(url, POST_TIMEOUT_S), parts.worker.fleet

@@ -36,7 +36,7 @@ from mld.properties.settings import ChildSettings, Settings
 from mld.properties.values import InitialPositionSetting
 from mld.protocol.messages import StreamLabel
 from mld.retrieval import starting_points
-from mld.retrieval.buffer import Budget
+from mld.retrieval.pacing import Budget
 from mld.retrieval.reader_factory import Placement, ReaderShares, readers_of
 from mld.tracking.followed_streams import FollowedStreams, ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream

@@ -22,8 +22,8 @@ from functools import partial
 from random import Random
 
 import mld
-from mld.aws.host import HostReader
 from mld.aws.service import Service
+from mld.aws.threads import HostReader
 from mld.core.clock import Clock
 from mld.core.error_boundary import OnFailure, Task, TaskList, Until
 from mld.core.errors import TableError

@@ -32,8 +32,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 from typing import Any
 
-from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock, a_few_at_a_time, in_turns
 from mld.core.error_boundary import BackgroundTasks, survived
 from mld.core.errors import StartupError, TableUnavailableError

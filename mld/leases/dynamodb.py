@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.positions import LATEST

@@ -9,8 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import RefusedError, TableCalls
+from mld.aws.service import RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import StartupError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.properties.settings import TableSettings

@@ -15,8 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import NoReturn, TypeAlias
 
-from mld.aws.service import Service
-from mld.aws.table_calls import TableCalls
+from mld.aws.service import Service, TableCalls
 from mld.core.clock import Clock, LoopClock, in_turns
 from mld.core.errors import TableMissingError
 from mld.core.positions import stream_of_key

@@ -17,8 +17,7 @@ from random import Random
 from typing import Any
 
 import mld
-from mld.aws.service import raises_only
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.service import REFUSED_CODE, RefusedError, TableCalls, raises_only
 from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import TableUnavailableError

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from mld.aws.service import THROTTLING_CODES
-from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE
+from mld.aws.service import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.core.errors import AwsError, MldError
 from mld.core.steps import finish
 from mld.core.streams import Shard

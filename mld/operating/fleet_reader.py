@@ -8,10 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from mld.aws.client_factory import ServiceName, client_factory
-from mld.aws.counted import service_of
-from mld.aws.service import RawService, Service
-from mld.aws.table_calls import TableCalls, table_error
+from mld.aws.client_factory import ServiceName, client_factory, service_of
+from mld.aws.service import RawService, Service, TableCalls, table_error
 from mld.core.clock import Clock, LoopClock, a_few_at_a_time, in_turns
 from mld.core.errors import AwsError, AwsUnreachableError, TableError, TableMissingError
 from mld.core.positions import keys_meant

@@ -1,7 +1,7 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This is the
-shell; `subscribing`, `starting_points`, `buffer` and `pacing` decide what to do. Its consumer cannot tell it from a
+shell; `Course`, `starting_points` and `pacing` decide what to do. Its consumer cannot tell it from a
 `PollingReader`.
 
 Promises: every record after the start is delivered at least once, and none before all that precede it; the end only
@@ -17,6 +17,25 @@ described unless a subscription finds something missing.
 
 The first reader that asks finds or makes the consumer, for all; a failure is reported to all that ask within the next
 back-off. Only what was registered here can be deregistered.
+
+`Course`: the life of the subscriptions to one shard: where the next one starts, when, and what an error means. Pure.
+
+Rules: retrieval#subscription-starting-point, retrieval#subscription-renewal and retrieval#subscription-errors. A
+`Course` is what a reader knows; each of its steps is a function from a course to the next one:
+
+=====================  ===============================================================================================
+step                   what comes next
+=====================  ===============================================================================================
+an event is accepted   its continuation is the place of the next subscription; errors before it are forgiven
+the ordinary end       at once a new subscription AFTER the continuation
+`RENEW_AFTER_S`        a new subscription AFTER the continuation beside the old one, which is read until the new one is
+                       open; what comes twice is removed by the checkpoint filter, as after every restart
+an error               a wait, then a new subscription from the same place
+a place is refused     the same, from the last record or the start: a continuation may be of a stream that is no more
+=====================  ===============================================================================================
+
+Only accepted events move the place. So the next subscription sends again whatever the one before still held when it was
+given up.
 """
 
 from __future__ import annotations
@@ -24,6 +43,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from enum import Enum
 from random import Random
 from typing import TypeVar
 
@@ -38,13 +59,138 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.positions import InitialPosition, Position
-from mld.core.streams import FanOut, Page, StreamConsumer, Subscription
+from mld.core.streams import FanOut, IteratorType, Page, StartingPoint, StreamConsumer, Subscription
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import FanOutSettings
-from mld.retrieval import starting_points, subscribing
-from mld.retrieval.buffer import Budget
+from mld.retrieval import pacing, starting_points
+from mld.retrieval.pacing import Budget
 from mld.retrieval.reader import ShardReader
-from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
+
+SUBSCRIBE_INTERVAL_MIN_S = 1.0
+"""Kinesis allows one SubscribeToShard a second for each consumer and shard."""
+TAKEOVER_S = 5.0
+"""For this long after a successful call, another for the same consumer and shard is refused as ResourceInUse."""
+IN_USE_MAX = 8
+"""More refusals in a row than fit into that window mean that the consumer is not ACTIVE."""
+YIELD_S = TAKEOVER_S + 1.0
+"""Pause after another worker took over the subscription: most likely it has the lease, and we will soon learn that."""
+LIFE_S = 300.0
+"""Longest life of a subscription."""
+RENEW_AFTER_S = 270.0
+RENEW_SPREAD_S = 15.0
+"""Time over which to spread the renewals of subscriptions that were opened together."""
+RENEW_RETRY_S = 5.0
+"""Pause after a renewal that failed, while the old subscription is still good."""
+IDLE_MAX_S = 30.0
+"""Kinesis sends events without records about every 5 s; a connection that is silent for this long is dead."""
+
+
+class Where(Enum):
+    """Where an error was met."""
+
+    OPENING = "opening"
+    READING = "reading"
+
+
+class SubscriptionReaction(Enum):
+    """What a fan-out reader does about an error; each ends in a new subscription from the same place."""
+
+    AGAIN = "a new subscription"
+    SLOWER = "a new subscription, slower"
+    IN_TURN = "a new subscription once the other one may be taken over"
+    YIELD = "a new subscription unless the lease is lost"
+    ASK = "a look at the consumer"
+
+
+def reaction_to(error: StreamError, where: Where, failures: int) -> SubscriptionReaction:
+    """Decide what to do about an error; `failures` is the number of errors in a row before this one."""
+    match error:
+        case StreamNotFoundError():
+            return SubscriptionReaction.ASK
+        case StreamInUseError() if where is Where.READING:
+            return SubscriptionReaction.YIELD
+        case StreamInUseError():
+            return SubscriptionReaction.ASK if failures >= IN_USE_MAX else SubscriptionReaction.IN_TURN
+        case StreamThrottledError():
+            return SubscriptionReaction.SLOWER
+        case _:
+            return SubscriptionReaction.AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How far a reader has come by its subscriptions. Times are monotonic seconds.
+
+    `continuation` is that of the last accepted event. `failures` counts errors in a row; `failed_s` is the time of the
+    last one, and `reaction` the answer to it. `yield_s` is how long to give way to another subscriber.
+    """
+
+    read: starting_points.ReadState
+    continuation: str | None = None
+    called_s: float | None = None
+    failures: int = 0
+    failed_s: float = 0.0
+    reaction: SubscriptionReaction = SubscriptionReaction.AGAIN
+    yield_s: float = YIELD_S
+
+
+def point_of(course: Course) -> StartingPoint:
+    """Return where the next subscription starts."""
+    if course.continuation is not None:
+        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)
+    if course.called_s is None:
+        return course.read.start
+    return starting_points.restart_point(course.read)
+
+
+def called(course: Course, now_s: float) -> Course:
+    """Note that SubscribeToShard is sent."""
+    return replace(course, called_s=now_s)
+
+
+def accepted(course: Course, page: Page) -> Course:
+    """Note that an event goes to the consumer."""
+    last = page.last_sequence or course.read.last_sequence
+    read = course.read if last == course.read.last_sequence else replace(course.read, last_sequence=last)
+    return replace(course, read=read, continuation=page.next_iterator or course.continuation, failures=0)
+
+
+def failed(course: Course, error: StreamError, where: Where, now_s: float) -> Course:
+    reaction = reaction_to(error, where, course.failures)
+    continuation, read = course.continuation, course.read
+    if isinstance(error, PositionRefusedError):
+        continuation = None
+    elif isinstance(error, InvalidStreamArgumentError) and where is Where.OPENING:
+        read = starting_points.refused(read)
+    return replace(
+        course, read=read, failures=course.failures + 1, failed_s=now_s, reaction=reaction, continuation=continuation
+    )
+
+
+def delay_s(course: Course, now_s: float, jitter: float) -> float:
+    """Return seconds until the next SubscribeToShard, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    pace_s = 0.0 if course.called_s is None else course.called_s + SUBSCRIBE_INTERVAL_MIN_S - now_s
+    if not course.failures:
+        return max(0.0, pace_s)
+    return max(0.0, pace_s, course.failed_s + _backoff_s(course, jitter) - now_s)
+
+
+def renewal_due_s(opened_s: float, jitter: float) -> float:
+    """Return when the subscription opened at `opened_s` is to be renewed."""
+    return opened_s + RENEW_AFTER_S + RENEW_SPREAD_S * jitter
+
+
+def _backoff_s(course: Course, jitter: float) -> float:
+    match course.reaction:
+        case SubscriptionReaction.YIELD:
+            return course.yield_s * (1 + jitter / 4)
+        case SubscriptionReaction.IN_TURN:
+            return SUBSCRIBE_INTERVAL_MIN_S * (1 + jitter / 4)
+        case SubscriptionReaction.SLOWER:
+            return pacing.backoff_s(pacing.Failure.THROTTLED, course.failures, jitter)
+        case SubscriptionReaction.AGAIN | SubscriptionReaction.ASK:
+            return pacing.backoff_s(pacing.Failure.ERROR, course.failures, jitter)
+
 
 T = TypeVar("T")
 
@@ -201,7 +347,7 @@ logger = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 30.0
 """Longest wait for an answer; Java's kinesisRequestTimeout."""
-EVENT_S_MAX = subscribing.IDLE_MAX_S + OPEN_TIMEOUT_S
+EVENT_S_MAX = IDLE_MAX_S + OPEN_TIMEOUT_S
 """Longest time between two events, be it that a new subscription takes the place of the old one."""
 READING = "reading a subscription"
 EVENTS_MAX = 10
@@ -222,7 +368,7 @@ class FanOutReader(ShardReader):
         rng: Random,
         *,
         shard_id: str,
-        yield_s: float = subscribing.YIELD_S,
+        yield_s: float = YIELD_S,
         budget: Budget,
         deliver_empty: bool = True,
         metrics: ShardMetrics | None = None,
@@ -268,7 +414,7 @@ class FanOutReader(ShardReader):
     async def _subscribe_once(self) -> bool:
         """Read by one subscription and its renewals; True if the shard has ended."""
         await self._until_room()
-        wait_s = subscribing.delay_s(self._at, self._clock.monotonic(), self._rng.random())
+        wait_s = delay_s(self._at, self._clock.monotonic(), self._rng.random())
         if wait_s > 0:
             self._goes_on_within(wait_s)
             await self._clock.sleep(wait_s)
@@ -291,8 +437,8 @@ class FanOutReader(ShardReader):
         arn = await self._consumer.arn()
         self._arn = arn
         self._goes_on_within(EVENT_S_MAX)
-        point = subscribing.point_of(self._at)
-        self._course = subscribing.called(self._at, self._clock.monotonic())
+        point = point_of(self._at)
+        self._course = called(self._at, self._clock.monotonic())
         logger.debug(
             "subscribing to shard %s from %s %s", self.shard_id, point.type.value, point.sequence or point.timestamp_s,
             extra={"action": "shard_subscribing", "shard": self.shard_id, "position": point.sequence},
@@ -314,7 +460,7 @@ class FanOutReader(ShardReader):
             previous.close()
         self._metrics.is_subscribed = True
         self._metrics.subscriptions.add("opened" if previous is None else "renewed")
-        self._renewal_due_s = subscribing.renewal_due_s(self._clock.monotonic(), self._rng.random())
+        self._renewal_due_s = renewal_due_s(self._clock.monotonic(), self._rng.random())
         logger.debug(
             "subscribed to shard %s", self.shard_id,
             extra={"action": "shard_subscribed", "shard": self.shard_id, "renewed": previous is not None},
@@ -339,7 +485,7 @@ class FanOutReader(ShardReader):
         """Return the next event; None if the subscription is over, and now closed."""
         assert self._open is not None
         try:
-            async with asyncio.timeout(subscribing.IDLE_MAX_S):
+            async with asyncio.timeout(IDLE_MAX_S):
                 page = await self._open.next()
         except TimeoutError:
             raise self._silence() from None
@@ -352,7 +498,7 @@ class FanOutReader(ShardReader):
         """Hand an event over; True if it ended the shard."""
         verdict = self._judge(page, "an event")
         self._log_gap(self._at.read, page)
-        self._course = subscribing.accepted(self._at, page)
+        self._course = accepted(self._at, page)
         self._recovered()
         return self._hand_over(page, verdict)
 
@@ -369,10 +515,10 @@ class FanOutReader(ShardReader):
         assert self._open is not None
         reading = asyncio.create_task(self._open.next())
         try:
-            await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED, timeout=subscribing.IDLE_MAX_S)
+            await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED, timeout=IDLE_MAX_S)
             if not reading.done() and renewal.done() and self._renewed(renewal):
                 return None
-            await asyncio.wait({reading}, timeout=subscribing.IDLE_MAX_S)
+            await asyncio.wait({reading}, timeout=IDLE_MAX_S)
             if not reading.done():
                 raise self._silence()
             over = reading.exception()
@@ -405,7 +551,7 @@ class FanOutReader(ShardReader):
             "the subscription to shard %s is not renewed yet: %s", self.shard_id, failure,
             extra={"action": "renewal_failed", "shard": self.shard_id},
         )  # fmt: skip
-        self._renewal_due_s = self._clock.monotonic() + subscribing.RENEW_RETRY_S
+        self._renewal_due_s = self._clock.monotonic() + RENEW_RETRY_S
         return False
 
     async def _close(self) -> None:
@@ -423,11 +569,11 @@ class FanOutReader(ShardReader):
     # --- trouble -----------------------------------------------------------------------------------------------------
 
     def _silence(self) -> StreamUnavailableError:
-        return StreamUnavailableError(f"no event of shard {self.shard_id} for {subscribing.IDLE_MAX_S:g} s")
+        return StreamUnavailableError(f"no event of shard {self.shard_id} for {IDLE_MAX_S:g} s")
 
     async def _recover(self, error: StreamError, where: Where) -> None:
         self._waits_for_others()
-        self._course = subscribing.failed(self._at, error, where, self._clock.monotonic())
+        self._course = failed(self._at, error, where, self._clock.monotonic())
         self._metrics.subscriptions.add("refused" if where is Where.OPENING else "broken")
         reaction = self._course.reaction
         logger.log(

@@ -24,8 +24,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from mld.aws.client_factory import ServiceName
-from mld.aws.counted import CountedService
+from mld.aws.client_factory import CountedService, ServiceName
 from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.aws.fanout import KinesisFanOut
 from mld.aws.kinesis import KinesisStreams
@@ -39,13 +38,10 @@ from mld.core.streams import FanOut, HashRange, StreamKind, Streams
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import RetrievalMode
-from mld.retrieval.buffer import Budget
-from mld.retrieval.fanout import FanOutReader, RegisteredConsumer
-from mld.retrieval.pacing import Pacing, beat_of
-from mld.retrieval.polling import PollingReader
+from mld.retrieval.fanout import YIELD_S, FanOutReader, RegisteredConsumer
+from mld.retrieval.pacing import Budget, Pacing, beat_of
 from mld.retrieval.rawbody import page_of, page_of_event
-from mld.retrieval.reader import ShardReader
-from mld.retrieval.subscribing import YIELD_S
+from mld.retrieval.reader import PollingReader, ShardReader
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from mld.aws.client import occasional_service
-from mld.aws.client_factory import ClientFactory
-from mld.aws.counted import CountedService
+from mld.aws.client_factory import ClientFactory, CountedService
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
 from mld.core.clock import Clock
 from mld.core.errors import SchemaUnknownError, SchemaUnreachableError

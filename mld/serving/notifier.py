@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mld.aws.host import HostReadError
+from mld.aws.threads import HostReadError
 from mld.core.clock import Clock, iso_time
 from mld.core.error_boundary import survived
 from mld.metrics.registry import Identity

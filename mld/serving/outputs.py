@@ -19,8 +19,7 @@ from random import Random
 from typing import Protocol
 
 from mld.aws.client import BotoService
-from mld.aws.client_factory import ClientFactory
-from mld.aws.counted import service_of
+from mld.aws.client_factory import ClientFactory, service_of
 from mld.aws.service import Service
 from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import kept_running, survived

@@ -16,8 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import TableCalls
+from mld.aws.service import Service, TableCalls, raises_only
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, TableUnavailableError

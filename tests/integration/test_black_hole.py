@@ -12,8 +12,8 @@ import pytest
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
-from mld.aws.counted import AwsService
-from mld.aws.servicetime import ServiceTime
+from mld.aws.client_factory import AwsService
+from mld.aws.service import ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON

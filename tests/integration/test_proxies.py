@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.client_factory import client_factory
-from mld.aws.counted import service_of
+from mld.aws.client_factory import client_factory, service_of
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local.routing import initial_response

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mld.aws.counted import CountedService
+from mld.aws.client_factory import CountedService
 from mld.core.streams import ChildBatch
 from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.daemon.worker import SourcePorts, StreamPorts, assemble

@@ -12,8 +12,7 @@ from mld.core.errors import StreamUnavailableError
 from mld.fleet.heartbeat_writer import HEARTBEATS
 from mld.metrics.instruments import PERIODS
 from mld.metrics.registry import RENEWALS
-from mld.retrieval.polling import CALL_TIMEOUT_S
-from mld.retrieval.reader import SAY_EVERY_S
+from mld.retrieval.reader import CALL_TIMEOUT_S, SAY_EVERY_S
 from tests.support.fleet import Fleet, Running, fleet
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, lost_request

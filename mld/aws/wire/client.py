@@ -25,8 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
-from mld.aws.service import OUR_OWN, PartwiseRead, Surprises
-from mld.aws.servicetime import ServiceTime
+from mld.aws.service import OUR_OWN, PartwiseRead, ServiceTime, Surprises
 from mld.aws.threads import GivenUpError, Job, Workers
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Frame, FrameStream, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin, Turn

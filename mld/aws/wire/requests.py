@@ -30,7 +30,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from mld.aws.servicetime import SCOPE, SKEWED_CODES, Scope, ServiceTime
+from mld.aws.service import SCOPE, SKEWED_CODES, Scope, ServiceTime
 from mld.aws.wire.answers import Answer
 from mld.aws.wire.connection import Origin, Proxy
 

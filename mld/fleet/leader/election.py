@@ -25,8 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeVar
 
-from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import TableCalls, table_error
+from mld.aws.service import Service, TableCalls, raises_only, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, TableUnavailableError
 from mld.fleet.leader.lock import LOCK_KEY, OWNER
 from mld.leases.rows import ENTITY_TYPE, LEASE_TABLE_KEY, EntityType, Place, Row

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mld.aws.host import HostReader, HostReadError
+from mld.aws.threads import HostReader, HostReadError
 from mld.core.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from mld.aws.service import Service, raises_only
-from mld.aws.table_calls import TableCalls
+from mld.aws.service import Service, TableCalls, raises_only
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError

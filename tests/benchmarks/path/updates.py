@@ -17,8 +17,7 @@ from typing import Any
 
 import boto3
 
-from mld.aws.client_factory import client_factory
-from mld.aws.counted import service_of
+from mld.aws.client_factory import client_factory, service_of
 from mld.core.clock import LoopClock
 from mld.core.positions import Position
 from mld.leases import writes

@@ -330,7 +330,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "page_lost_with_error",
         "an error while pages are waiting empties the buffer",
         (
-            "retrieval.polling",
+            "retrieval.reader",
             "        reaction = reaction_to(error)\n",
             "        reaction = reaction_to(error)\n        self._buffer.take()\n",
         ),
@@ -339,7 +339,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "pages_out_of_order",
         "the youngest page in the buffer is delivered first",
         (
-            "retrieval.buffer",
+            "retrieval.pacing",
             "        item, records, data_bytes = self._items.popleft()\n",
             "        item, records, data_bytes = self._items.pop()\n",
         ),

@@ -18,7 +18,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
         (
             "fanout",
             "                return page\n            await asyncio.wait({renewal})",
-            "                self._course = subscribing.accepted(self._at, page)\n"
+            "                self._course = accepted(self._at, page)\n"
             "                await self._close()\n"
             "                return None\n"
             "            await asyncio.wait({renewal})",
@@ -28,7 +28,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
         "subscribes_again_at_tip",
         "a further subscription to a shard starts at LATEST",
         (
-            "subscribing",
+            "fanout",
             "        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)\n",
             "        return StartingPoint(IteratorType.LATEST)\n",
         ),
@@ -41,7 +41,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
     _variant(
         "silence_is_trusted",
         "a connection on which nothing comes any more is waited for for ever",
-        ("fanout", "            async with asyncio.timeout(subscribing.IDLE_MAX_S):\n", "            if True:\n"),
+        ("fanout", "            async with asyncio.timeout(IDLE_MAX_S):\n", "            if True:\n"),
     ),
     _variant(
         "subscription_left_open",

@@ -14,10 +14,9 @@ from botocore.credentials import Credentials, DeferredRefreshableCredentials, Re
 from botocore.utils import ContainerMetadataFetcher
 
 from mld.aws import credentials as credentials_module
-from mld.aws.client_factory import client_factory
-from mld.aws.counted import service_of
+from mld.aws.client_factory import client_factory, service_of
 from mld.aws.credentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
-from mld.aws.servicetime import ServiceTime
+from mld.aws.service import ServiceTime
 from mld.core.errors import AwsUnreachableError
 from tests.support.strict_aws import StrictAws
 from tests.unit.aws.conftest import Configure

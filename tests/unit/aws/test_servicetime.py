@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from mld.aws.client_factory import ClientFactory, client_factory
-from mld.aws.counted import AwsService, service_of
-from mld.aws.servicetime import SKEW_MIN_S, ServiceTime
+from mld.aws.client_factory import AwsService, ClientFactory, client_factory, service_of
+from mld.aws.service import SKEW_MIN_S, ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError
 from mld.local.routing import initial_response

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from botocore.httpsession import create_urllib3_context
 
-from mld.aws.client_factory import client_factory
-from mld.aws.counted import AwsService, service_of
+from mld.aws.client_factory import AwsService, client_factory, service_of
 from mld.aws.wire.requests import tls_context
 from mld.core.errors import AwsUnreachableError
 from tests.support.certificates import write_corporate_certificates

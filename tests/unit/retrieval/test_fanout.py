@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from mld.core import errors
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
-from mld.retrieval import subscribing
-from mld.retrieval.buffer import Budget
+from mld.retrieval import fanout
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader, RegisteredConsumer
-from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX
+from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX, Budget
 from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from tests.support.fleet import settings_of
@@ -183,7 +182,7 @@ async def test_a_quiet_shard_is_renewed_before_its_end_after_a_continuation_of_e
     assert await read(reader, 1) == written
     assert set(fan_out.points()[1:]) == {after(tip)}
     lives = [after_s - before_s for before_s, after_s in pairwise(fan_out.times("SubscribeToShard"))]
-    assert min(lives) >= subscribing.RENEW_AFTER_S
+    assert min(lives) >= fanout.RENEW_AFTER_S
     assert max(lives) < LIFE_S - 5
 
 
@@ -344,7 +343,7 @@ async def test_a_silent_connection_is_given_up(fan_out: MemoryFanOut, reader: Fa
     fan_out.subscriptions[0].silent = True
     written = fan_out.streams.put(3)
     assert await read(reader, 3) == written
-    assert fan_out.clock.monotonic() < subscribing.IDLE_MAX_S + 1
+    assert fan_out.clock.monotonic() < fanout.IDLE_MAX_S + 1
 
 
 def test_trouble_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:

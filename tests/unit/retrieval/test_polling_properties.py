@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from mld.core import errors
 from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange
-from mld.retrieval.buffer import Budget
-from mld.retrieval.pacing import Pacing
-from mld.retrieval.polling import PollingReader
+from mld.retrieval.pacing import Budget, Pacing
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader import EndOfShard, Records, ShardMissing
+from mld.retrieval.reader import EndOfShard, PollingReader, Records, ShardMissing
 from tests.support.pages import sequences_in
 from tests.twins.streams import HangError, MemoryStreams, Transform
 from tests.virtual_time import run_virtual

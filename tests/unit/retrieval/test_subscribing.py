@@ -11,9 +11,9 @@ from mld.core import errors
 from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
 from mld.protocol.messages import Record
-from mld.retrieval import pacing, starting_points, subscribing
+from mld.retrieval import fanout, pacing, starting_points
+from mld.retrieval.fanout import Course, SubscriptionReaction, Where
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
 from tests.support.pages import page_with
 
 WALL_S = 1_700_000_000.0
@@ -54,16 +54,16 @@ def test_a_subscription_without_events_leaves_the_place_where_it_was(
     checkpoint: Position, first: StartingPoint, again_without_event: StartingPoint
 ) -> None:
     course = course_from(checkpoint)
-    assert subscribing.point_of(course) == first
-    course = subscribing.called(course, 0.0)
-    assert subscribing.point_of(course) == again_without_event
-    assert subscribing.point_of(subscribing.failed(course, BROKEN, READING, 1.0)) == again_without_event
+    assert fanout.point_of(course) == first
+    course = fanout.called(course, 0.0)
+    assert fanout.point_of(course) == again_without_event
+    assert fanout.point_of(fanout.failed(course, BROKEN, READING, 1.0)) == again_without_event
 
 
 def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
-    course = subscribing.called(course_from(LATEST, WALL_S), 0.0)
-    course = subscribing.failed(course, errors.InvalidStreamArgumentError("in the future"), OPENING, 1.0)
-    assert subscribing.point_of(course).timestamp_s == WALL_S - starting_points.FIRST_STEP_BACK_S
+    course = fanout.called(course_from(LATEST, WALL_S), 0.0)
+    course = fanout.failed(course, errors.InvalidStreamArgumentError("in the future"), OPENING, 1.0)
+    assert fanout.point_of(course).timestamp_s == WALL_S - starting_points.FIRST_STEP_BACK_S
 
 
 @pytest.mark.parametrize(
@@ -80,21 +80,21 @@ def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
 def test_after_an_event_it_is_the_continuation_that_counts(
     checkpoint: Position, events: list[RawPage], point: StartingPoint
 ) -> None:
-    course = reduce(subscribing.accepted, events, subscribing.called(course_from(checkpoint), 0.0))
-    assert subscribing.point_of(course) == point
-    assert subscribing.point_of(subscribing.failed(course, BROKEN, READING, 1.0)) == point
+    course = reduce(fanout.accepted, events, fanout.called(course_from(checkpoint), 0.0))
+    assert fanout.point_of(course) == point
+    assert fanout.point_of(fanout.failed(course, BROKEN, READING, 1.0)) == point
 
 
 def test_a_refused_continuation_is_forgotten() -> None:
     refused = errors.PositionRefusedError("not of this stream")
-    idle = subscribing.accepted(subscribing.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
-    assert subscribing.point_of(subscribing.failed(idle, refused, OPENING, 1.0)) == idle.read.start
-    read = subscribing.accepted(idle, event(35, continuation=40))
-    assert subscribing.point_of(subscribing.failed(read, refused, OPENING, 1.0)) == after(35)
+    idle = fanout.accepted(fanout.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
+    assert fanout.point_of(fanout.failed(idle, refused, OPENING, 1.0)) == idle.read.start
+    read = fanout.accepted(idle, event(35, continuation=40))
+    assert fanout.point_of(fanout.failed(read, refused, OPENING, 1.0)) == after(35)
 
 
 def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
-    course = subscribing.accepted(course_from(LATEST), event(continuation=30))
+    course = fanout.accepted(course_from(LATEST), event(continuation=30))
     assert course.read.anchor_s == WALL_S - starting_points.LATEST_MARGIN_S
 
 
@@ -104,8 +104,8 @@ def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
         (errors.StreamNotFoundError("x"), OPENING, 0, SubscriptionReaction.ASK),
         (errors.StreamNotFoundError("x"), READING, 0, SubscriptionReaction.ASK),
         (errors.StreamInUseError("x"), OPENING, 0, SubscriptionReaction.IN_TURN),
-        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX - 1, SubscriptionReaction.IN_TURN),
-        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX, SubscriptionReaction.ASK),
+        (errors.StreamInUseError("x"), OPENING, fanout.IN_USE_MAX - 1, SubscriptionReaction.IN_TURN),
+        (errors.StreamInUseError("x"), OPENING, fanout.IN_USE_MAX, SubscriptionReaction.ASK),
         (errors.StreamInUseError("x"), READING, 0, SubscriptionReaction.YIELD),
         (errors.StreamThrottledError("x"), OPENING, 0, SubscriptionReaction.SLOWER),
         (errors.StreamThrottledError("x"), READING, 0, SubscriptionReaction.SLOWER),
@@ -119,7 +119,7 @@ def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
 def test_what_an_error_means(
     error: errors.StreamError, where: Where, failures: int, reaction: SubscriptionReaction
 ) -> None:
-    assert subscribing.reaction_to(error, where, failures) is reaction
+    assert fanout.reaction_to(error, where, failures) is reaction
 
 
 @pytest.mark.parametrize(
@@ -132,39 +132,39 @@ def test_what_an_error_means(
         (errors.StreamThrottledError("x"), OPENING, 4, 4.0, 8.0),
         (errors.StreamInUseError("x"), OPENING, 1, 1.0, 1.25),
         (errors.StreamInUseError("x"), OPENING, 5, 1.0, 1.25),  # the window is 5 s
-        (errors.StreamInUseError("x"), READING, 1, subscribing.YIELD_S, subscribing.YIELD_S * 1.25),
+        (errors.StreamInUseError("x"), READING, 1, fanout.YIELD_S, fanout.YIELD_S * 1.25),
     ],
 )
 def test_how_long_an_error_is_waited_out(
     error: errors.StreamError, where: Where, failures: int, shortest_s: float, longest_s: float
 ) -> None:
-    course = subscribing.called(course_from(TRIM_HORIZON), -100.0)
+    course = fanout.called(course_from(TRIM_HORIZON), -100.0)
     for _ in range(failures):
-        course = subscribing.failed(course, error, where, 0.0)
-    assert subscribing.delay_s(course, 0.0, 0.0) == pytest.approx(shortest_s)
-    assert subscribing.delay_s(course, 0.0, 0.999_999_9) == pytest.approx(longest_s)
-    assert subscribing.delay_s(course, shortest_s / 2, 0.0) == pytest.approx(shortest_s / 2)
-    assert subscribing.delay_s(course, 1000.0, 0.5) == 0.0
+        course = fanout.failed(course, error, where, 0.0)
+    assert fanout.delay_s(course, 0.0, 0.0) == pytest.approx(shortest_s)
+    assert fanout.delay_s(course, 0.0, 0.999_999_9) == pytest.approx(longest_s)
+    assert fanout.delay_s(course, shortest_s / 2, 0.0) == pytest.approx(shortest_s / 2)
+    assert fanout.delay_s(course, 1000.0, 0.5) == 0.0
 
 
 def test_an_accepted_event_forgives_errors() -> None:
-    course = subscribing.failed(course_from(TRIM_HORIZON), BROKEN, READING, 0.0)
-    assert subscribing.delay_s(subscribing.accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
+    course = fanout.failed(course_from(TRIM_HORIZON), BROKEN, READING, 0.0)
+    assert fanout.delay_s(fanout.accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
 
 
 def test_the_first_call_is_immediate_and_no_two_are_within_a_second() -> None:
     course = course_from(TRIM_HORIZON)
-    assert subscribing.delay_s(course, 5.0, 0.5) == 0.0
-    course = subscribing.called(course, 5.0)
-    assert subscribing.delay_s(course, 5.25, 0.5) == 0.75
-    assert subscribing.delay_s(course, 6.0, 0.5) == 0.0  # after an ordinary end at once
-    course = subscribing.failed(course, BROKEN, OPENING, 5.1)
-    assert subscribing.delay_s(course, 5.1, 0.0) == pytest.approx(0.9)
+    assert fanout.delay_s(course, 5.0, 0.5) == 0.0
+    course = fanout.called(course, 5.0)
+    assert fanout.delay_s(course, 5.25, 0.5) == 0.75
+    assert fanout.delay_s(course, 6.0, 0.5) == 0.0  # after an ordinary end at once
+    course = fanout.failed(course, BROKEN, OPENING, 5.1)
+    assert fanout.delay_s(course, 5.1, 0.0) == pytest.approx(0.9)
 
 
 def test_renewals_come_before_the_end_and_not_all_together() -> None:
-    due = [subscribing.renewal_due_s(100.0, jitter / 10) - 100.0 for jitter in range(10)]
+    due = [fanout.renewal_due_s(100.0, jitter / 10) - 100.0 for jitter in range(10)]
     heartbeat_s = 5.0
     assert all(before < after for before, after in pairwise(due))
-    assert due[0] >= subscribing.TAKEOVER_S
-    assert due[-1] + heartbeat_s + subscribing.RENEW_RETRY_S < subscribing.LIFE_S
+    assert due[0] >= fanout.TAKEOVER_S
+    assert due[-1] + heartbeat_s + fanout.RENEW_RETRY_S < fanout.LIFE_S
