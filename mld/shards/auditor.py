@@ -179,4 +179,7 @@ class Auditor:
     def _is_done(self, result: SyncResult) -> bool:
         if result.created:
             self.on_created()
+        if result.sentence:
+            about = {"action": "shard_sync_refused", "status": result.status.value}
+            _log.warning("no leases created: %s", result.sentence, extra=about)
         return result.is_done and not result.postponed

@@ -306,11 +306,11 @@ class ShardSync:
         leases: Sequence[Lease] = scan.leases
         foreign = await in_turns(foreign_evidence(shards, leases))
         if foreign is not None:
-            return self._refused(SyncStatus.FOREIGN_TABLE, foreign)
+            return SyncResult(SyncStatus.FOREIGN_TABLE, foreign)
         graph = await in_turns(ShardGraph.steps(shards))
         fault = self._inconsistency(graph)
         if fault is not None:
-            return self._refused(SyncStatus.INCONSISTENT_LISTING, fault)
+            return SyncResult(SyncStatus.INCONSISTENT_LISTING, fault)
         wanted = await self._missing(graph, leases, scan.unreadable)
         snapshot: frozenset[str] = frozenset()
         if any(lease.checkpoint == AT_TIMESTAMP and graph.children.get(lease.key) for lease in wanted):
@@ -346,20 +346,15 @@ class ShardSync:
             listing = await self.detector.list_all(shard_filter)
             if isinstance(listing, NotListed):
                 status = SyncStatus.STREAM_MISSING if listing.is_missing else SyncStatus.STREAM_NOT_READY
-                return self._refused(status, listing.reason)
+                return SyncResult(status, listing.reason)
             if not listing.shards:
                 why = "ListShards names no shard; the shards are listed again later"
-                return self._refused(SyncStatus.NO_SHARDS, why)
+                return SyncResult(SyncStatus.NO_SHARDS, why)
             fault = await in_turns(fault_in(listing.shards))
             if fault is None:
                 return SyncResult(SyncStatus.DONE, shards=listing.shards)
         assert fault is not None
-        return self._refused(SyncStatus.INCONSISTENT_LISTING, f"{fault} (after {LISTINGS_MAX} listings)")
-
-    @staticmethod
-    def _refused(status: SyncStatus, sentence: str) -> SyncResult:
-        _log.warning("no leases created: %s", sentence, extra={"action": "shard_sync_refused", "status": status.value})
-        return SyncResult(status, sentence)
+        return SyncResult(SyncStatus.INCONSISTENT_LISTING, f"{fault} (after {LISTINGS_MAX} listings)")
 
     async def _missing(
         self,

@@ -1,6 +1,7 @@
 """Whole workers in virtual time: real leases, shards, retrieval and consumers over in-memory AWS and children."""
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -301,6 +302,15 @@ async def test_a_wrong_stream_name_beside_an_existing_table_fails_and_keeps_ever
     with pytest.raises(StartupError, match=r"klicks"):
         await asyncio.wait_for(asyncio.shield(wrong.task), 600)
     assert [world.lease(shard).checkpoint for shard in (SHARD_0, SHARD_1)] == before
+
+
+@in_fleet(2)
+async def test_each_attempt_to_start_without_a_stream_is_one_warning(world, caplog):
+    wrong = world.start(streamName="klicks")
+    with pytest.raises(StartupError, match=r"klicks.* regionName"):
+        await asyncio.wait_for(asyncio.shield(wrong.task), 600)
+    said = [record.action for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == ["initialization_failed"] * 20
 
 
 @in_fleet(2)
