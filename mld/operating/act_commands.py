@@ -219,34 +219,16 @@ def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str |
 
 @click.command()
 @asks("SHARD", acts=True)
-@click.option("--records", type=click.IntRange(min=1), metavar="N", help="Skip so many user records.")
-@click.option("--past", metavar="SEQUENCE[/SUB]", help="Skip all records up to this one, and this one.")
-@click.option(
-    "--only", metavar="SEQUENCE[/SUB]", help="Leave this record out, and keep those before it; no lease is taken."
-)
-@click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is skipped.")
-def skip(asked: Asked, records: int | None, past: str | None, only: str | None, path: Path) -> None:
-    """Move the checkpoint of a shard past records that cannot be processed, and save these in a file.
+@click.option("--only", metavar="SEQUENCE[/SUB]", required=True, help="The record, or one user record of an aggregate.")
+@click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is left out.")
+def skip(asked: Asked, only: str, path: Path) -> None:
+    """Leave out one record that cannot be processed, and save it in a file. Those before and after it are delivered.
 
-    The file has one record a line, in JSON, as the record processor would have got it. A worker that has the lease
-    loses it, and begins after the skipped records when it has it back.
+    The file has one record a line, in JSON, as the record processor would have got it. The lease stays where it is.
     """
-    if [records, past, only].count(None) != 2:
-        raise click.UsageError("give one of --records, --past and --only")
-    from mld.operating.acting import act
-    from mld.operating.skipping import SkipRange, leave_out, parse_past, skip_in
+    from mld.operating.resetting import leave_out
 
-    (name,) = asked.words
-    if (record := only) is not None:
-        act("mld skip", asked, lambda seen: leave_out(seen, name, record, path))
-    stream, shard = stream_and_shard(None, name)
-
-    async def work(app: Application) -> int:
-        wanted = SkipRange(count=records) if past is None else parse_past(past)
-        return await skip_in(app, asked, wanted, stream, shard or name, path)
-
-    doubt = f"the checkpoint may be moved or not: look at `mld leases` and at {path} before you ask again"
-    _run_on(asked, work, stream=stream, shard=shard, doubt=doubt)
+    _act("mld skip", asked, lambda seen: leave_out(seen, asked.words[0], only, path))
 
 
 @click.command()

@@ -320,12 +320,11 @@ def run_on(
     stream: str | None = None,
     shard: str | None = None,
     of_whole: bool = False,
-    doubt: str = DOUBT,
 ) -> NoReturn:
     """Run `work` on the application of a properties file, and exit with what it gives.
 
     If the file names several streams, `stream` says which one is meant, or `shard` if only one has such a shard; unless
-    it is about the table as a whole. `doubt` is what nobody knows if it is interrupted with --execute.
+    it is about the table as a whole.
     """
     settings = asked.settings()
 
@@ -336,4 +335,4 @@ def run_on(
         async with application_of(settings, None if of_whole else only_stream(settings, name)) as app:
             return await work(app)
 
-    finish(running, doubt=doubt if asked.execute else "")
+    finish(running, doubt=DOUBT if asked.execute else "")

@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 from mld.core.clock import Clock, a_few_at_a_time
 from mld.core.errors import TableError
 from mld.core.periods import RENEWALS_PER_LEASE
-from mld.core.positions import Position
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
@@ -176,29 +175,6 @@ class OperatorHold:
         if write.puts and row is not None:
             return replace(outcome, fate=Fate.DONE, why="", row=row)
         return outcome
-
-    async def advance(self, change: Change, position: Position) -> Outcome:
-        """Write a change that was made from the row as it is and moves it to `position`: once, or not at all.
-
-        It is refused only if no attempt can have been written; what is written may be gone from the row again.
-        """
-        doubt: Outcome | None = None
-        for _ in range(TRIES_MAX):
-            outcome = await write_change(change, self._table, self._clock)
-            if outcome.fate is Fate.DONE:
-                return outcome
-            if outcome.fate is Fate.UNKNOWN:
-                doubt = outcome
-                await self._clock.sleep(PAUSE_S)
-            try:
-                row = await self._row(change.key)
-            except TableError:
-                break
-            if row is not None and row.actual_owner == self.me and row.checkpoint == position:
-                return Outcome(change, Fate.DONE, row=row)
-            if outcome.fate is Fate.REFUSED:
-                break
-        return doubt or outcome
 
     async def _row(self, key: str) -> Lease | None:
         """Return the row as it is. Raises TableError after some tries."""

@@ -161,16 +161,12 @@ def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
     moved += [] if seen.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
     sets = tuple((name, Value(f":{name}", new[name])) for name in (*moved, rows.CHILDREN) if name in new)
     gone = tuple(name for name in (*moved, *_STALE) if name not in new)
-    return _held("rewrite", seen.key, me, (), sets, gone)
 
+    def refused(_: Lease | None) -> Lease | Refusal:
+        return Refusal("the row is not this operator's, or not as it was read")
 
-def advance(seen: Lease, to: Position, me: str) -> LeaseWrite[Lease | Refusal]:
-    """Store a later checkpoint, as `leases.writes.checkpoint` does: progress, so a note of failures goes."""
-    old, new = _place(seen.checkpoint, "old"), _place(to, "new")
-    as_seen = tuple(Is(name, value) for name, value in old)
-    return _held(
-        "advance", seen.key, me, as_seen, (*new, (rows.OWNER_SWITCHES, writes.ZERO)), (*writes.PREPARED, rows.FAILING)
-    )
+    counted = ((rows.COUNTER, writes.ONE),)
+    return LeaseWrite("rewrite", seen.key, _mine(me), writes.the_row, refused, sets=sets, removes=gone, adds=counted)
 
 
 def remove(key: str, me: str) -> LeaseWrite[bool]:
@@ -180,29 +176,6 @@ def remove(key: str, me: str) -> LeaseWrite[bool]:
 
 def _mine(me: str) -> tuple[Condition, ...]:
     return Is(rows.OWNER, Value(":me", {"S": me})), writes.NOT_HANDED
-
-
-def _place(position: Position, name: str) -> tuple[tuple[str, Value], ...]:
-    return (
-        (rows.CHECKPOINT, Value(f":{name}", {"S": position.sequence})),
-        (rows.CHECKPOINT_SUB, Value(f":{name}Sub", {"N": str(position.sub)})),
-    )
-
-
-def _held(
-    verb: str,
-    key: str,
-    me: str,
-    conditions: tuple[Condition, ...],
-    sets: tuple[tuple[str, Value], ...],
-    removes: tuple[str, ...],
-) -> LeaseWrite[Lease | Refusal]:
-    def refused(_: Lease | None) -> Lease | Refusal:
-        return Refusal("the row is not this operator's, or not as it was read")
-
-    counted = ((rows.COUNTER, writes.ONE),)
-    mine = (*_mine(me), *conditions)
-    return LeaseWrite(verb, key, mine, writes.the_row, refused, sets=sets, removes=removes, adds=counted)
 
 
 def yes_or_no(verb: str, key: str, conditions: tuple[Condition, ...], **more: Any) -> LeaseWrite[bool]:

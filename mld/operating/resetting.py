@@ -1,4 +1,4 @@
-"""`mld reset`: the application, or one shard, begins at another place.
+"""`mld reset`: the application, or one shard, begins at another place. `mld export`, `restore` and `skip` are here too.
 
 Places become checkpoints first, while nothing is held; then the rows are written (`target`). The same command again
 finishes what broke off: what is as it should be is left alone.
@@ -14,12 +14,16 @@ never skipped.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from mld.core.clock import Clock, a_few_at_a_time, in_turns
-from mld.core.positions import LATEST, TRIM_HORIZON, Position, StreamId
+from mld.core.positions import LATEST, SUB_MAX, TRIM_HORIZON, Position, StreamId
 from mld.core.steps import finish
 from mld.core.streams import (
     IteratorType,
@@ -35,15 +39,34 @@ from mld.core.terminal import EXIT_OK
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.operating.acting import BackupHeader, backup_name, free_name, read_backup, read_table, save_rows
-from mld.operating.application import Application, act_on, is_like, is_of_another_shard
-from mld.operating.naming import listed, names_of, of_stream, shard_id_of, stream_id_in, streams_in
+from mld.operating.acting import (
+    BackupHeader,
+    PlanInput,
+    backup_name,
+    free_name,
+    read_backup,
+    read_table,
+    require_new,
+    save_rows,
+)
+from mld.operating.application import Application, act_on, application_of, is_like, is_of_another_shard
+from mld.operating.naming import (
+    full_key,
+    listed,
+    names_of,
+    of_stream,
+    only_stream,
+    shard_id_of,
+    stream_id_in,
+    streams_in,
+)
 from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked, show
 from mld.operating.plan import (
     ActPlan,
     ActRefusedError,
     Change,
+    KeptLines,
     RawTable,
     ResetRows,
     Row,
@@ -58,9 +81,11 @@ from mld.operating.plan import (
     words_of,
 )
 from mld.operating.points import Point, PointKind
+from mld.operating.steering import plan_leave_out
 from mld.operating.stream_access import SpanReader, framed_records
 from mld.properties.settings import Settings, StreamSetting
 from mld.protocol.codec import FramedRecord
+from mld.retrieval.reader_factory import Placement
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence
 from mld.tracking.stream_list import Contradiction, account_and_name, identify
@@ -70,6 +95,7 @@ NO_TIME = (
     "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "
     "sequence number; `mld replay --from TIME` sends records from a time on to another child"
 )
+_RECORD = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
 """How much earlier the record before a place is looked for, before all that is kept is read."""
 
@@ -483,3 +509,56 @@ async def _identifier(app: Application, setting: StreamSetting, table: RawTable)
     if isinstance(found, Contradiction):
         raise ActRefusedError(found.reason)
     return str(found)
+
+
+# --- one record that is left out --------------------------------------------------------------------------------------
+
+
+async def leave_out(seen: PlanInput, shard: str, only: str, path: Path) -> ActPlan:
+    """Plan to leave one record out, which is kept in the new file `path`. Raises ActRefusedError, MldError."""
+    record, fleet, settings = parse_record(only), seen.fleet, seen.reader.settings
+    planned = plan_leave_out(fleet, shard, record)
+    if planned.changes:
+        require_new(path)
+    leases = {view.key: view.lease for view in fleet.shards}
+    lease = leases[full_key(leases, shard, fleet.labels)]
+    label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
+    async with application_of(settings, only_stream(settings, label)) as app:
+        found = await records_at(app, lease, record)
+    kept = KeptLines(path, tuple(saved_line(lease, record) for record in found))
+    return replace(planned, notes=(*map(_short, found), *planned.notes), kept=kept if planned.changes else None)
+
+
+def parse_record(text: str) -> str:
+    """Return ``SEQUENCE`` or ``SEQUENCE/SUB``, without needless signs. Raises ActRefusedError for anything else."""
+    found = _RECORD.fullmatch(text.strip())
+    if found is None or int(found["sub"] or 0) > SUB_MAX:
+        raise ActRefusedError(f"{text!r} is no sequence number: give digits, and /N for a user record of an aggregate")
+    return found["sequence"] if found["sub"] is None else f"{found['sequence']}/{int(found['sub'])}"
+
+
+async def records_at(app: Application, lease: Lease, record: str) -> list[FramedRecord]:
+    """Return the user record, or all of the aggregate, that is there. Raises ActRefusedError if there is none."""
+    sequence, _, sub = record.partition("/")
+    start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
+    page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()
+    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
+    found = [] if page is None else framed_records(page, lease.checkpoint, hash_range)
+    kept = [one for one in found if one.sequence == sequence and sub in ("", str(one.sub))]
+    if not kept:
+        raise ActRefusedError(f"shard {lease.key} has no record {record} (any more)")
+    return kept
+
+
+def saved_line(lease: Lease, record: FramedRecord) -> str:
+    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
+    fields: dict[str, Any] = dict(record.fields())
+    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
+    stream = {} if lease.stream is None else {"streamId": lease.stream}
+    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"
+
+
+def _short(record: FramedRecord) -> str:
+    arrived = datetime.fromtimestamp(int(str(record.fields()["approximateArrivalTimestamp"])) / 1000, UTC)
+    sub = f"/{record.sub}" if record.sub else ""
+    return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"

@@ -151,8 +151,8 @@ def plan_leave_out(fleet: FleetStatus, shard: str, record: str) -> ActPlan:
     kept = frozenset(one for one in lease.left_out if not _is_passed(one, lease.checkpoint))
     if len(kept) == LEFT_OUT_MAX:
         raise ActRefusedError(
-            f"{LEFT_OUT_MAX} records of {view.key} are left out already: let the processor get past them, or skip "
-            "more at once with --past"
+            f"{LEFT_OUT_MAX} records of {view.key} are left out already: let the processor get past them, or "
+            "`mld reset --shard` to a later record"
         )
     words = "is not delivered; what comes before and after it is"
     change = Change(f"{record} {words}", writes.leave_out(lease, kept | {record}))

@@ -55,7 +55,7 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "restore": (("rows.jsonl",), ("rows.jsonl", "-o", "json")),
     "resume": ((HOSTILE,), (HOSTILE, "--execute")),
     "run": (("--until-caught-up", "--max-time", "5s"),),
-    "skip": ((HOSTILE, "--past", "1", "--to", "saved"), (HOSTILE, "--only", "1", "--to", "saved")),
+    "skip": ((HOSTILE, "--only", "1", "--to", "saved"),),
     "tap": (("999",),),
 }
 """What is given to a command besides the file, each time; nothing to those that are not here."""

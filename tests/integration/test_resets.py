@@ -259,37 +259,9 @@ def test_places_mean_the_same_on_a_kinesis_we_did_not_write(
     of_one = [put for put in world.puts if put.shard == SHARD_1]
     acted.done("reset", "--shard", "1", "--to", of_one[3].sequence, "--execute")
     assert acted.checkpoints()[SHARD_1] == Position(str(of_one[2].sequence))
-    out = acted.cwd / "out.jsonl"
-    acted.done("skip", "1", "--past", of_one[5].sequence, "--to", out, "--execute")
-    assert acted.checkpoints()[SHARD_1] == Position(str(of_one[5].sequence))
-    assert len(out.read_text().splitlines()) == 3
 
 
 # --- skip ------------------------------------------------------------------------------------------------------------
-
-
-def test_skip_saves_the_records_and_a_running_worker_goes_on_after_them(acted: Acted) -> None:
-    world = acted.world
-    puts = [put for put in world.put(30) if put.shard == SHARD_0]
-    world.daemon("w0", world.hostile("exit_in_batch", shard=SHARD_0, lives=1_000_000), **SHORT_LEASE)
-    world.until(lambda: acted.rows().get(SHARD_0, {}).get("mldFailing"), what="a note of failures")
-    out = acted.cwd / "poison.jsonl"
-
-    said = acted.done("skip", SHARD_0, "--records", 3, "--to", out)
-    assert f"{SHARD_0}: 3 records after TRIM_HORIZON would be skipped:" in said
-    assert not out.exists()
-    acted.done("skip", SHARD_0, "--records", 3, "--to", out, "--execute")
-
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [int(line["sequenceNumber"]) for line in lines] == [put.sequence for put in puts[:3]]
-    assert [base64.b64decode(line["data"]).decode() for line in lines] == [put.data for put in puts[:3]]
-    assert out.stat().st_mode & 0o777 == 0o600
-    row = acted.rows()[SHARD_0]
-    assert row["checkpoint"] == {"S": str(puts[2].sequence)}
-    world.until(
-        lambda: any(life.position == Position(str(puts[2].sequence)) for life in world.history.lives(SHARD_0)),
-        what="a child that starts after what was skipped",
-    )
 
 
 def test_one_record_is_left_out_while_its_worker_goes_on(acted: Acted) -> None:
@@ -318,44 +290,26 @@ def test_one_record_is_left_out_while_its_worker_goes_on(acted: Acted) -> None:
     history.in_order_without_gaps([*before, *after], world.history.lives(SHARD_1))
 
 
-def test_skip_ends_inside_an_aggregate(acted: Acted) -> None:
+def test_a_user_record_is_left_out_and_nothing_that_is_not_there(acted: Acted) -> None:
     world = acted.world
-    users = [User("key", f"user-{number}".encode(), explicit_hash_key="0") for number in range(5)]
+    users = [User("key", f"user-{number}".encode(), explicit_hash_key="0") for number in range(3)]
     put = world.kinesis.put_record(
         StreamName=world.stream, PartitionKey="x", ExplicitHashKey="0", Data=aggregate(users)
     )
     acted.run_through(initialPositionInStream="TRIM_HORIZON")
     acted.done("reset", "--to", "trim-horizon", "--execute")
-    out = acted.cwd / "two.jsonl"
+    out, number = acted.cwd / "one.jsonl", put["SequenceNumber"]
 
-    acted.done("skip", "0", "--past", f"{put['SequenceNumber']}/1", "--to", out, "--execute")
-
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(line["subSequenceNumber"], base64.b64decode(line["data"])) for line in lines] == [
-        (0, b"user-0"),
-        (1, b"user-1"),
-    ]
-    assert acted.checkpoints()[SHARD_0] == Position(put["SequenceNumber"], 1)
-
-
-def test_nothing_is_skipped_if_that_is_not_exactly_what_is_there(acted: Acted) -> None:
-    puts = [put for put in acted.world.put(10) if put.shard == SHARD_0]
-    acted.run_through()
-    acted.done("reset", "--to", "trim-horizon", "--execute")
-    out = acted.cwd / "out.jsonl"
-    many = len(puts) + 1
-
-    assert f"has {len(puts)} records after its checkpoint TRIM_HORIZON, not {many}" in acted.refused(
-        "skip", "0", "--records", many, "--to", out, "--execute"
-    )
-    assert "has no record" in acted.refused("skip", "0", "--past", puts[0].sequence + 1, "--to", out, "--execute")
+    assert "has no record" in acted.refused("skip", "0", "--only", f"{number}/3", "--to", out, "--execute")
     assert not out.exists()
-    out.write_text("")
-    assert "exists already" in acted.refused("skip", "0", "--records", 1, "--to", out, "--execute")
-    assert "there is no shard 7" in acted.refused("skip", "7", "--records", 1, "--to", acted.cwd / "x", "--execute")
-    full = acted.refused("skip", "0", "--records", 1, "--to", "/dev/full", "--execute")
-    assert "exists already" in full
-    assert "no such file" in acted.refused("skip", "0", "--records", 1, "--to", "/nowhere/x", "--execute").lower()
+    acted.done("skip", "0", "--only", f"{number}/1", "--to", out, "--execute")
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(line["subSequenceNumber"], base64.b64decode(line["data"])) for line in lines] == [(1, b"user-1")]
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert "exists already" in acted.refused("skip", "0", "--only", f"{number}/2", "--to", out, "--execute")
+    assert "there is no shard 7" in acted.refused("skip", "7", "--only", number, "--to", acted.cwd / "x", "--execute")
+    nowhere = acted.refused("skip", "0", "--only", f"{number}/2", "--to", "/nowhere/x", "--execute")
+    assert "no such file" in nowhere.lower()
 
 
 # --- export and restore ----------------------------------------------------------------------------------------------

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mld.core.errors import TableError
-from mld.core.positions import TRIM_HORIZON, InitialPosition, Position
+from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import OWNER
 from mld.operating.application import Application
 from mld.operating.operator_hold import OPERATOR_PREFIX, PAUSE_S, TRIES_MAX, operator_hold
-from mld.operating.options import Asked
-from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, RawTable, advance
+from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, RawTable, rewrite
 from mld.operating.points import Point, PointKind
-from mld.operating.resetting import resolve
-from mld.operating.skipping import RECORDS_SHOWN, Passed, SkipRange, skip, skip_in
+from mld.operating.resetting import as_new, resolve
 from tests.support.changes import operator_on
 from tests.support.fleet import TABLE, Fleet, in_fleet
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
@@ -28,13 +24,13 @@ from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
 MODES = ["CLIENT_VERSION_CONFIG_3X", "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"]
 HORIZON = Point(PointKind.TRIM_HORIZON)
-BEGINNING = InitialPosition(TRIM_HORIZON)
+LATER = Position("9" * 56)
 
 
-async def reset(app: Application, point: Point, *, stop_fleet: bool = True) -> list[Any]:
+async def reset(app: Application, point: Point, shard: str | None = None, *, stop_fleet: bool = True) -> list[Any]:
     seen = await app.require_table()
     await (app.require_no_operators(seen) if stop_fleet else app.require_no_owners(seen, "stop them"))
-    wanted = await resolve(app, seen.table, point, None)
+    wanted = await resolve(app, seen.table, point, shard)
     return await app.carry_out(wanted.plan, lambda _: None, seen, stop_fleet=stop_fleet)
 
 
@@ -285,73 +281,23 @@ async def test_without_permission_nothing_is_changed(world: Fleet) -> None:
     assert world.dynamo.rows(TABLE) == before
 
 
-# --- skip -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", MODES)
-@in_fleet(1)
-async def test_a_running_worker_goes_on_after_what_is_skipped(world: Fleet, mode: str, tmp_path: Path) -> None:
-    world.recorder.checkpoint_every_batch = False
-    world.start("w1", clientVersionConfig=mode)
-    await processed(world, 20)
-    world.recorder.deliveries.clear()
-
-    app, told = operator_on(world), list[Passed]()
-    out = tmp_path / "out"
-    fate = await skip(
-        app,
-        await app.look(),
-        world.lease(SHARD_0),
-        SkipRange(count=5),
-        BEGINNING,
-        out,
-        lambda passed, _: told.append(passed),
-    )
-
-    assert fate is Fate.DONE
-    assert told[0].count == 5
-    assert len((tmp_path / "out").read_text().splitlines()) == 5
-    await world.until(lambda: len(world.recorder.deliveries) >= 15, 200)
-    assert {one.data for one in world.recorder.deliveries} == set(world.put_data[5:])
+# --- one shard --------------------------------------------------------------------------------------------------------
 
 
 @in_fleet(2)
-async def test_a_worker_that_gets_its_lease_back_at_once_works_on_it_at_once(world: Fleet, tmp_path: Path) -> None:
+async def test_a_worker_that_gets_its_lease_back_at_once_works_on_it_at_once(world: Fleet) -> None:
     world.recorder.checkpoint_every_batch = False
     world.start("w1", clientVersionConfig=MODES[0], leaseAssignmentIntervalMillis="1000")
     await processed(world, 20)
-    app = operator_on(world)
     for number in range(4):
-        lease = world.lease(SHARD_0)
-        await skip(app, await app.look(), lease, SkipRange(count=1), BEGINNING, tmp_path / f"{number}", _tell_nobody)
+        await reset(operator_on(world), HORIZON, SHARD_0)
         began = len(world.recorder.deliveries)
         world.put(10)
         await world.until(lambda n=began: len(world.recorder.deliveries) > n + 10, 25)  # the whole shard comes again
         await world.advance(number + 0.7)
 
 
-@in_fleet(1)
-async def test_a_checkpoint_stays_if_the_file_cannot_be_written(world: Fleet) -> None:
-    worker = world.start("w1")
-    world.recorder.checkpoint_every_batch = False
-    await processed(world, 5)
-    await worker.stop()
-    before = world.lease(SHARD_0).checkpoint
-    app = operator_on(world)
-    with pytest.raises(ActRefusedError, match="cannot write"):
-        await skip(
-            app, await app.look(), world.lease(SHARD_0), SkipRange(count=1), BEGINNING, Path("/proc/none"), _tell_nobody
-        )
-    assert world.lease(SHARD_0).checkpoint == before
-    assert world.lease(SHARD_0).owner is None
-
-
-def _tell_nobody(*_: object) -> None:
-    return
-
-
-def _is_advance(params: Mapping[str, Any]) -> bool:
-    return ":oldSub" in params.get("ExpressionAttributeValues", {})
+# --- outcomes that nobody knows ---------------------------------------------------------------------------------------
 
 
 async def _stopped_before(world: Fleet, count: int) -> Application:
@@ -363,93 +309,13 @@ async def _stopped_before(world: Fleet, count: int) -> Application:
 
 
 @in_fleet(1)
-async def test_the_only_copy_of_skipped_records_stays_if_they_may_be_skipped(
-    world: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    app, attempts = await _stopped_before(world, 5), list[str]()
-    monkeypatch.chdir(tmp_path)
-
-    def fault(sender: str, operation: str, params: Mapping[str, Any]) -> Any:
-        if _is_advance(params):
-            attempts.append(operation)
-            return lost_reply(operation) if len(attempts) == 1 else None
-        if attempts:  # it was written; then a worker has taken the lease and gone on
-            row = world.dynamo.row(TABLE, SHARD_0)
-            world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "w2"}, "checkpoint": {"S": "9" * 56}})
-        return None
-
-    world.dynamo.faults = fault
-    out = tmp_path / "out"
-    code = await skip_in(app, Asked("f", execute=True), SkipRange(count=5), None, SHARD_0, out)
-
-    assert code == 1
-    assert len(out.read_text().splitlines()) == 5
-    said = capsys.readouterr().out
-    assert f"5 records of {SHARD_0} are saved in {out}" in said
-    assert ": unknown: " in said
-
-
-@in_fleet(1)
-async def test_a_table_that_does_not_answer_after_a_skip_leaves_the_records(world: Fleet, tmp_path: Path) -> None:
-    app, out = await _stopped_before(world, 5), tmp_path / "out"
-    is_cut_off: list[bool] = []
-
-    def fault(sender: str, operation: str, params: Mapping[str, Any]) -> Any:
-        if _is_advance(params):
-            is_cut_off.append(True)
-            return lost_reply(operation)
-        return lost_request(operation) if is_cut_off else None
-
-    world.dynamo.faults = fault
-    fate = await skip(app, await app.look(), world.lease(SHARD_0), SkipRange(count=5), BEGINNING, out, _tell_nobody)
-    assert fate is Fate.UNKNOWN
-    assert len(out.read_text().splitlines()) == 5
-
-
-@in_fleet(1)
-async def test_a_skip_that_is_surely_refused_leaves_no_file_and_names_none(
-    world: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    app, out = await _stopped_before(world, 5), tmp_path / "out"
-    monkeypatch.chdir(tmp_path)
-
-    def fault(sender: str, operation: str, params: Mapping[str, Any]) -> Any:
-        if _is_advance(params):
-            row = world.dynamo.row(TABLE, SHARD_0)
-            world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "w2"}})
-
-    world.dynamo.faults = fault
-    asked = Asked("f", execute=True, output="json")
-    assert await skip_in(app, asked, SkipRange(count=5), None, SHARD_0, out) == 1
-    assert not out.exists()
-    value = json.loads(capsys.readouterr().out)
-    assert value["outcome"] == "refused"
-    assert "file" not in value
-
-
-@in_fleet(1)
-async def test_what_would_be_skipped_is_shown_in_part(
-    world: Fleet, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    app = await _stopped_before(world, 50)
-    assert await skip_in(app, Asked("f"), SkipRange(count=45), None, SHARD_0, tmp_path / "out") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + RECORDS_SHOWN + 2
-    assert f"and {45 - RECORDS_SHOWN} more" in lines[-2]
-    assert not (tmp_path / "out").exists()
-
-
-# --- outcomes that nobody knows ---------------------------------------------------------------------------------------
-
-
-@in_fleet(1)
 async def test_a_change_whose_outcome_is_unknown_is_tried_again_after_a_pause(world: Fleet) -> None:
     app = await _stopped_before(world, 5)
     async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
-        world.dynamo.faults = lambda _, operation, params: lost_request() if ":old" in str(params) else None
+        world.dynamo.faults = lambda _, operation, params: lost_request() if LATER.sequence in str(params) else None
         lease = world.lease(SHARD_0)
-        change = Change("", advance(lease, Position("9" * 56), hold.me))
+        change = Change("", rewrite(lease, as_new(replace(lease, checkpoint=LATER)), hold.me))
         began_s = world.clock.monotonic()
         assert (await hold.write(change)).fate is Fate.UNKNOWN
         assert world.clock.monotonic() - began_s > (TRIES_MAX - 1) * PAUSE_S
@@ -460,10 +326,13 @@ async def test_a_change_that_may_be_written_is_not_refused_by_a_later_attempt(wo
     app, attempts = await _stopped_before(world, 5), iter([lost_reply()])
     async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
-        world.dynamo.faults = lambda _, __, params: next(attempts, throttled()) if ":old" in str(params) else None
-        change = Change("", advance(world.lease(SHARD_0), Position("9" * 56), hold.me))
+        world.dynamo.faults = lambda _, __, params: (
+            next(attempts, throttled()) if LATER.sequence in str(params) else None
+        )
+        lease = world.lease(SHARD_0)
+        change = Change("", rewrite(lease, as_new(replace(lease, checkpoint=LATER)), hold.me))
         assert (await hold.write(change)).fate is Fate.UNKNOWN
-    assert world.lease(SHARD_0).checkpoint == Position("9" * 56)
+    assert world.lease(SHARD_0).checkpoint == LATER
 
 
 def _leases(world: Fleet) -> list[Lease]:
