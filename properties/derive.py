@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
+from mld.properties.conversion import Given
 from mld.properties.keys import (
     CREDENTIALS_PREFIX,
     FORMER,
@@ -27,12 +28,11 @@ from mld.properties.keys import (
     key_of_stream,
 )
 from mld.properties.keytypes import Section
+from mld.properties.lines import Level, Remark
 from mld.properties.redaction import where
-from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import PROGRAM as SPARK_PROGRAM
 from mld.properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
-from mld.properties.validation import Given
 from mld.properties.values import (
     SOCKET_OFF,
     ChildFailurePolicy,

@@ -1,6 +1,6 @@
 """`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
 
-The way: grammar -> key_lines -> validation (one key each) -> derive (keys together). All problems are collected and
+The way: lines -> key_lines -> conversion (one key each) -> derive (keys together). All problems are collected and
 raised as one ConfigurationError. Reading the file, and those that it names for lists and secrets, is the only I/O of
 this package: `secret_of` reads what `${file:/path}` names, a secret of Docker or Kubernetes or a credential of systemd.
 
@@ -18,20 +18,28 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
+from mld.properties.conversion import Given, check, display, display_value
 from mld.properties.derive import Derivation, derive, settings_of
-from mld.properties.grammar import FileEntry, GrammarError, parse
 from mld.properties.key_lines import all_lines, collect
 from mld.properties.keys import BY_NAME, KEYS, STREAMS, STREAMS_FILE, find
 from mld.properties.keys import PREFIX as STREAM_PREFIX
 from mld.properties.keytypes import Effect, Key, Section
+from mld.properties.lines import (
+    OVERRIDE_PLACE,
+    ConfigurationError,
+    FileEntry,
+    GrammarError,
+    Level,
+    Remark,
+    Sources,
+    SubstitutionError,
+    parse,
+)
 from mld.properties.redaction import printable, remarks_on_exposure, where, who_else
-from mld.properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines, taken_places
 from mld.properties.spark import read as read_spark
 from mld.properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
-from mld.properties.substitution import Sources, SubstitutionError
-from mld.properties.validation import Given, check, display, display_value
 from mld.properties.values import SchemaMode
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file

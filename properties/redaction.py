@@ -33,8 +33,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from urllib.parse import quote, quote_plus, unquote
 
-from mld.properties.remarks import OVERRIDE_PLACE, Level, Remark
-from mld.properties.substitution import has_file, has_reference
+from mld.properties.lines import OVERRIDE_PLACE, Level, Remark, has_file, has_reference
 
 # --- characters -------------------------------------------------------------------------------------------------------
 

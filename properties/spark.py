@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mld.properties.grammar import FileEntry
+from mld.properties.conversion import check
 from mld.properties.key_lines import KeyLine, all_lines
 from mld.properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
+from mld.properties.lines import FileEntry, Level, Remark, Sources
 from mld.properties.redaction import Shown, conf_shown, option_shown, shown_name
-from mld.properties.remarks import Level, Remark
-from mld.properties.substitution import Sources
-from mld.properties.validation import check
 
 TABLE_PREFIX = "mld.spark.table."
 CATALOG_PREFIX = "mld.spark.catalog."

@@ -13,16 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mld.properties import keys
-from mld.properties.conversion import STREAM_NAME
+from mld.properties.conversion import STREAM_NAME, Given, check
 from mld.properties.credentials import CredentialsChain
-from mld.properties.grammar import FileEntry, GrammarError, parse
 from mld.properties.key_lines import collect
 from mld.properties.keys import PATTERN_KEYS, PREFIX, STREAMS_FILE, key_of_stream
+from mld.properties.lines import ConfigurationError, FileEntry, GrammarError, Level, Remark, Sources, parse
 from mld.properties.redaction import shown_name, where
-from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import StreamSetting
-from mld.properties.substitution import Sources
-from mld.properties.validation import Given, check
 from mld.properties.values import InitialPositionKind, InitialPositionSetting, StreamArn
 
 CONSUMER_ARN = re.compile(

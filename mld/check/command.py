@@ -28,9 +28,9 @@ from mld.core import sparkhosts
 from mld.core.terminal import find_executable
 from mld.properties.keys import key_of_stream
 from mld.properties.keytypes import Section
+from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from mld.properties.redaction import printable, where
-from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting

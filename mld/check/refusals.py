@@ -18,8 +18,8 @@ from pathlib import Path
 from mld import pip_install
 from mld.core.terminal import find_executable, is_installed
 from mld.properties.keys import key_of_stream
+from mld.properties.lines import Level, Remark
 from mld.properties.redaction import Shown, redacted
-from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM as SPARK_PROGRAM
 from mld.properties.values import MetricsOutput, SchemaMode

@@ -20,7 +20,7 @@ from mld import pip_install
 from mld.core.errors import MldError
 
 if TYPE_CHECKING:
-    from mld.properties.remarks import ConfigurationError
+    from mld.properties.lines import ConfigurationError
     from mld.properties.settings import Settings
 
 EXIT_OK = 0
@@ -85,8 +85,8 @@ def chosen_file(option_file: str | None, argument_file: str | None) -> str:
 
 def settings_of(file: str, overrides: Sequence[str]) -> Settings:
     """Return the settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
+    from mld.properties.lines import ConfigurationError
     from mld.properties.loader import load
-    from mld.properties.remarks import ConfigurationError
 
     try:
         return load(file, overrides, os.environ).settings

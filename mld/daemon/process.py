@@ -43,8 +43,8 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.validity import renewal_timeout_s
 from mld.metrics.registry import Metrics
 from mld.properties.credentials import CredentialsChain
+from mld.properties.lines import ConfigurationError, Level
 from mld.properties.redaction import Scrubber
-from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import PREFIX, PROGRAM
 from mld.properties.values import ChildLog

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from mld.core.error_boundary import survived
 from mld.logging import logs
+from mld.properties.lines import ConfigurationError, Level
 from mld.properties.loader import Changes, LoadedConfiguration, bytes_of_list, changes_between, load
 from mld.properties.redaction import Scrubber
-from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.stream_list import StreamList, StreamsFile
 

@@ -32,8 +32,8 @@ from typing import Any, TextIO
 from pythonjsonlogger.json import JsonFormatter
 
 from mld.core.positions import OF_THIS_STREAM
+from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.redaction import Scrubber, printable, secrets_of_environment
-from mld.properties.remarks import ConfigurationError, Level, Remark
 
 log = logging.getLogger(__name__)
 

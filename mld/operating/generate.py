@@ -25,12 +25,11 @@ from mld.core.streams import StreamKind
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
 from mld.operating.naming import settings_of_one
 from mld.operating.options import Asked, asks, finish
+from mld.properties.lines import ConfigurationError, has_reference
 from mld.properties.loader import LoadedConfiguration, entries_of, load
 from mld.properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key, printable
-from mld.properties.remarks import ConfigurationError
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, SINK_PREFIX
-from mld.properties.substitution import has_reference
 from mld.properties.values import BillingMode, DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 from mld.protocol.messages import split_command
 from mld.retrieval.reader_factory import kind_of

@@ -83,8 +83,8 @@ def wanted_daemon(
     timeout_s: float,
 ) -> WantedDaemon:
     """Return which daemon the options and the file name. Exits with 2 if the file cannot be used."""
+    from mld.properties.lines import ConfigurationError, Level, Remark
     from mld.properties.loader import load_some
-    from mld.properties.remarks import ConfigurationError, Level, Remark
 
     if not (option_file or argument_file or overrides):
         return WantedDaemon(None, None, pid, worker, timeout_s)

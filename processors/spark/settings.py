@@ -13,9 +13,9 @@ from mld.processors.spark.sanitized import Sanitizer, sanitizer_of
 from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
 from mld.processors.spark.writer_identity import WriterIdentity, identity_of
 from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
+from mld.properties.lines import ConfigurationError, Level, Sources
 from mld.properties.loader import entries_of, load_some, secret_of
 from mld.properties.redaction import printable, where
-from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.spark import (
     JDBC,
     NEW_PARTITIONS_PER_HOUR,
@@ -31,7 +31,6 @@ from mld.properties.spark import (
     read,
     taken_places,
 )
-from mld.properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))

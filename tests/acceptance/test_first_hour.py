@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mld.check.command import print_check
-from mld.properties.grammar import parse
+from mld.properties.lines import parse
 from tests.acceptance.commands import MLD, ROOT
 from tests.support.daemon import Daemon, until
 from tests.support.patience import PATIENCE_S

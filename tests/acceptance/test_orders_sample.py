@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mld.processors.samples.orders import TABLE
-from mld.properties.grammar import parse
+from mld.properties.lines import parse
 from tests.acceptance.commands import ROOT
 from tests.integration.world import ENVIRONMENT
 from tests.support.daemon import Daemon, until

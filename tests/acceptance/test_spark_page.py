@@ -13,7 +13,7 @@ import pytest
 
 from mld.check.command import print_check
 from mld.processors.spark import child
-from mld.properties.grammar import parse
+from mld.properties.lines import parse
 from mld.quickstart.lineage import Put, click_events, expected
 from tests.acceptance.commands import ROOT
 from tests.support.daemon import Daemon, until

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from mld.check.refusals import faults_of
 from mld.cli import commands
 from mld.core import terminal
-from mld.properties.remarks import Level
+from mld.properties.lines import Level
 
 
 @pytest.fixture

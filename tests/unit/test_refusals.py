@@ -14,8 +14,8 @@ from mld.check.command import print_check
 from mld.check.refusals import name_rule, refusals
 from mld.daemon.process import run_daemon
 from mld.properties.conversion import STREAM_NAME
+from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import load
-from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
 
 GOOD = {

@@ -20,8 +20,8 @@ from mld.processors.spark.datasource.looking import Bounds, Scout, first_offset,
 from mld.processors.spark.datasource.offsets import from_json, to_json, to_read
 from mld.processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
 from mld.processors.spark.datasource.spans import ReadSpan, span_of
+from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load
-from mld.properties.remarks import ConfigurationError
 from mld.properties.settings import Settings
 from mld.retrieval.reader_factory import kind_of
 

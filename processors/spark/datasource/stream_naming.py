@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from mld.core.clock import LoopClock
 from mld.core.errors import MldError
 from mld.operating.stream_access import streams_of
+from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load
-from mld.properties.remarks import ConfigurationError
 from mld.properties.settings import Settings
 from mld.retrieval.reader_factory import StreamNaming
 

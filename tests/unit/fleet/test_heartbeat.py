@@ -22,7 +22,7 @@ from mld.fleet.report.reports import FleetSnapshot, ReportRules, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.properties.remarks import ConfigurationError
+from mld.properties.lines import ConfigurationError
 from tests.support.fleet import TABLE, Fleet, fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.unit.fleet.heartbeat_bed import KeepersAtWork, java_peers_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.check.command import failures_in_words as in_words
-from mld.properties.remarks import Level
+from mld.properties.lines import Level
 from mld.properties.values import ChildFailurePolicy, DeadLetterKind
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 

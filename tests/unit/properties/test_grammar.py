@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mld.properties.grammar import FileEntry, GrammarError, decode, parse
+from mld.properties.lines import FileEntry, GrammarError, decode, parse
 from tests.unit.properties import reference_grammar
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mld.properties import keys
 from mld.properties.keytypes import Key, ValueKind
+from mld.properties.lines import ConfigurationError
 from mld.properties.redaction import (
     Scrubber,
     Shown,
@@ -18,7 +19,6 @@ from mld.properties.redaction import (
     secrets_in,
     secrets_of_environment,
 )
-from mld.properties.remarks import ConfigurationError
 from mld.properties.spark import KEYS as SPARK_KEYS
 from tests.support.settings_page import tables
 from tests.unit.properties.conftest import Configure

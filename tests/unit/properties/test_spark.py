@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.properties.grammar import parse
-from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.lines import ConfigurationError, Level, Sources, parse
 from mld.properties.spark import Format, Latency, OnPoison, SparkLines, read, taken_places
-from mld.properties.substitution import Sources
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load
-from mld.properties.remarks import ConfigurationError
 
 BASE = {
     "executableName": "mld-spark",

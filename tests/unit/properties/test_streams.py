@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mld.properties.credentials import ProviderKind
+from mld.properties.lines import ConfigurationError, Level
 from mld.properties.loader import LoadedConfiguration, changes_between, read_streams
-from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.values import FormerStreams, InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 

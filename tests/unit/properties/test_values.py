@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mld.properties.conversion import BadValue, convert, trim
 from mld.properties.keys import BY_NAME
-from mld.properties.remarks import Level
+from mld.properties.lines import Level
 from mld.properties.values import (
     ClientVersionConfig,
     InitialPositionKind,

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from mld import processors, properties
-from mld.properties.grammar import parse
+from mld.properties.lines import parse
 from mld.properties.loader import load
 from mld.quickstart.spark import SparkTour, with_values
 

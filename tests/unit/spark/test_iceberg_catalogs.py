@@ -12,9 +12,8 @@ from mld.processors.spark.session.lakehouse import NoRelease, formats_of, lake_s
 from mld.processors.spark.session.spark_session import lake
 from mld.processors.spark.settings import SettingsError, load
 from mld.processors.spark.spark_errors import SessionError
-from mld.properties.grammar import parse
+from mld.properties.lines import Sources, parse
 from mld.properties.spark import read
-from mld.properties.substitution import Sources
 
 GOOD = "streamName = clicks\napplicationName = app\nmld.spark.pipeline = p.py:transform\n"
 REST = "mld.spark.catalog.lake.type = rest\nmld.spark.catalog.lake.uri = http://127.0.0.1:8181\n"

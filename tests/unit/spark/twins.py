@@ -24,9 +24,8 @@ from mld.processors.spark.settings import SparkSettings, make
 from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec
 from mld.processors.spark.spark_errors import SessionGone
 from mld.processors.spark.streaming.engine import StreamingEngine
-from mld.properties.grammar import parse
+from mld.properties.lines import Sources, parse
 from mld.properties.spark import read
-from mld.properties.substitution import Sources
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 
