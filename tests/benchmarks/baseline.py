@@ -2,11 +2,12 @@
 
     python -m tests.benchmarks.baseline start    ENDPOINT TABLE STREAM WORKER CHILD...
     python -m tests.benchmarks.baseline read     ENDPOINT STREAM RECORDS CHILD...
+    python -m tests.benchmarks.baseline idle     ENDPOINT STREAM CALLS
 
 `start`: scan the table, list the shards, renew every lease, get the iterators, start a child per shard, `initialize`,
 GetRecords, first batch; one thing after the other. `read`: GetRecords, base64, json.dumps into the pipe of a child,
-shard by shard in turn; it prints JSON with wall and CPU seconds of this process. No leases are kept, and nothing is
-retried: this is a yardstick, not a daemon.
+shard by shard in turn. `idle`: GetRecords without an answer. `read` and `idle` print JSON with wall and CPU seconds of
+this process. No leases are kept, and nothing is retried: this is a yardstick, not a daemon.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ def main() -> None:
         case "read":
             stream, records, *child = rest
             read(endpoint, stream, int(records), child)
+        case "idle":
+            stream, calls = rest
+            idle(endpoint, stream, int(calls))
 
 
 def start(endpoint: str, table: str, stream: str, worker: str, command: list[str]) -> None:
@@ -84,6 +88,17 @@ def read(endpoint: str, stream: str, records: int, command: list[str]) -> None:
     print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}), flush=True)
     for child in children.values():
         child.close()
+
+
+def idle(endpoint: str, stream: str, calls: int) -> None:
+    kinesis = client("kinesis", endpoint)
+    shards = [shard["ShardId"] for shard in kinesis.list_shards(StreamName=stream)["Shards"]]
+    iterators = {shard: first_iterator(kinesis, stream, shard) for shard in shards}
+    wall, cpu = time.perf_counter(), time.process_time()
+    for number in range(calls):
+        shard = shards[number % len(shards)]
+        iterators[shard] = kinesis.get_records(ShardIterator=iterators[shard])["NextShardIterator"]
+    print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}), flush=True)
 
 
 class Child:

@@ -13,9 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from tests.support.servers import ACCOUNT, REGION
 
@@ -23,11 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILDREN = ROOT / "tests" / "benchmarks" / "children"
 POLL_S = 0.05  # times come from the marks; looking often would only cost CPU
 STOP_TIMEOUT_S = 40.0  # above shutdownGraceMillis
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 SDK_CHILD = f"{sys.executable} -P -m tests.benchmarks.children.sdk_child"
-KCLPY_CHILD = f"{sys.executable} -P -m tests.benchmarks.children.kclpy_child"
-SINK_CHILD = f"{sys.executable} -I -S {CHILDREN / 'sink_child.py'}"
 
 
 class BenchError(RuntimeError):
@@ -44,7 +39,7 @@ class Mark:
     count: int = 0
 
 
-def environment(marks: Path, *python_path: Path, **more: str) -> dict[str, str]:
+def environment(marks: Path, **more: str) -> dict[str, str]:
     """Ours, with credentials for the embedded AWS and the children's directory.
 
     Without PYTHONDONTWRITEBYTECODE, which some containers set: every start would compile what was edited last.
@@ -56,7 +51,7 @@ def environment(marks: Path, *python_path: Path, **more: str) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "local",
         "AWS_EC2_METADATA_DISABLED": "true",
         "BENCH_MARKS": str(marks),
-        "PYTHONPATH": os.pathsep.join(str(path) for path in (ROOT, *python_path)),
+        "PYTHONPATH": str(ROOT),
         **more,
     }
 
@@ -71,8 +66,6 @@ class Daemon:
         keys: Mapping[str, str],
         *,
         env: Mapping[str, str] | None = None,
-        python_path: Sequence[Path] = (),
-        log_level: str = "debug",
         command: Sequence[str] = (),
     ) -> None:
         """`command`, with ``{properties}`` for the file, runs another daemon than ours."""
@@ -92,7 +85,7 @@ class Daemon:
         }
         file = directory / "app.properties"
         file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
-        ours = (str(ROOT / "bin" / "mld"), "{properties}", "--log-format", "json", "--log-level", log_level)
+        ours = (str(ROOT / "bin" / "mld"), "{properties}", "--log-format", "json", "--log-level", "debug")
         line = [word.replace("{properties}", str(file)) for word in command or ours]
         with self.log_file.open("ab") as log:
             self.executed_at = time.time()
@@ -101,22 +94,12 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(self.marks_directory, *python_path, **(env or {})),
+                env=environment(self.marks_directory, **(env or {})),
                 cwd=directory,
             )
 
     def marks(self) -> list[Mark]:
         return read_marks(self.marks_directory)
-
-    def events(self) -> list[dict[str, Any]]:
-        """The log, each line with `at`, epoch seconds."""
-        events = []
-        for line in self.log_file.read_text(errors="replace").splitlines():
-            if line.startswith("{"):
-                event = json.loads(line)
-                event["at"] = datetime.fromisoformat(event["timestamp"]).timestamp()
-                events.append(event)
-        return events
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
@@ -141,10 +124,6 @@ class Daemon:
 
         self.wait_for(enough, timeout_s, f"records in the children of {shards} shards")
         return found
-
-    def cpu_s(self) -> float:
-        """CPU seconds of the daemon so far, user and system, without its children."""
-        return process_cpu_s(self.process.pid)
 
     def kill(self) -> float:
         """kill -9; the moment. Its children end by themselves when their stdin closes."""
@@ -189,9 +168,3 @@ def first_records(marks: Sequence[Mark], after: float = 0.0) -> dict[str, float]
         if mark.event == "records" and mark.count and mark.at > after:
             first.setdefault(mark.shard, mark.at)
     return first
-
-
-def process_cpu_s(pid: int) -> float:
-    """utime + stime of the process itself."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS

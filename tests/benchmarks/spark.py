@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -25,7 +24,7 @@ from typing import Any
 
 from tests.benchmarks import spark_report as report
 from tests.benchmarks.path.figures import Row, percentile, read, write
-from tests.benchmarks.process import ROOT, SINK_CHILD, BenchError
+from tests.benchmarks.process import ROOT, BenchError
 from tests.benchmarks.spark_rig import (
     JVM,
     PARTS,
@@ -36,7 +35,7 @@ from tests.benchmarks.spark_rig import (
 )
 from tests.benchmarks.tables import load_average
 
-BACKLOG, QUIET, SESSIONS, START, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "start", "ways")
+BACKLOG, QUIET, START = SCENARIOS = ("backlog", "quiet", "start")
 RECORD_BYTES = 1024
 SHARDS = (1, 4, 64)
 WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 400_000
@@ -44,12 +43,10 @@ WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 400_000
 than a session has in flight."""
 BACKLOG_TIMEOUT_S = 300.0
 QUIET_WARM_S = 100.0
-PLAIN_WARM_S, PLAIN_S = 5.0, 20.0
 QUIET_S = {"low": 40.0, "adaptive": 240.0}
 """Seconds of quiet shards that are measured; at least two triggers."""
 COMMITTED_S = {"low": 5.0, "adaptive": 125.0}
 """Records that were put so long before the end are committed."""
-SESSIONS_SHARDS = 4
 START_SHARDS, START_RECORDS = 4, 20_000
 EXIT_TERMINATED = 143
 
@@ -85,26 +82,10 @@ def backlog(rig: Rig, shards: int, data: float, measured_with: Subject = OURS, t
     how: dict[str, Any] = {"keys": measured_with.keys, "root": measured_with.root}
     with running(rig, f"backlog-{shards}-{each}", server, shards=shards, **how) as subject:
         server.tell("open")
-        figures = _in_full_flow([subject], warm, measured)
+        figures = _in_full_flow(subject, warm, measured)
         memory = subject.pss_mb()
     figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
     return [Row("backlog", measured_with.name, "1 KB", shards, figures=figures, turn=turn)]
-
-
-def sessions(rig: Rig, data: float) -> list[Row]:
-    """A daemon, a host and a JVM for each of four shards, beside each other."""
-    warm, measured = int(data * WARM_RECORDS), int(data * MEASURED_RECORDS)
-    each = -(-(warm + measured) // SESSIONS_SHARDS) + REST_RECORDS
-    server = rig.kinesis(each, RECORD_BYTES)
-    with ExitStack() as stack:
-        subjects = [
-            stack.enter_context(running(rig, f"backlog-1-{each}", server, shards=1)) for _ in range(SESSIONS_SHARDS)
-        ]
-        server.tell("open")
-        figures = _in_full_flow(subjects, warm, measured)
-        memory = [subject.pss_mb() for subject in subjects]
-    figures |= {f"{part}_pss_mb": sum(one[part] for one in memory) for part in PARTS}
-    return [Row("backlog", "a session per shard", "1 KB", SESSIONS_SHARDS, figures=figures)]
 
 
 def start(rig: Rig, measured_with: Subject = OURS) -> list[Row]:
@@ -129,36 +110,19 @@ def start(rig: Rig, measured_with: Subject = OURS) -> list[Row]:
     return [Row("start", measured_with.name, "1 KB", START_SHARDS, figures=figures)]
 
 
-def _in_full_flow(subjects: Sequence[Running], warm: int, measured: int) -> dict[str, float]:
-    _wait(subjects, warm)
-    before, began, at_start = _cpu(subjects), time.monotonic(), sum(one.records for one in subjects)
-    triggers = sum(len(one.triggers) for one in subjects)
-    _wait(subjects, at_start + measured)
-    after, took_s = _cpu(subjects), time.monotonic() - began
-    records = sum(one.records for one in subjects) - at_start
+def _in_full_flow(subject: Running, warm: int, measured: int) -> dict[str, float]:
+    subject.wait_for_records(warm, BACKLOG_TIMEOUT_S)
+    before, began, at_start, triggers = subject.cpu_s(), time.monotonic(), subject.records, len(subject.triggers)
+    subject.wait_for_records(at_start + measured, BACKLOG_TIMEOUT_S)
+    after, took_s = subject.cpu_s(), time.monotonic() - began
+    records, triggers = subject.records - at_start, len(subject.triggers) - triggers
     figures = {f"{part}_s_per_million": 1e6 * (after[part] - before[part]) / records for part in PARTS}
     return figures | {
         "records_per_s": records / took_s,
         "cores": sum(after[part] - before[part] for part in PARTS) / took_s,
-        "triggers": sum(len(one.triggers) for one in subjects) - triggers,
-        "records_per_trigger": records / max(1, sum(len(one.triggers) for one in subjects) - triggers),
+        "triggers": triggers,
+        "records_per_trigger": records / max(1, triggers),
     }
-
-
-def _wait(subjects: Sequence[Running], records: int) -> None:
-    deadline = time.monotonic() + BACKLOG_TIMEOUT_S
-
-    def enough() -> bool:
-        for one in subjects:
-            one.look()
-        return sum(one.records for one in subjects) >= records
-
-    subjects[0].daemon.wait_for(enough, deadline - time.monotonic(), f"{records} records")
-
-
-def _cpu(subjects: Sequence[Running]) -> dict[str, float]:
-    each = [one.cpu_s() for one in subjects]
-    return {part: sum(one[part] for one in each) for part in PARTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +158,7 @@ def quiet(rig: Rig, live: Live, idle_ms: int, warm_s: float, latency: str) -> li
     delays = _delays_ms(rig, subject.sink, began, ended - COMMITTED_S[latency])
     spent = {part: after[part] - before[part] for part in PARTS}
     figures = {f"{part}_ms_per_trigger": 1000 * spent[part] / len(triggers) for part in PARTS}
-    figures |= _per_second(spent, ended - began)
+    figures |= {f"{part}_ms_per_s": 1000 * spent[part] / (ended - began) for part in PARTS}
     figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
     figures |= {
         "triggers": len(triggers),
@@ -210,44 +174,10 @@ def quiet(rig: Rig, live: Live, idle_ms: int, warm_s: float, latency: str) -> li
     return [Row("quiet", name, "1 KB", live.shards, figures=figures)]
 
 
-def plain(rig: Rig, live: Live, idle_ms: int) -> list[Row]:
-    """The same records and daemon with children that only answer: what is there without Spark."""
-    server = rig.kinesis(0, RECORD_BYTES)
-    keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), "executableName": SINK_CHILD}
-    with running(rig, f"live-{live.shards}-{live.per_s}", server, shards=live.shards, keys=keys) as subject:
-        time.sleep(PLAIN_WARM_S)
-        before, began = subject.cpu_s(), time.time()
-        time.sleep(PLAIN_S)
-        after, took_s = subject.cpu_s(), time.time() - began
-    figures = _per_second({part: after[part] - before[part] for part in PARTS}, took_s)
-    name = f"no Spark, {live.per_s} a second, poll every {idle_ms} ms"
-    return [Row("plain", name, "1 KB", live.shards, figures=figures)]
-
-
-def _per_second(spent: Mapping[str, float], took_s: float) -> dict[str, float]:
-    """CPU seconds of the parts as milliseconds per second."""
-    return {f"{part}_ms_per_s": 1000 * spent[part] / took_s for part in PARTS}
-
-
 def _delays_ms(rig: Rig, sink: Path, began: float, ended: float) -> list[float]:
     """From the put of each record to the rename that made its commit visible, for the records put between."""
     directory = rig.fresh("delays")
-    command = [sys.executable, "-P", "-m", "tests.benchmarks.spark_ways", "delays", str(sink), str(began), str(ended)]
-    return sorted(map(float, _said(command, directory).split()))
-
-
-def ways(rig: Rig) -> list[Row]:
-    """The same batches handed over in two ways, by turns, in one session."""
-    directory = rig.fresh("ways")
-    rows = []
-    for line in _said([sys.executable, "-P", "-m", "tests.benchmarks.spark_ways", "race"], directory).splitlines():
-        way, records, wall_ms, python_ms, jvm_ms = line.split(";")
-        figures = {"wall_ms": float(wall_ms), "python_ms": float(python_ms), "jvm_ms": float(jvm_ms)}
-        rows.append(Row("ways", way, records, figures=figures))
-    return rows
-
-
-def _said(command: list[str], directory: Path) -> str:
+    command = [sys.executable, "-P", "-m", "tests.benchmarks.spark_delays", str(sink), str(began), str(ended)]
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -258,7 +188,7 @@ def _said(command: list[str], directory: Path) -> str:
     )
     if done.returncode:
         raise BenchError(f"{' '.join(command[2:])} ended with status {done.returncode}; see {directory / 'log'}")
-    return done.stdout
+    return sorted(map(float, done.stdout.split()))
 
 
 def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
@@ -272,15 +202,10 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
         for _ in range(arguments.turns):
             for subject in (OURS, *arguments.beside):
                 yield partial(start, rig, subject)
-    if SESSIONS in wanted:
-        yield partial(sessions, rig, arguments.data)
     if QUIET in wanted:
         for live, idle_ms in product(arguments.live or [Live()], map(int, arguments.idle.split(","))):
-            yield partial(plain, rig, live, idle_ms)
             for latency in arguments.latency.split(","):
                 yield partial(quiet, rig, live, idle_ms, arguments.warm, latency)
-    if WAYS in wanted:
-        yield partial(ways, rig)
 
 
 def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:

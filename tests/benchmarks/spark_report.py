@@ -28,7 +28,6 @@ def markdown(rows: Sequence[Row]) -> str:
         _seconds(rows),
         _delays(rows),
         _memory(rows),
-        _ways(rows),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -42,7 +41,7 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _backlogs(rows: Sequence[Row]) -> str:
-    """Each turn a row; a row is compared with that of one session of the same turn."""
+    """Each turn a row; a row is compared with ours of the same turn."""
     lines = []
     turns: dict[tuple[int, str], int] = {}
     found = [row for row in rows if row.scenario == "backlog"]
@@ -113,7 +112,7 @@ def _quiet(rows: Sequence[Row]) -> str:
 def _seconds(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
-        if row.scenario in ("quiet", "plain"):
+        if row.scenario == "quiet":
             parts = [row[f"{part}_ms_per_s"] for part in PARTS]
             lines.append((str(row.shards), row.subject, f"{sum(parts):.1f}", *(f"{part:.1f}" for part in parts)))
     return markdown_table("Quiet shards: CPU milliseconds per second", ("shards", "", "all", *PARTS), lines)
@@ -142,25 +141,4 @@ def _memory(rows: Sequence[Row]) -> str:
             what = "quiet" if row.scenario == "quiet" else "backlog"
             cells = (f"{value:,.0f}" for value in (sum(parts), *parts, daemon))
             lines.append((str(row.shards), f"{what}, {row.subject}", *cells))
-    return markdown_table(
-        "Memory (PSS), MB", ("shards", "", "children, hosts, JVMs", CHILDREN, HOST, JVM, DAEMON), lines
-    )
-
-
-def _ways(rows: Sequence[Row]) -> str:
-    lines = []
-    found = [row for row in rows if row.scenario == "ways"]
-    for row in found:
-        ours = next(one for one in found if one.load == row.load)
-        both, mine = (sum(one[f"{part}_ms"] for part in ("python", "jvm")) for one in (row, ours))
-        lines.append(
-            (
-                row.load, row.subject, *(f"{row[f'{what}_ms']:,.0f}" for what in ("wall", "python", "jvm")),
-                f"{row['wall_ms'] / ours['wall_ms']:.1f}", f"{both / mine:.1f}",
-            )
-        )  # fmt: skip
-    return markdown_table(
-        "Hand-over, pipeline and Parquet of one batch, by turns in one session, ms",
-        ("records", "hand-over", "wall", "CPU of Python", "CPU of the JVM", "wall x", "CPU x"),
-        lines,
-    )
+    return markdown_table("Memory (PSS), MB", ("shards", "", "children, host, JVM", CHILDREN, HOST, JVM, DAEMON), lines)

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from tests.benchmarks.path.rig import Stand
 from tests.benchmarks.path.subject import cpu_clock, tree
-from tests.benchmarks.process import CLOCK_TICKS, ROOT, BenchError, Daemon, environment
+from tests.benchmarks.process import ROOT, BenchError, Daemon, environment
 from tests.benchmarks.spark_stand import SCHEMA
 from tests.support.servers import REGION
 
@@ -234,7 +234,7 @@ def _cpu_s(pid: int) -> float:
     """With that of the programs it has started and seen end: Hadoop runs some that live for a moment."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return time.clock_gettime(cpu_clock(pid)) + (int(fields[13]) + int(fields[14])) / CLOCK_TICKS
+        return time.clock_gettime(cpu_clock(pid)) + (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
     except OSError:
         return 0.0
 
@@ -248,4 +248,4 @@ def _pss_kb(pid: int) -> int:
 
 
 def environment_of_scripts(directory: Path) -> dict[str, str]:
-    return environment(directory, ROOT) | {"SPARK_LOCAL_IP": "127.0.0.1", "PATH": os.environ["PATH"]}
+    return environment(directory) | {"SPARK_LOCAL_IP": "127.0.0.1", "PATH": os.environ["PATH"]}

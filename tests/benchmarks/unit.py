@@ -6,7 +6,7 @@ beside the figure, and with them the bound: what one worker needs of one CPU, ov
 children of all CPUs. It holds on a busy machine, too, where megabytes per second say little.
 
 *A killed worker.* One of two gets ``kill -9`` while records come into every shard. The time counts for each of its
-shards from the signal to the first record in the sibling's child. Before that it is seen what the supervisor costs.
+shards from the signal to the first record in the sibling's child.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ RECORDS = 40_000  # in each shard
 LIVE_PER_S = 10
 ROUNDS = 3
 TIMEOUT_S = 240.0
-REST_S = 10.0
 FAIR_SHARE = 0.9  # of an equal share: so many leases each worker has before it begins; the fleet goes no further
 WORKER = "bench"  # as `subject` names it
 THROUGHPUT_TARGET = 1.8
@@ -106,11 +105,6 @@ def _killed(rig: Rig) -> None:
     load_before = load_average()
     server = rig.kinesis(0, RECORD_BYTES, tls=False)
     with _unit(rig, server, f"live-{SHARDS}-{LIVE_PER_S}", 2) as daemon:
-        supervisor = daemon.daemon.process.pid
-        cpu_before = time.clock_gettime(cpu_clock(supervisor))
-        time.sleep(REST_S)
-        cpu_share = (time.clock_gettime(cpu_clock(supervisor)) - cpu_before) / REST_S
-        memory_mb = _memory_mb(supervisor)
         held = {shard for shard, owner in _owners(rig, daemon).items() if owner == f"{WORKER}-2"}
         victim = _workers(daemon)[f"{WORKER}-2"]
         killed_at = time.time()
@@ -123,12 +117,6 @@ def _killed(rig: Rig) -> None:
         ("shards", "min", "median", "max", "target"),
         [(str(len(held)), *(f"{value:.2f}" for value in (times.min, times.median, times.max)), f"{MOVED_TARGET_S:g}")],
         f"load average before {load_before}, after {load_average()}",
-    )
-    table(
-        "The supervisor at rest",
-        ("RSS MB", "of its own MB", "CPU ms per s"),
-        [(*(f"{value:.1f}" for value in memory_mb), f"{cpu_share * 1000:.2f}")],
-        f"over {REST_S:g} s, while its two workers read {SHARDS} shards",
     )
 
 
@@ -194,13 +182,6 @@ def _spent(rig: Rig, server: Stand, daemon: Running) -> Spent:
     whole = sum(time.clock_gettime(cpu_clock(pid)) for pid in tree(daemon.daemon.process.pid))
     stands = (server, rig.dynamo(tls=False))
     return Spent(workers, whole - workers, sum(time.clock_gettime(cpu_clock(one.process.pid)) for one in stands))
-
-
-def _memory_mb(pid: int) -> tuple[float, float]:
-    """Resident, and what of it nobody shares."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    kb = {line.split()[0].rstrip(":"): int(line.split()[1]) for line in lines}
-    return kb["Rss"] / 1000, (kb["Private_Clean"] + kb["Private_Dirty"]) / 1000
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

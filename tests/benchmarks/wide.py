@@ -1,15 +1,13 @@
 """``python -m tests.benchmarks.wide``: what commands and the status page cost on a table of 10,000 shards.
 
 A real daemon holds one of the leases; the rows of the others name 100 workers that are not there. It prints how long
-each command and each page takes with its peak of memory, how late the daemon answers a probe meanwhile, and the longest
-piece of work on the event loop. The DynamoDB is a stand-in in Python that uses most of the time: how long one scan of
-it takes stands in the first line. See docs/lab/scale.md.
+each command and each page takes with its peak of memory. The DynamoDB is a stand-in in Python that uses most of the
+time: how long one scan of it takes stands in the first line. See docs/lab/scale.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import gzip
 import json
 import os
@@ -17,26 +15,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mld.core.clock import T
 from mld.core.positions import TRIM_HORIZON, Position
-from mld.core.steps import Steps
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.daemon.process import COLLECT_EVERY
-from mld.fleet.report.reports import WorkerReport, attributes, own_report
+from mld.fleet.report.reports import attributes, own_report
 from mld.leases.lease import Lease, ShardStatus
-from mld.leases.rows import LEASE_TABLE_KEY, new_row, parse_row, status_values
-from mld.metrics.declaring import Instant
-from mld.metrics.registry import Identity, Metrics
-from mld.operating.fleet_status import ViewRules, fleet_status, fleet_status_steps
-from mld.serving.status import History, Moment, StatusView, document, encoded
+from mld.leases.rows import LEASE_TABLE_KEY, new_row, status_values
 from tests.benchmarks.tables import load_average, table
 from tests.integration.world import ASSIGNED, ENVIRONMENT
 from tests.support.daemon import Daemon, child_command
@@ -65,7 +54,6 @@ def main() -> int:
                 measure(Path(scratch), aws, dynamo, arguments.rows)
         else:
             measure(Path(scratch), aws, aws, arguments.rows)
-    pieces(arguments.rows)
     return 0
 
 
@@ -102,7 +90,6 @@ def measure(scratch: Path, aws: EmbeddedAws, dynamo: ServerProcess, rows: int) -
         pages = [row_of_page(base, daemon.process.pid, page) for page in PAGES]
         note = f"median of {RUNS}; the daemon before anybody looked: {resting:.0f} MB"
         table("Pages of a daemon", ["page", "seconds", "daemon's peak MB", "KB sent"], pages, note)
-        probes(base)
 
 
 def fill(dynamo: ServerProcess, rows: int) -> None:
@@ -194,41 +181,6 @@ def fetch(url: str, *, zipped: bool = False) -> bytes:
     return body
 
 
-def probes(base: str) -> None:
-    """How long `/livez` takes while nobody looks at the page, and while somebody does all the time."""
-
-    @contextmanager
-    def looking() -> Iterator[None]:
-        stop = threading.Event()
-
-        def look() -> None:
-            while not stop.wait(0.5):
-                fetch(f"{base}/status.json", zipped=True)
-
-        watcher = threading.Thread(target=look)
-        watcher.start()
-        yield
-        stop.set()
-        watcher.join()
-
-    rows = [("nobody", *latencies(base))]
-    with looking():
-        rows.append(("one, all the time", *latencies(base)))
-    columns = ["who looks at the page", "median ms", "99 % ms", "worst ms"]
-    table("/livez meanwhile", columns, rows, "4,000 requests, one after the other; the client shares the machine")
-
-
-def latencies(base: str) -> tuple[str, ...]:
-    taken = []
-    for _ in range(4000):
-        began = time.perf_counter()
-        fetch(f"{base}/livez")
-        taken.append((time.perf_counter() - began) * 1000)
-        time.sleep(0.002)
-    cuts = statistics.quantiles(taken, n=100)
-    return f"{cuts[49]:.2f}", f"{cuts[98]:.2f}", f"{max(taken):.2f}"
-
-
 def memory_mb(pid: int) -> float:
     return _of_status(pid, "VmRSS")
 
@@ -240,41 +192,6 @@ def peak_mb(pid: int) -> float:
 def _of_status(pid: int, name: str) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
-
-
-# --- pieces of work ---------------------------------------------------------------------------------------------------
-
-
-def pieces(rows: int) -> None:
-    """The longest time between two turns of the loop, of each step to the page."""
-    found = [lease for one in leases(rows) if (lease := parse_row(row(one))) is not None]
-    reports = [WorkerReport(worker(number), int(time.time()), mld={"version": "0.2.0"}) for number in range(WORKERS)]
-    rules = ViewRules(LONG_S)
-    seen = fleet_status(found, reports, None, time.time(), rules)
-    moment = Moment(Instant(0.0, time.time()), mode="3X")
-    view = StatusView(Identity(APPLICATION, STREAM, "w-here", "0"), Metrics(), seen, History(), moment)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_EVERY)  # as the daemon does
-    measured = [
-        ("the fleet from its rows", fleet_status_steps(found, reports, None, time.time(), rules)),
-        ("as plain values", document(view)),
-        ("as JSON", encoded(view, zipped=False)),
-        ("compressed", encoded(view, zipped=True)),
-    ]
-    lines = [(name, *lengths(steps)) for name, steps in measured]
-    table("Pieces of work on the loop", ["step", "longest ms", "in all ms"], lines, "the law allows 2 ms for each")
-
-
-def lengths(steps: Steps[T]) -> tuple[str, str]:
-    longest, total = 0.0, 0.0
-    while True:
-        began = time.thread_time()  # of the processor, which others want too
-        is_over = next(steps, steps) is steps
-        took = (time.thread_time() - began) * 1000
-        longest, total = max(longest, took), total + took
-        if is_over:
-            return f"{longest:.2f}", f"{total:.0f}"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from tests.benchmarks.path.figures import LOADS, Row, read, write
 from tests.benchmarks.path.records import Records, chunk, event_records_max, index_of, sequence_number
 from tests.benchmarks.path.rig import PYTHON_SINK, Rig, Stand, Tools, build
 from tests.benchmarks.path.subject import Notes, checkout, java_of
-from tests.benchmarks.path.yardsticks import BOTO3, COPY, per
+from tests.benchmarks.path.yardsticks import BOTO3, per
 from tests.benchmarks.process import ROOT
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import make_client
@@ -158,34 +158,31 @@ def turn_of(turn: int, java: float, ours: float) -> list[Row]:
         figures = {**steady, "whole_cpu_s_per_gb": whole, "peak_mb": 100 * cost}
         return Row("backlog", name, "1 KB", 1, figures=figures, turn=turn)
 
-    yardsticks = [
-        Row("yardstick", name, "1 KB", 1, figures={"cpu_s_per_gb": cost}, turn=turn)
-        for name, cost in ((BOTO3, 40.0), (COPY, 1.0))
-    ]
-    return [*yardsticks, measured("mld", ours), measured("Java 3.5.1", java), measured("0.1", 2 * ours)]
+    yardstick = Row("yardstick", BOTO3, "1 KB", 1, figures={"cpu_s_per_gb": 40.0}, turn=turn)
+    return [yardstick, measured("mld", ours), measured("Java 3.5.1", java), measured("0.1", 2 * ours)]
 
 
 def test_the_table_has_the_ranges_of_all_turns_and_factors_of_each(tmp_path: Path) -> None:
     write(tmp_path / "results.jsonl", [*turn_of(1, 12.0, 2.0), *turn_of(2, 20.0, 4.0)])
     shown = report.markdown([*read(tmp_path / "results.jsonl"), Row("backlog", "mld", "1 KB", 64, figures={}, turn=1)])
-    head = "|  | Java 3.5.1 | 0.1 | mld | boto3 in a loop | copy in C | Java 3.5.1 / mld | 0.1 / mld |"
-    costs = "| 12.0-20.0 / 22.0-30.0 | 4.00-8.00 / 14.0-18.0 | 2.00-4.00 / 12.0-14.0 | 40.0 | 1.00 |"
+    head = "|  | Java 3.5.1 | 0.1 | mld | boto3 in a loop | Java 3.5.1 / mld | 0.1 / mld |"
+    costs = "| 12.0-20.0 / 22.0-30.0 | 4.00-8.00 / 14.0-18.0 | 2.00-4.00 / 12.0-14.0 | 40.0 |"
     factors = " 5.00-6.00 / 1.83-2.14 | 2.00 / 1.17-1.29 |"
     assert head in shown
     assert f"| 1 KB, 1 shard, s/GB {costs}{factors}" in shown
-    assert " peak in a backlog of 1 KB | - / 1,200-2,000 | - / 400-800 | - / 200-400 | - | - |" in shown
+    assert " peak in a backlog of 1 KB | - / 1,200-2,000 | - / 400-800 | - / 200-400 | - |" in shown
     assert "with TLS" not in shown
 
 
 def test_what_a_turn_lacks_is_a_dash_and_what_is_no_number_is_lacking() -> None:
     no_steady_part = {"steady_cpu_s_per_gb": math.nan, "whole_cpu_s_per_gb": 30.0, "peak_mb": 1.0}
     ours = Row("backlog", "mld", "1 KB", 1, True, figures=no_steady_part, turn=1)
-    assert "| 1 KB, 1 shard, s/GB | - / 30.0 | - | - |" in report.markdown([ours])
+    assert "| 1 KB, 1 shard, s/GB | - / 30.0 | - |" in report.markdown([ours])
 
 
 def test_the_plot_has_a_bar_for_each_and_the_factor_to_ours() -> None:
     shown = plot.svg([*turn_of(1, 12.0, 2.0), *turn_of(2, 20.0, 4.0), *turn_of(3, 18.0, 3.0)])
-    assert shown.count("<rect") == 1 + 4, "boto3, Java, ours and the copy"
+    assert shown.count("<rect") == 1 + 3, "boto3, Java and ours"
     assert ">18.0 (6.0 x mld)<" in shown
     assert ">3.0<" in shown
 
@@ -248,5 +245,5 @@ def test_backlogs_are_whole_events() -> None:
 
 
 def test_tools_without_a_compiler() -> None:
-    assert Tools(PYTHON_SINK, False, None, False).aged_sink[-1] == "delays"
+    assert Tools(PYTHON_SINK, False).aged_sink[-1] == "delays"
     assert chunk(b"abc") == b"3\r\nabc\r\n"

@@ -22,11 +22,9 @@ from tests.benchmarks.path.subject import MLD, Subject, checkout, java_of
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 
-BACKLOG, YARDSTICKS, STEADY, TRICKLE, IDLE, QUIET, UPDATES = (
-    "backlog", "yardsticks", "steady", "trickle", "idle", "quiet", "updates",
-)  # fmt: skip
+BACKLOG, YARDSTICKS, TRICKLE, IDLE, QUIET = "backlog", "yardsticks", "trickle", "idle", "quiet"
 TABLE = "table"
-SCENARIOS = (YARDSTICKS, BACKLOG, STEADY, TRICKLE, IDLE, UPDATES, QUIET)
+SCENARIOS = (YARDSTICKS, BACKLOG, TRICKLE, IDLE, QUIET)
 SHARDS = (1, 4, 16, 64, 256)
 QUIET_SHARDS = (1, 64, 1000)
 WIRES = {"plain": False, "tls": True}
@@ -120,7 +118,7 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
     for load in (LOADS[name].scaled(arguments.data) for name in arguments.records.split(",")):
         for tls in wires:
             if YARDSTICKS in wanted:
-                yield partial(yardsticks.all_of, rig, load, tls=tls)
+                yield partial(yardsticks.boto3, rig, load, tls=tls)
             if BACKLOG in wanted:
                 for mode, shards, subject in product(modes, map(int, arguments.shards.split(",")), subjects):
                     if mode == scenarios.POLLING or shards <= FANOUT_SHARDS_MAX:
@@ -129,13 +127,9 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
         for mode, subject in product(modes, subjects):
             if TRICKLE in wanted:
                 yield partial(scenarios.trickle, rig, subject, MANY, tls=tls, mode=mode)
-            if STEADY in wanted:
-                yield partial(scenarios.steady, rig, subject, MANY, tls=tls, mode=mode)
         for subject, idle_ms in product(subjects, IDLE_MS):
             if IDLE in wanted:
                 yield partial(scenarios.idle, rig, subject, MANY, idle_ms, tls=tls)
-        if UPDATES in wanted:
-            yield partial(scenarios.updates, rig, tls=tls)
     for subject, shards in product(subjects, QUIET_SHARDS if rig.tools.is_native else QUIET_SHARDS[:2]):
         if QUIET in wanted:
             yield partial(scenarios.quiet, rig, subject, shards, tls=wires[-1])
@@ -149,7 +143,7 @@ def plan_of_table(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Me
         for name, each_shards in table.BACKLOGS:
             load = replace(LOADS[name], first_mb=TABLE_FIRST_MB).scaled(arguments.data)
             for turn in turns:
-                yield partial(_in_turn, turn, partial(yardsticks.compared, rig, load, tls=tls))
+                yield partial(_in_turn, turn, partial(yardsticks.boto3, rig, load, tls=tls))
                 for shards, subject in product(each_shards, subjects):
                     yield partial(_in_turn, turn, partial(scenarios.backlog, rig, subject, load, shards, tls=tls))
         for each, turn, subject in product((scenarios.SMALL_EACH, 0), turns, subjects):

@@ -47,7 +47,6 @@ class Stream:
     """What a name says: kind, shards, figure.
 
     * ``backlog-4-1000``: a thousand records in each of four shards, once the gate is open;
-    * ``rate-4-1000``: a thousand a second in each shard from that moment on;
     * ``few-4-5``: five new ones at every poll, and the tip is always reached;
     * ``live-4-10``: ten a second in each shard from the first look on; the key of a record is the time it was put.
     """
@@ -72,7 +71,6 @@ class Kinesis:
         self.calls: Counter[str] = Counter()
         self.lateness_us: list[int] = []
         self.opened = threading.Event()
-        self.opened_at = 0.0
         self.began_at = 0.0
         """When the first records went out."""
         self.sent_bytes = 0
@@ -81,7 +79,6 @@ class Kinesis:
         self._events_lock = threading.Lock()
 
     def open(self) -> None:
-        self.opened_at = time.time()
         self.began_at = 0.0
         self.opened.set()
 
@@ -106,8 +103,6 @@ class Kinesis:
                 return max(0, int((now - self._live_since - stream.phase_s(shard)) * stream.figure))
             case "few":
                 count = start + stream.figure
-            case "rate":
-                count = int((now - self.opened_at) * stream.figure) if self.opened.is_set() else 0
             case _:
                 count = stream.figure if self.opened.is_set() else 0
         return min(count, self.records.count)
@@ -277,8 +272,6 @@ class Handler(socketserver.BaseRequestHandler):
             self._live(stream, shard, start)
         while not kinesis.opened.wait(HEARTBEAT_S):
             self._heartbeat(start)
-        if stream.kind == "rate":
-            start = self._at_a_rate(stream, shard, start)
         end = kinesis.available(stream, shard, start, time.time())
         if end > start:
             self._events(start, end)
@@ -288,19 +281,6 @@ class Handler(socketserver.BaseRequestHandler):
 
     def _heartbeat(self, at: int) -> None:
         self.connection.sendall(chunk(records_event(b"", at - 1, 0)))
-
-    def _at_a_rate(self, stream: Stream, shard: int, start: int) -> int:
-        """Whole events, as they are complete, at times of their own for each shard; where it ends."""
-        kinesis = self.kinesis
-        each = kinesis.records.events().records_each
-        time.sleep(shard * GOLDEN % 1.0 * each / stream.figure)
-        while start + each <= kinesis.records.count:
-            at = kinesis.opened_at + (start + each) / stream.figure
-            time.sleep(max(0.0, at - time.time()))
-            end = max(start + each, kinesis.available(stream, shard, start, time.time()) // each * each)
-            self._events(start, end)
-            start = end
-        return start
 
     def _events(self, start: int, end: int) -> None:
         kinesis = self.kinesis

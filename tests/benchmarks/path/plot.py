@@ -11,17 +11,16 @@ from html import escape
 
 from tests.benchmarks.path import table
 from tests.benchmarks.path.figures import Row
-from tests.benchmarks.path.yardsticks import BOTO3, COPY
+from tests.benchmarks.path.yardsticks import BOTO3
 
 WIDTH, LABEL, VALUE = 760, 100, 150
 BAR, GAP, TITLE = 22, 6, 30
-COLOURS = {table.OURS: "#2a7ab0", COPY: "#d9c27e"}
-OTHERS = "#b8b8b8"
+OURS_COLOUR, OTHERS_COLOUR = "#2a7ab0", "#b8b8b8"
 
 
 def svg(rows: Sequence[Row]) -> str:
     """Without TLS; of the steady part, the median of the turns."""
-    names = [BOTO3, *(name for name in table.daemons(rows) if name.startswith("Java")), table.OURS, COPY]
+    names = [BOTO3, *(name for name in table.daemons(rows) if name.startswith("Java")), table.OURS]
     body = ['<text x="0" y="20" font-size="16">CPU seconds to deliver a gigabyte: shorter is better</text>']
     top = TITLE + GAP
     for load, shards in table.BACKLOGS:
@@ -36,7 +35,7 @@ def svg(rows: Sequence[Row]) -> str:
             times = "" if name == table.OURS or table.OURS not in bars else f" ({value / bars[table.OURS]:.1f} x mld)"
             length = max(1.0, value / max(bars.values()) * (WIDTH - LABEL - VALUE))
             middle, weight = top + BAR - 6, ' font-weight="bold"' if name == table.OURS else ""
-            label, colour = escape(name.partition(",")[0]), COLOURS.get(name, OTHERS)
+            label, colour = escape(name.partition(",")[0]), OURS_COLOUR if name == table.OURS else OTHERS_COLOUR
             body.append(f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end"{weight}>{label}</text>')
             body.append(f'<rect x="{LABEL}" y="{top}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>')
             body.append(f'<text x="{LABEL + length + 6:.1f}" y="{middle}"{weight}>{value:.1f}{times}</text>')

@@ -16,8 +16,7 @@ from tests.benchmarks.tables import markdown_table
 
 PLOT = Path("docs/lab/performance.svg")
 SHARDS_OF_PAGE = (64,)
-PRINTED_ONLY = ("steady", "update")
-"""Neither these nor backlogs of other numbers of shards are put into the page."""
+"""Backlogs of other numbers are printed only."""
 
 Measure = Callable[[], list[Row]]
 
@@ -37,22 +36,15 @@ def markdown(rows: Sequence[Row]) -> str:
         table.markdown(of_table),
         _notes(rows),
         _backlogs(rows),
-        _steady(rows),
         _trickle(rows),
         _idle(rows),
-        _updates(rows),
         _quiet(rows),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def put_into_page(rows: Sequence[Row]) -> None:
-    of_path = [
-        row
-        for row in rows
-        if not row.turn and row.scenario not in PRINTED_ONLY
-        if row.scenario != "backlog" or row.shards in SHARDS_OF_PAGE
-    ]
+    of_path = [row for row in rows if not row.turn and (row.scenario != "backlog" or row.shards in SHARDS_OF_PAGE)]
     if of_path:
         tables.put_into_page("path", markdown(of_path))
     if of_table := [row for row in rows if row.turn]:
@@ -87,18 +79,6 @@ def _boto3_ratio(per_gb: float, rows: Sequence[Row], row: Row) -> str:
     return "-" if found is None else f"{found['cpu_s_per_gb'] / per_gb:.1f}"
 
 
-def _steady(rows: Sequence[Row]) -> str:
-    lines = [
-        (row.mode.lower(), str(row.shards), row.wire, row.subject, f"{row['mb_per_s']:.0f}", f"{row['cores']:.2f}",
-         f"{row['cpu_s_per_gb']:.2f}", f"{row['rss_mb']:.0f}", f"{row['threads']:.0f}")
-        for row in _sorted(rows, "steady")
-    ]  # fmt: skip
-    title = "All shards at 2 MB/s, records of 1 KB, idleTimeBetweenReadsInMillis 200"
-    return markdown_table(
-        title, ("retrieval", "shards", "wire", "daemon", "MB/s", "cores", "CPU s/GB", "RSS MB", "threads"), lines
-    )
-
-
 def _trickle(rows: Sequence[Row]) -> str:
     lines = [
         (row.mode.lower(), str(row.shards), row.wire, row.subject, f"{row['count']:,.0f}", f"{row['p50_ms']:.0f}",
@@ -126,13 +106,6 @@ def _idle(rows: Sequence[Row]) -> str:
          "lease writes/s", "of them checkpoints", "% of a core"),
         lines,
     )  # fmt: skip
-
-
-def _updates(rows: Sequence[Row]) -> str:
-    lines = [(row.subject, row.wire, f"{row['cpu_ms']:.3f}") for row in rows if row.scenario == "update"]
-    return markdown_table(
-        "One lease write, CPU ms of the whole process, one after the other", ("what", "wire", "CPU ms"), lines
-    )
 
 
 def _quiet(rows: Sequence[Row]) -> str:

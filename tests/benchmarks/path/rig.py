@@ -24,12 +24,10 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Commands. `is_native` if the child is the one in C; `copier` is None without a compiler."""
+    """Commands. `is_native` if the child is the one in C."""
 
     sink: tuple[str, ...]
     is_native: bool
-    copier: Path | None
-    copier_has_tls: bool
 
     @property
     def aged_sink(self) -> tuple[str, ...]:
@@ -41,25 +39,14 @@ PYTHON_SINK = (sys.executable, "-I", "-S", str(SINK_SCRIPT))
 
 
 def build(directory: Path) -> Tools:
-    """Compile what is in C; without a compiler, say so and go on."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        print("no C compiler: children in Python, and no copier to compare with")
-        return Tools(PYTHON_SINK, False, None, False)
-    sink, copier = directory / "sink", directory / "copier"
-    has_sink = _compiles(compiler, "sink.c", sink)
-    has_tls = _compiles(compiler, "copier.c", copier, "-DTLS", "-lssl", "-lcrypto")
-    has_copier = has_tls or _compiles(compiler, "copier.c", copier)
-    if not has_tls:
-        print("the copier cannot speak TLS (no OpenSSL headers): no copy to compare with over TLS")
-    return Tools((str(sink),) if has_sink else PYTHON_SINK, has_sink, copier if has_copier else None, has_tls)
-
-
-def _compiles(compiler: str, source: str, target: Path, *options: str) -> bool:
-    command = [compiler, "-O2", "-o", str(target), str(HERE / "native" / source)]
-    flags = [option for option in options if option.startswith("-D")]
-    libraries = [option for option in options if option.startswith("-l")]
-    return subprocess.run([*command, *flags, *libraries], capture_output=True, check=False).returncode == 0
+    """Compile the child in C; without a compiler, say so and go on."""
+    compiler, sink = shutil.which("cc") or shutil.which("gcc"), directory / "sink"
+    if compiler is not None:
+        command = [compiler, "-O2", "-o", str(sink), str(HERE / "native" / "sink.c")]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return Tools((str(sink),), True)
+    print("no C compiler: children in Python")
+    return Tools(PYTHON_SINK, False)
 
 
 class Stand:
@@ -75,10 +62,6 @@ class Stand:
         self.plain_endpoint = plain or self.endpoint
         if not self.endpoint:
             raise RuntimeError(f"{module} did not start")
-
-    @property
-    def port(self) -> int:
-        return int(self.endpoint.rpartition(":")[2])
 
     def tell(self, command: str) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout

@@ -1,4 +1,4 @@
-"""The scenarios: a backlog, records as they come, quiet shards, a steady load, lease writes.
+"""The scenarios: a backlog, records as they come, quiet shards.
 
 Every one starts a daemon on shards that have nothing for it yet, waits until all children are there, and measures from
 then on, so that the cost of a start is in none of the figures but those of a whole run.
@@ -6,10 +6,7 @@ then on, so that the cost of a start is in none of the figures but those of a wh
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import time
 
 from tests.benchmarks.path import yardsticks
@@ -17,7 +14,6 @@ from tests.benchmarks.path.figures import Load, Row, percentile
 from tests.benchmarks.path.records import event_records_max
 from tests.benchmarks.path.rig import AnyDynamo, Rig, Stand
 from tests.benchmarks.path.subject import CHECKPOINT_EVERY, Subject, dynamo_of, running
-from tests.benchmarks.process import ROOT, BenchError, environment
 
 POLLING, FANOUT = "POLLING", "FANOUT"
 BACKLOG_TIMEOUT_S = 240.0
@@ -28,14 +24,10 @@ TRICKLE_PER_S = 5
 TRICKLE_S = 20.0
 STEADY = (0.4, 0.8)
 """The share of a backlog that is delivered when the steady part begins and ends: warm, and in full flow."""
-RATE_PER_S = 2048  # of 1 KB: the 2 MB/s that a shard gives
-RATE_S = 10.0
-RATE_LEAD_S = 2.0
 IDLE_S = 20.0
 JAVA_WARM_S = 20.0  # of polls, before they are measured: a JVM compiles what it runs often
 IDLE_CALLS = 500
 QUIET_S = 10.0
-UPDATES = 3000
 
 
 def backlog(rig: Rig, subject: Subject, load: Load, shards: int, *, tls: bool, mode: str = POLLING) -> list[Row]:
@@ -90,26 +82,6 @@ def trickle(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = P
     figures |= {"max_ms": delays[-1] / 1000, "count": len(delays), "cores": (after.cpu_s - before.cpu_s) / TRICKLE_S}
     figures["server_p99_ms"] = percentile(late, 0.99) / 1000 if late else 0.0
     return [Row("trickle", subject.name, "", shards, tls, mode, figures)]
-
-
-def steady(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = POLLING) -> list[Row]:
-    """All shards at the most that Kinesis lets a consumer read."""
-    server = rig.kinesis(int(RATE_PER_S * (RATE_S + RATE_LEAD_S + 8)), 1024, tls=tls)
-    keys = {"retrievalMode": mode, "idleTimeBetweenReadsInMillis": "200"}
-    with running(rig, subject, f"rate-{shards}-{RATE_PER_S}", server, tls=tls, shards=shards, keys=keys) as daemon:
-        server.tell("open")
-        time.sleep(RATE_LEAD_S)
-        daemon.notes.look()
-        before, records, at = daemon.cost(), daemon.notes.total, time.monotonic()
-        time.sleep(RATE_S)
-        daemon.notes.look()
-        after, records, took_s = daemon.cost(), daemon.notes.total - records, time.monotonic() - at
-    if not records:
-        raise BenchError(f"{subject.name}: nothing came in {took_s:.0f} s; see {daemon.daemon.log_file}")
-    cpu_s = after.cpu_s - before.cpu_s
-    figures = yardsticks.per(cpu_s, took_s, records, 1024)
-    memory = {"cores": cpu_s / took_s, "rss_mb": after.rss_mb, "peak_mb": after.peak_mb, "threads": after.threads}
-    return [Row("steady", subject.name, "1 KB", shards, tls, mode, figures | memory)]
 
 
 def idle(
@@ -173,23 +145,6 @@ def quiet(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = POL
         "cores": (after.cpu_s - before.cpu_s) / took_s,
     }
     return [Row("quiet", subject.name, "", shards, tls, mode, figures)]
-
-
-def updates(rig: Rig, *, tls: bool) -> list[Row]:
-    """One renewal, one checkpoint: through our client, through botocore's, in a process of their own."""
-    dynamo = rig.dynamo(tls=tls)
-    directory = rig.fresh("updates")
-    command = [sys.executable, "-P", "-m", "tests.benchmarks.path.updates", dynamo.endpoint, str(UPDATES)]
-    done = subprocess.run(
-        command,
-        env=environment(directory, **rig.environment(tls=tls)),
-        cwd=ROOT,
-        check=True,
-        timeout=yardsticks.TIMEOUT_S,
-        stdout=subprocess.PIPE,
-    )
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    return [Row("update", what, "", 0, tls, "", {"cpu_ms": ms}) for what, ms in found["cpu_ms"].items()]
 
 
 def _calls(stand: Stand | AnyDynamo, operation: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.benchmarks.path.figures import Row
-from tests.benchmarks.path.yardsticks import BOTO3, COPY
+from tests.benchmarks.path.yardsticks import BOTO3
 from tests.benchmarks.tables import markdown_table
 
 OURS = "mld"
@@ -81,8 +81,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _wire(rows: Sequence[Row], *, tls: bool) -> str:
-    names = [*daemons(rows), BOTO3, COPY]
-    others = [name for name in names if name not in (OURS, BOTO3, COPY)]
+    names = [*daemons(rows), BOTO3]
+    others = [name for name in names if name not in (OURS, BOTO3)]
     lines = []
     for line in LINES:
         found = {name: [values(rows, part, name, tls=tls) for part in line.parts] for name in names}
@@ -105,7 +105,7 @@ def _wire(rows: Sequence[Row], *, tls: bool) -> str:
 
 def values(rows: Sequence[Row], part: Part, subject: str, *, tls: bool) -> Values:
     """A yardstick is measured once for all shards, and polls of boto3 stand in the rows of the daemons."""
-    if subject in (BOTO3, COPY):
+    if subject == BOTO3:
         if not part.yardstick:
             return {}
         if part.scenario == "backlog":
@@ -115,8 +115,6 @@ def values(rows: Sequence[Row], part: Part, subject: str, *, tls: bool) -> Value
                 for row in _found(rows, part, subject, tls=tls)
                 for shards in part.shards
             }
-        if subject == COPY:
-            return {}
         part, subject = Part(part.scenario, part.load, part.shards, part.yardstick), OURS
     return {
         (row.turn, row.shards): row[part.figure]
