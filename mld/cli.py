@@ -230,7 +230,7 @@ def check(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def conformance(timeout_s: float, command: Sequence[str]) -> None:
     """Drive a record processor through scripted conversations and judge it: `mld conformance -- COMMAND ARGS…`."""
-    from mld.protocol.conformance import run as judge
+    from mld.check.conformance import run as judge
 
     sys.exit(0 if judge(list(command), timeout_s=timeout_s, out=sys.stdout) else EXIT_FAILURE)
 

@@ -1,5 +1,5 @@
 """The child protocol of the MultiLangDaemon, language-neutral. Imports nothing of ours.
 
-`messages` are the values, `codec` the daemon's half of the wire format, `child` the other half,
-`conversation` the rules of the exchange; `conformance` alone does I/O: it tests any child program.
+`messages` are the values, `codec` is the daemon's half of the wire format, `conversation` has the rules of exchanges;
+`meeting` alone does I/O.
 """

@@ -364,6 +364,11 @@ class PipeChild:
     def description(self) -> str:
         return f"pid {self._process.pid}"
 
+    @property
+    def exit_status(self) -> int | None:
+        """The status it ended with by itself, negative for a signal; None if it runs, or we had to end it."""
+        return None if self._sent else self._process.returncode
+
     async def connect(self) -> None:
         """Attach the three pipes and the exit watch to the running loop."""
         loop = asyncio.get_running_loop()
@@ -402,7 +407,7 @@ class PipeChild:
             if piece:
                 await self._stdin.write(piece)
 
-    def _close_stdin(self) -> None:
+    def close_input(self) -> None:
         if self._stdin is not None:
             self._stdin.close()
 
@@ -492,7 +497,7 @@ class PipeChild:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> str:
-        self._close_stdin()
+        self.close_input()
         try:
             if not await self._gone_within(self._stop_timeout_s):
                 self._end_by(signal.SIGTERM)
@@ -561,7 +566,7 @@ class PipeChild:
             self._exit_watch()
             self._exit_watch = None
         self._process.poll()
-        self._close_stdin()
+        self.close_input()
         self._close_outputs()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None and not self._outputs:  # never connected
@@ -598,7 +603,7 @@ class PipeChild:
             self._exit_watch()
             self._exit_watch = None
         self._exited.set()
-        self._close_stdin()  # whoever writes must not wait for a grandchild to read
+        self.close_input()  # whoever writes must not wait for a grandchild to read
         self._let_outputs_end(self._end_group)
 
     # --- what a grandchild holds -------------------------------------------------------------------------------------

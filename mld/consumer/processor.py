@@ -207,7 +207,7 @@ class Processor:
             self._action = self._answered = None
             writing, self._writing = self._writing, None
             if writing is not None:
-                await _settle(writing)
+                await settle(writing)
 
     def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
         return self._child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
@@ -300,7 +300,7 @@ class Processor:
             try:
                 await self._bounded_write(replying, "the reply to its checkpoint")
             finally:
-                await _settle(replying)
+                await settle(replying)
 
     async def _give_way(self, line: str) -> None:
         """Give others a turn of the loop after some lines that answered no action, or a few long ones."""
@@ -342,7 +342,7 @@ def _retrieve(task: asyncio.Future[NoReturn]) -> None:
         task.exception()
 
 
-async def _settle(writing: asyncio.Future[None]) -> None:
+async def settle(writing: asyncio.Future[None]) -> None:
     """Leave no write behind: cancel it if it still runs, and retrieve its error, so that asyncio does not report it."""
     if not writing.done():
         writing.cancel()

@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from mld.protocol.conformance import run
+from mld.check.conformance import run
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

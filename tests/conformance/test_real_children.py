@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.protocol.conformance import run
+from mld.check.conformance import run
 from tests.support.fetch_kclpy import installed
 from tests.support.patience import PATIENCE_S
 from tests.support.tiers import sliced

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.protocol.conformance import Report, Rule, RuleVerdict, examine, run
+from mld.check.conformance import Report, Rule, RuleVerdict, examine, run
 from tests.support.patience import PATIENCE_S
 from tests.support.tiers import one_in
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.check.conformance_session import flaw, validator
 from mld.processors import sdk
 from mld.protocol import codec
-from mld.protocol.conformance.session import flaw, validator
 from mld.protocol.messages import (
     ActionName,
     ActionStatus,

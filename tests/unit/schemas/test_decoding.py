@@ -15,9 +15,9 @@ from uuid import UUID
 import fastavro
 import pytest
 
+from mld.check.conformance_session import flaw
 from mld.properties.values import SchemaMode
 from mld.protocol.codec import FramedRecord, Splitter, encode_record, line_of
-from mld.protocol.conformance.session import flaw
 from mld.schemas.decoder import UndecodableError, avro_decoder
 from mld.schemas.decoding import DecodedRecord, SchemaVersion, decoded, frame_in, job_of, marked, version_of
 from tests.twins.decoding import decode_here

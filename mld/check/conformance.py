@@ -1,22 +1,27 @@
-"""The scripts of an examination: what to send, what to reply, and which rules that tests."""
+"""`mld conformance`: tests any record-processor command against the child protocol, by talking to it like the daemon.
+
+Rules: protocol#conformance-of-a-command. Each session starts the command as a real process, holds one scripted
+conversation with it, and notes for each rule whether it was kept: what to send, what to reply, and which rules that
+tests. It must neither leave a process behind nor wait without a deadline.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TextIO
 
-from mld.protocol.conformance.rules import Report, Rule, RuleVerdict
-from mld.protocol.conformance.session import (
-    SHARD_END,
-    CommandStartError,
-    ExaminedChild,
-    Replies,
-    Session,
-    SessionOver,
-    started,
-)
+from mld.check.conformance_session import SHARD_ID, Replies, Report, Rule, RuleVerdict, Session, SessionOver
+from mld.consumer.child import PipeChild, PipeHost
+from mld.consumer.ports import ChildStartError, ShardAddress
+from mld.core.clock import LoopClock
+from mld.core.positions import SHARD_END
 from mld.protocol.messages import ActionName, CheckpointErrorName, Record, StreamLabel
 
+TIMEOUT_S = 30.0
+"""Longest wait for each answer, and for the end of the process after the end of its input."""
+ERROR_LINES_MAX = 8
 FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898
 ARRIVAL_MS = 1_476_889_707_123
 LARGE_BATCH_RECORDS = 10_000
@@ -54,23 +59,41 @@ class SessionScript:
     is_optional: bool = False
 
 
-async def hold_all(report: Report, timeout_s: float) -> None:
+def run(command: Sequence[str], *, timeout_s: float = TIMEOUT_S, out: TextIO) -> bool:
+    """Examine the command and write a readable verdict per rule; True only if every required rule holds."""
+    report = asyncio.run(examine(command, timeout_s=timeout_s))
+    report.write(out)
+    return report.holds
+
+
+async def examine(command: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Report:
+    """Hold all sessions with the command, one after the other, in fresh processes."""
+    report = Report(list(command))
+    await _hold_all(report, timeout_s)
+    return report
+
+
+async def _hold_all(report: Report, timeout_s: float) -> None:
     """Hold every session; stop if the command cannot be started or never gets past `initialize`."""
+    host = PipeHost(report.command, LoopClock(), stop_timeout_s=timeout_s, environment={}, logs_fields=False)
     for script in SCRIPTS:
         try:
-            async with started(report.command) as child:
-                report.passed(Rule.STARTS)
-                await _hold(script, child, report, timeout_s)
-        except CommandStartError as error:
+            child = await host.start(ShardAddress(SHARD_ID, SHARD_ID))
+        except ChildStartError as error:
             report.failed(Rule.STARTS, str(error))
             return
+        report.passed(Rule.STARTS)
+        try:
+            await _hold(script, child, report, timeout_s)
+        finally:
+            await child.kill()
         if report.verdict(Rule.INITIALIZE) is RuleVerdict.FAIL:
             return
     for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT, Rule.NAMED_BETWEEN):
         report.passed(rule)
 
 
-async def _hold(script: SessionScript, child: ExaminedChild, report: Report, timeout_s: float) -> None:
+async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout_s: float) -> None:
     session = Session(child, report, name=script.name, start=script.start, replies=script.replies, timeout_s=timeout_s)
     try:
         await script.hold(session, report)
@@ -83,7 +106,8 @@ async def _hold(script: SessionScript, child: ExaminedChild, report: Report, tim
             session.failed(over.rule, str(over))
         if script.rule is not None:
             session.failed(script.rule, str(over))
-        report.errors_shown = report.errors_shown or list(child.error_lines)
+        await child.kill()  # its last words are complete then
+        report.errors_shown = report.errors_shown or list(child.last_words)[-ERROR_LINES_MAX:]
         return
     if script.rule is not None:
         report.passed(script.rule)
@@ -97,7 +121,7 @@ async def _life(session: Session, report: Report) -> None:
     await session.process(_records(0, 3))
     await session.process(_records(3, 3), 5000)
     await session.request_shutdown()
-    if session.lease.caught_up:
+    if session.range.last == session.range.largest:
         report.passed(Rule.SHUTDOWN_CHECKPOINT)
     else:
         session.failed(Rule.SHUTDOWN_CHECKPOINT, "the last record was not checkpointed")
@@ -108,12 +132,12 @@ async def _shard_end(session: Session, report: Report) -> None:
     await session.initialize()
     await session.process(_records(0, 3))
     await session.end_shard()
-    if session.lease.at_shard_end:
+    if session.range.is_complete:
         report.passed(Rule.SHARD_END_CHECKPOINT)
     else:
         session.failed(Rule.SHARD_END_CHECKPOINT, "the end of the shard was not checkpointed")
     asked = [one.request.sequence_number for one in session.answered if one.action is ActionName.SHARD_ENDED]
-    if any(position is None or position == SHARD_END for position in asked):
+    if any(position is None or position == SHARD_END.sequence for position in asked):
         report.passed(Rule.SHARD_END_PLAIN)
     elif asked:
         session.failed(
