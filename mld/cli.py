@@ -255,7 +255,7 @@ def conformance(timeout_s: float, command: Sequence[str]) -> None:
 )
 def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool, streams: Sequence[str]) -> None:
     """Run the embedded AWS in the foreground: Kinesis, DynamoDB and its streams, CloudWatch, STS and Glue."""
-    from mld.local.run import FirstStreamError, first_stream, run_foreground
+    from mld.local.server import FirstStreamError, first_stream, run_foreground
 
     try:
         wanted = [first_stream(text) for text in streams]

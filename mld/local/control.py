@@ -16,9 +16,6 @@
 ``POST /_mld/dynamodb/split``      ``{"table": "t"}`` or ``{"stream": <ARN>}``, and perhaps ``"shard"``: the shard of
                                    the table's stream, or its first open one, splits into two; ``{"children": [...]}``
 ``POST /_mld/dynamodb/roll``       the same: every open shard is succeeded by one child, as after four hours
-``POST /_mld/dynamodb/trim``       the same: all records of the stream, or of the shard, go, as after 24 hours
-``POST /_mld/dynamodb/stretches``  ``{"pages": 3}``: so many empty pages before each page with records, in all streams
-                                   of tables
 ``POST /_mld/dynamodb/expire``     items of any table whose time to live is over go; ``{"expired": <number>}``
 =================================  ===================================================================================
 
@@ -53,7 +50,8 @@ from typing import TYPE_CHECKING, Any
 
 from mld.local.dynamo_streams import DynamoStreamsError, TableStreams
 from mld.local.http import HttpRequest, HttpResponse
-from mld.local.kinesis import KinesisError, StateDelays
+from mld.local.kinesis import StateDelays
+from mld.local.stream_state import KinesisError
 
 if TYPE_CHECKING:
     from mld.local.server import EmbeddedServer
@@ -240,9 +238,7 @@ def _act(server: EmbeddedServer, method: str, name: str, body: Any) -> Any:
             if not isinstance(body, dict) or not isinstance(body.get("enforce"), bool):
                 raise ControlError("the body has to be an object with enforce, true or false")
             server.set_enforce(body["enforce"])
-        case "POST", "dynamodb/stretches":
-            server.dynamo_streams.stretch_pages = int(_numbers(body, ("pages",))["pages"])
-        case "POST", "dynamodb/split" | "dynamodb/roll" | "dynamodb/trim":
+        case "POST", "dynamodb/split" | "dynamodb/roll":
             return _change_stream(server.dynamo_streams, name.partition("/")[2], body, server.now())
         case _:
             return None
@@ -256,13 +252,7 @@ def _change_stream(streams: TableStreams, act: str, body: Any, now: float) -> di
     if len(body.keys() & {"table", "stream"}) != 1 or not body.keys() <= {"table", "stream", "shard"}:
         raise ControlError("the body has to be an object with table or stream, and perhaps shard")
     stream = streams.newest_of(body["table"], now) if "table" in body else streams.stream(body["stream"], now)
-    shard = body.get("shard")
-    if act == "split":
-        return {"children": stream.split(shard, now)}
-    if act == "roll":
-        return {"children": stream.roll(now)}
-    stream.trim(shard, now)
-    return {}
+    return {"children": stream.roll(now) if act == "roll" else stream.split(body.get("shard"), now)}
 
 
 def json_answer(value: Any, status: int = 200) -> HttpResponse:

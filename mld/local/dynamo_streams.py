@@ -27,10 +27,9 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any
 
-from mld.local.kinesis.errors import ServiceError
-from mld.local.kinesis.json_api import OperationRequest, parse
-from mld.local.kinesis.records import pack, unpack
-from mld.local.kinesis.shard import Bucket, ShardLog
+from mld.local.json_api import OperationRequest, parse
+from mld.local.records import pack, unpack
+from mld.local.stream_state import Bucket, ServiceError, ShardLog
 from mld.properties.values import partition_of
 
 DynamoItem = Mapping[str, Any]
@@ -370,13 +369,6 @@ class TableStream:
         """Let every open shard be succeeded by one child, as after four hours; the ids of the children."""
         self._advance(now)
         return [child for shard in self._open() for child in self._succeed(shard, (shard.span,), now)]
-
-    def trim(self, name: str | None, now: float) -> None:
-        """Forget all records of this shard, or of all, as after 24 hours; shards stay."""
-        self._advance(now)
-        for shard in self._shards.values():
-            if name in (None, shard.shard_id):
-                shard.log.trim(float("inf"))
 
     def disable(self, now: float) -> None:
         """Take no more records; the open shards end without children."""

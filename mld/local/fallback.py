@@ -37,8 +37,8 @@ from typing import Any
 
 from mld.local.dynamo_streams import ItemChange, TableStreamKey, TableStreams, ViewType, coalesced
 from mld.local.http import HttpRequest, HttpResponse
-from mld.local.kinesis.errors import ServiceError
 from mld.local.routing import DYNAMODB, Call
+from mld.local.stream_state import ServiceError
 
 _SPECIFICATION = "StreamSpecification"
 _WITH_TABLES = frozenset(("CreateTable", "UpdateTable", "DeleteTable"))
@@ -259,12 +259,9 @@ def _text(content: Any) -> str:
 
 # --- moto's applications ----------------------------------------------------------------------------------------------
 
-_COMPARATORS = {"EQ": "=", "NE": "<>", "LE": "<=", "LT": "<", "GE": ">=", "GT": ">"}
-_FUNCTIONS = {"CONTAINS": "contains", "BEGINS_WITH": "begins_with"}
-
 
 class UnsupportedConditionError(ValueError):
-    """A comparison this rewrite does not know."""
+    """A condition that this rewrite does not know."""
 
 
 def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:
@@ -272,46 +269,20 @@ def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:
     expected = request.get("Expected")
     if not expected or "ConditionExpression" in request:
         return request
-    names: dict[str, str] = dict(request.get("ExpressionAttributeNames") or {})
-    values: dict[str, Any] = dict(request.get("ExpressionAttributeValues") or {})
-    terms = [_term(i, attribute, rule, names, values) for i, (attribute, rule) in enumerate(sorted(expected.items()))]
-    joined = f" {request.get('ConditionalOperator', 'AND')} ".join(terms)
-    kept = {k: v for k, v in request.items() if k not in ("Expected", "ConditionalOperator")}
-    kept |= {"ConditionExpression": joined, "ExpressionAttributeNames": names}
-    return kept | ({"ExpressionAttributeValues": values} if values else {})
-
-
-def _term(index: int, attribute: str, rule: dict[str, Any], names: dict[str, str], values: dict[str, Any]) -> str:
-    name = f"#expected{index}"
-    names[name] = attribute
-
-    def value(number: int, content: Any) -> str:
-        values[f":expected{index}_{number}"] = content
-        return f":expected{index}_{number}"
-
-    operator = rule.get("ComparisonOperator")
-    if operator is None:
+    terms, names, values = [], {}, {}
+    for number, (attribute, rule) in enumerate(sorted(expected.items())):
+        if "ComparisonOperator" in rule or "ConditionalOperator" in request:
+            raise UnsupportedConditionError(f"Expected.{attribute}: the embedded AWS knows Value and Exists only")
+        name, value = f"#expected{number}", f":expected{number}"
+        names[name] = attribute
         if rule.get("Exists") is False:
-            return f"attribute_not_exists({name})"
-        return f"{name} = {value(0, rule['Value'])}"
-    operands = [value(i, v) for i, v in enumerate(rule.get("AttributeValueList") or [])]
-    if operator in _COMPARATORS:
-        return f"{name} {_COMPARATORS[operator]} {operands[0]}"
-    if operator in _FUNCTIONS:
-        return f"{_FUNCTIONS[operator]}({name}, {operands[0]})"
-    match operator:
-        case "NULL":
-            return f"attribute_not_exists({name})"
-        case "NOT_NULL":
-            return f"attribute_exists({name})"
-        case "NOT_CONTAINS":
-            return f"NOT contains({name}, {operands[0]})"
-        case "BETWEEN":
-            return f"{name} BETWEEN {operands[0]} AND {operands[1]}"
-        case "IN":
-            return f"{name} IN ({', '.join(operands)})"
-        case _:
-            raise UnsupportedConditionError(f"Expected.{attribute}: unknown ComparisonOperator {operator}")
+            terms.append(f"attribute_not_exists({name})")
+        else:
+            values[value] = rule["Value"]
+            terms.append(f"{name} = {value}")
+    kept = {k: v for k, v in request.items() if k != "Expected"}
+    kept |= {"ConditionExpression": " AND ".join(terms), "ExpressionAttributeNames": names}
+    return kept | ({"ExpressionAttributeValues": values} if values else {})
 
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
 from mld.local.http import HttpRequest, HttpResponse
-from mld.local.kinesis.errors import ACCOUNT, KinesisError, ServiceError
-from mld.local.kinesis.model import REGION
+from mld.local.kinesis import REGION
+from mld.local.stream_state import ACCOUNT, KinesisError, ServiceError
 
 _EPOCH_TIME = 1
 """The tag."""

@@ -4,31 +4,43 @@ A thin shell: it reads the clock, hands each request to the model, writes the an
 shards that changed. It listens on the loopback interface unless told otherwise. There is no authentication: of a
 request's signature only the region and the access key are used (`mld.local.routing`). So `mld.core.webrule` keeps the
 pages of browsers out.
+
+`run_foreground` is `mld local` and, as ``python -m mld.local.server``, the same for programs.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import json
 import logging
+import os
+import re
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
+from mld.core.errors import MldError
+from mld.core.terminal import require
 from mld.core.webrule import FORBIDDEN, WebRule
-from mld.local import control, routing
+from mld.local import control, json_api, routing
 from mld.local import dynamo_streams as table_streams
 from mld.local.control import Fault, FaultPlan
 from mld.local.dynamo_streams import TableStreams
 from mld.local.fallback import OtherServices, TableEvent
 from mld.local.http import Connections, HttpConnection, HttpRequest, HttpResponse, Peer
-from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
-from mld.local.kinesis.errors import ACCOUNT, ServiceError
-from mld.local.kinesis.model import REGION
-from mld.local.kinesis.records import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
+from mld.local.kinesis import REGION, SHARD_LIMIT, Kinesis, StateDelays
+from mld.local.records import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
 from mld.local.routing import (
     DYNAMODB_STREAMS,
     JSON,
     KINESIS,
+    NAMES,
     STS,
     Accounts,
     Call,
@@ -38,6 +50,7 @@ from mld.local.routing import (
     identify,
     unknown_service,
 )
+from mld.local.stream_state import ACCOUNT, KinesisError, ServiceError
 
 log = logging.getLogger(__name__)
 
@@ -313,3 +326,126 @@ async def serve(
     server = EmbeddedServer(host, allow_hosts=allow_hosts, enforce=enforce, delays=delays or StateDelays())
     await server.start(port)
     return server
+
+
+_PROXIES_OF_HTTP = ("http", "all")
+_FIRST_STREAM = re.compile(
+    r"(?:arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/)?(?P<name>[a-zA-Z0-9_.-]{1,128})"
+    r"(?::(?P<shards>[1-9]\d{0,4}))?"
+)
+
+
+class FirstStreamError(MldError):
+    """The text is no stream to make at the start; it says what would be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStream:
+    """A stream that is made at the start."""
+
+    name: str
+    shards: int = 1
+    account: str = ACCOUNT
+    region: str = REGION
+
+
+def first_stream(text: str) -> FirstStream:
+    """Parse ``NAME``, ``NAME:SHARDS``, or an ARN in place of the name, for another account or region. Raises
+    FirstStreamError."""
+    found = _FIRST_STREAM.fullmatch(text)
+    if found is None or int(found["shards"] or 1) > SHARD_LIMIT:
+        raise FirstStreamError(
+            f"{text!r} is no stream: write NAME:SHARDS, as in orders:4, or the ARN of a Kinesis stream before the "
+            f"colon; at most {SHARD_LIMIT} shards"
+        )
+    account, region = found["account"] or ACCOUNT, found["region"] or REGION
+    return FirstStream(found["name"], int(found["shards"] or 1), account, region)
+
+
+def usage_lines(endpoint: str, *, behind_proxy: bool = False) -> str:
+    """Return what a user pastes into a shell and into a properties file to use the server.
+
+    The region twice: boto3 reads only the second variable, the other SDKs the first. A profile would bring keys and
+    endpoints of its own. `behind_proxy`: the shell has a proxy for http, which cannot reach this machine's loopback.
+    """
+    host = urlsplit(endpoint).hostname
+    direct = f"  export no_proxy={host}${{no_proxy:+,$no_proxy}} NO_PROXY={host}${{NO_PROXY:+,$NO_PROXY}}\n"
+    return f"""\
+The embedded AWS listens on {endpoint} ({NAMES}; nothing is kept after it stops).
+
+For a shell:
+  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={REGION} AWS_DEFAULT_REGION={REGION}
+  export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local; unset AWS_PROFILE AWS_SESSION_TOKEN
+{direct if behind_proxy else ""}
+For a .properties file:
+  regionName = {REGION}
+  kinesisEndpoint = {endpoint}
+  dynamoDBEndpoint = {endpoint}
+  cloudWatchEndpoint = {endpoint}
+
+Stop it with Ctrl-C.
+"""
+
+
+def check_extra() -> None:
+    """Raise NotReadyError without the packages of the extra `local`."""
+    require("local", "the embedded AWS", "moto", "flask", "flask_cors", "cbor2", "h2")
+
+
+def run_foreground(
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
+    *,
+    allow_hosts: Sequence[str] = (),
+    enforce: bool = False,
+    streams: Sequence[FirstStream] = (),
+    as_json: bool = False,
+) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status, 0.
+
+    `port` 0 takes any free one. Clients may also call by the names in `allow_hosts`. `streams` are made at the start.
+    Once the server listens, stdout gets the lines to paste, or with `as_json` one JSON line:
+    ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises NotReadyError without the extra `local`, OSError
+    if the port is taken, and KinesisError for two streams of one name in one place.
+    """
+    check_extra()
+
+    async def until_signal() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        server = await serve(host, port, allow_hosts=allow_hosts, enforce=enforce)
+        try:
+            for stream in streams:
+                kinesis = server.kinesis(stream.region, stream.account)
+                kinesis.create_stream(stream.name, now=time.time(), shard_count=stream.shards)
+            sys.stdout.write(_announcement(server, as_json=as_json))
+            sys.stdout.flush()
+            await stop.wait()
+        finally:
+            await server.close()
+
+    asyncio.run(until_signal())
+    return 0
+
+
+def _announcement(server: EmbeddedServer, *, as_json: bool) -> str:
+    if as_json:
+        facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
+        return json.dumps(facts) + "\n"
+    behind_proxy = not getproxies().keys().isdisjoint(_PROXIES_OF_HTTP)
+    return usage_lines(server.endpoint, behind_proxy=behind_proxy)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The embedded AWS, for programs: one line of JSON once it listens.")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--enforce", action="store_true", help="enforce the throughput limits of a shard")
+    parser.add_argument("--stream", action="append", default=[], metavar="NAME:SHARDS", help="made at the start")
+    given = parser.parse_args()
+    streams = [first_stream(text) for text in given.stream]
+    return run_foreground(port=given.port, enforce=given.enforce, streams=streams, as_json=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mld.local.run import check_extra
+from mld.local.server import check_extra
 from mld.quickstart.spark import SparkTour
 from mld.quickstart.tour import PlainTour, Tour
 

@@ -279,7 +279,7 @@ class Tour(ABC):
         errors = self.directory / "embedded-aws.log"
         with (
             errors.open("wb") as log,
-            process([sys.executable, "-P", "-m", "mld.local.run", "--port", "0"], log) as server,
+            process([sys.executable, "-P", "-m", "mld.local.server", "--port", "0"], log) as server,
         ):
             endpoint = ready_endpoint(server, errors)
             self.say(f"embedded AWS on {endpoint}")

@@ -96,57 +96,6 @@ def test_the_old_expected_argument_is_a_condition(
         assert left is not None and "leaseOwner" not in left
 
 
-@pytest.mark.parametrize(
-    ("rule", "holds"),
-    [
-        ({"ComparisonOperator": "EQ", "AttributeValueList": [{"N": "5"}]}, True),
-        ({"ComparisonOperator": "NE", "AttributeValueList": [{"N": "5"}]}, False),
-        ({"ComparisonOperator": "LE", "AttributeValueList": [{"N": "5"}]}, True),
-        ({"ComparisonOperator": "GT", "AttributeValueList": [{"N": "5"}]}, False),
-        ({"ComparisonOperator": "BETWEEN", "AttributeValueList": [{"N": "1"}, {"N": "9"}]}, True),
-        ({"ComparisonOperator": "IN", "AttributeValueList": [{"N": "1"}, {"N": "2"}]}, False),
-        ({"ComparisonOperator": "NOT_NULL"}, True),
-        ({"ComparisonOperator": "NULL"}, False),
-        ({"ComparisonOperator": "LT", "AttributeValueList": [{"N": "5"}]}, False),
-        ({"ComparisonOperator": "GE", "AttributeValueList": [{"N": "6"}]}, False),
-        ({"ComparisonOperator": "BETWEEN", "AttributeValueList": [{"N": "6"}, {"N": "9"}]}, False),
-        ({"ComparisonOperator": "IN", "AttributeValueList": [{"N": "4"}, {"N": "5"}]}, True),
-    ],
-)
-def test_the_old_comparisons_hold_on_a_delete(
-    dynamodb: Any, make_table: MakeTable, rule: dict[str, Any], holds: bool
-) -> None:
-    table = make_table()
-    dynamodb.put_item(TableName=table, Item=key() | {"leaseCounter": {"N": "5"}})
-    refused = code_of(dynamodb.delete_item, TableName=table, Key=key(), Expected={"leaseCounter": rule})
-    assert refused == ("" if holds else "ConditionalCheckFailedException")
-
-
-@pytest.mark.parametrize(
-    ("operator", "text", "holds"),
-    [("BEGINS_WITH", "wor", True), ("CONTAINS", "ker", True), ("CONTAINS", "x", False), ("NOT_CONTAINS", "ker", False)],
-)
-def test_the_old_comparisons_of_texts_hold_on_a_delete(
-    dynamodb: Any, make_table: MakeTable, operator: str, text: str, holds: bool
-) -> None:
-    table = make_table()
-    dynamodb.put_item(TableName=table, Item=key() | {"leaseOwner": {"S": "worker"}})
-    rule = {"ComparisonOperator": operator, "AttributeValueList": [{"S": text}]}
-    refused = code_of(dynamodb.delete_item, TableName=table, Key=key(), Expected={"leaseOwner": rule})
-    assert refused == ("" if holds else "ConditionalCheckFailedException")
-
-
-@pytest.mark.parametrize(("operator", "refused"), [("AND", "ConditionalCheckFailedException"), ("OR", "")])
-def test_the_old_conditions_are_joined_as_asked(
-    dynamodb: Any, make_table: MakeTable, operator: str, refused: str
-) -> None:
-    table = make_table()
-    dynamodb.put_item(TableName=table, Item=key() | {"leaseCounter": {"N": "5"}})
-    expected = {"leaseCounter": {"Value": {"N": "5"}}, "leaseOwner": {"Exists": True, "Value": {"S": "w1"}}}
-    delete = {"TableName": table, "Key": key(), "Expected": expected, "ConditionalOperator": operator}
-    assert code_of(dynamodb.delete_item, **delete) == refused
-
-
 def test_an_unknown_old_comparison_is_refused(dynamodb: Any, make_table: MakeTable) -> None:
     rule = {"leaseCounter": {"ComparisonOperator": "ROUGHLY"}}
     delete = {"TableName": make_table(), "Key": key(), "Expected": rule}

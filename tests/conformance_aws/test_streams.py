@@ -52,15 +52,6 @@ def test_a_provisioned_stream_needs_a_shard_count(kinesis: Any) -> None:
     assert code_of(kinesis.create_stream, StreamName=unique()) in ("ValidationException", "InvalidArgumentException")
 
 
-def test_tags_are_given_at_first_added_and_removed(make_stream: Make, kinesis: Any) -> None:
-    stream = make_stream(Tags={"team": "blue"})
-    assert kinesis.list_tags_for_stream(StreamName=stream.name)["Tags"] == [{"Key": "team", "Value": "blue"}]
-    kinesis.add_tags_to_stream(StreamName=stream.name, Tags={"a": "1", "b": "2"})
-    kinesis.remove_tags_from_stream(StreamName=stream.name, TagKeys=["a", "team"])
-    answer = kinesis.list_tags_for_stream(StreamName=stream.name)
-    assert (answer["Tags"], answer["HasMoreTags"]) == ([{"Key": "b", "Value": "2"}], False)
-
-
 def test_passing_states_are_shown(target: Target, kinesis: Any, pass_time: Callable[[float], None]) -> None:
     if target.embedded is not None:
         target.embedded.set_delays(create_s=60, update_s=60, delete_s=60)
@@ -181,11 +172,3 @@ def test_a_stream_with_consumers_is_deleted_only_if_told_so(make_stream: Make, k
     stream = make_stream()
     stream.consumer("app")
     assert code_of(kinesis.delete_stream, StreamName=stream.name) == "ResourceInUseException"
-
-
-def test_the_largest_record_size_can_be_raised(make_stream: Make, kinesis: Any) -> None:
-    stream = make_stream()
-    kinesis.update_max_record_size(StreamARN=stream.arn, MaxRecordSizeInKiB=2048)
-    stream.settle()
-    stream.put(b"x" * (1536 * 1024))
-    assert len(stream.data(stream.open_ids()[0])[0]) == 1536 * 1024

@@ -20,7 +20,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, EntityType, parse_row
 from mld.local.kinesis import Kinesis, PutEntry
-from mld.local.kinesis.records import PutResult
+from mld.local.records import PutResult
 from tests.scenarios.children import Life, Troupe, TroupeHost
 from tests.scenarios.naming import readable, short
 from tests.scenarios.network import Network

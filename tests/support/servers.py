@@ -149,7 +149,7 @@ class EmbeddedAws(ServerProcess):
         self._is_ahead = False
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mld.local.run", "--port", "0"]
+        command = [sys.executable, "-m", "mld.local.server", "--port", "0"]
         command += ["--enforce"] if self.enforce else []
         for name, shards in self.streams.items():
             command += ["--stream", f"{name}:{shards}"]

@@ -18,11 +18,10 @@ from mld.core.errors import (
 )
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
+from mld.local import records as served
 from mld.local.kinesis import Kinesis, KinesisError
-from mld.local.kinesis import records as served
-from mld.local.kinesis.records import LogPage
-from mld.local.kinesis.shard import FilterType, ListFilter
-from mld.local.kinesis.stream_state import Consumer
+from mld.local.records import LogPage
+from mld.local.stream_state import Consumer, FilterType, ListFilter
 from mld.protocol.messages import Record
 from mld.retrieval import rawbody
 from mld.retrieval.rawpage import RawPage

@@ -110,8 +110,8 @@ async def test_where_the_service_does_not_tell_nothing_is_dropped(world):
 
 
 def test_the_embedded_kinesis_tells_the_strategy_of_streams_in_on_demand_mode_only() -> None:
+    from mld.local.json_api import dispatch
     from mld.local.kinesis import Kinesis, KinesisError
-    from mld.local.kinesis.json_api import dispatch
 
     kinesis = Kinesis()
 

@@ -21,9 +21,9 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.streams import StartingPoint, StreamConsumer
+from mld.local import records as served
 from mld.local.kinesis import Kinesis, KinesisError
-from mld.local.kinesis import records as served
-from mld.local.kinesis.stream_state import Consumer
+from mld.local.stream_state import Consumer
 from mld.retrieval.rawpage import RawPage
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.network import CALM, HANG_S, SLOW_REPLY_MAX_S, KinesisDoor, _answer, _Reply

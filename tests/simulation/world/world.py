@@ -17,8 +17,7 @@ from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPositi
 from mld.daemon.group import FENCE_S, restart_pause_s
 from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.local.kinesis.model import StateDelays
+from mld.local.kinesis import Kinesis, KinesisError, PutEntry, StateDelays
 from mld.metrics.registry import Metrics
 from mld.operating.plan import ActRefusedError
 from mld.properties.settings import Settings

@@ -309,7 +309,7 @@ def test_what_was_trimmed_cannot_be_asked_for() -> None:
     shard = streams.shards(T0)[0]["ShardId"]
     iterator = streams.iterator(shard, T0)
     first, last = (r["dynamodb"]["SequenceNumber"] for r in streams.page(shard, T0)["Records"])
-    streams.stream.trim(None, T0)
+    streams.stream.shard(shard, T0).log.trim(float("inf"))
     streams.write("c", T0)
     assert streams.refusal("GetRecords", T0, ShardIterator=iterator) == "TrimmedDataAccessException"
     asked: dict[str, Any] = {"StreamArn": KEY.arn, "ShardId": shard}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.local.run import FirstStream, FirstStreamError, first_stream
+from mld.local.server import FirstStream, FirstStreamError, first_stream
 
 PARTNER = "arn:aws:kinesis:eu-west-1:222222222222:stream/payments"
 

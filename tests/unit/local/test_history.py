@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mld.core.streams import HASH_KEY_MAX, IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.local.kinesis.records import LogPage
-from mld.local.kinesis.shard import FilterType, ListFilter, ShardState
+from mld.local.records import LogPage
+from mld.local.stream_state import FilterType, ListFilter, ShardState
 from tests.twins.kinesis_model import records_in
 
 START_S = 1_700_000_000.0

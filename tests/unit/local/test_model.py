@@ -6,7 +6,7 @@ import pytest
 
 from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.local.kinesis.records import Finished, Idle, SubscriptionEvent, timestamp_text
+from mld.local.records import Finished, Idle, SubscriptionEvent, timestamp_text
 from tests.twins.kinesis_model import records_in
 
 START_S = 1_700_000_000.0
@@ -68,7 +68,7 @@ def test_a_clock_that_goes_back_keeps_records_in_order() -> None:
 
 def test_a_page_is_cut_at_ten_mebibytes_but_holds_one_record_at_least() -> None:
     kinesis = made()
-    kinesis.set_record_size("s", 10_240, now=START_S)
+    kinesis.stream("s", START_S).record_kib_max = 10_240
     sizes = [10 * 1024 * 1024 - 1, 6_000_000, 6_000_000]
     for size in sizes:
         put(kinesis, b"x" * size)

@@ -230,7 +230,7 @@ def test_calls_are_counted_by_operation(aws: EmbeddedAws, kinesis: Any) -> None:
 
 
 def test_the_import_of_the_package_leaves_moto_and_botocore_alone() -> None:
-    check = "import sys, mld.local.run; print([m for m in ('moto', 'botocore', 'flask') if m in sys.modules])"
+    check = "import sys, mld.local.server; print([m for m in ('moto', 'botocore', 'flask') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mld.core.streams import IteratorType, StartingPoint
-from mld.local.kinesis import errors
-from mld.local.kinesis.errors import KinesisError
-from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
-from mld.local.kinesis.records import (
+from mld.local.kinesis import LIST_SHARDS_DEFAULT, Kinesis
+from mld.local.records import (
     PutEntry,
     PutResult,
     ShardSubscription,
@@ -28,8 +26,17 @@ from mld.local.kinesis.records import (
     page_json,
     unpacked,
 )
-from mld.local.kinesis.shard import FilterType, ListFilter, ShardState
-from mld.local.kinesis.stream_state import Consumer, Stream
+from mld.local.stream_state import (
+    Consumer,
+    FilterType,
+    KinesisError,
+    ListFilter,
+    ShardState,
+    Stream,
+    invalid,
+    missing,
+    validation,
+)
 
 # --- reading requests ------------------------------------------------------------------------------------------------
 
@@ -56,7 +63,7 @@ class OperationRequest:
     def text(self, key: str, pattern: re.Pattern[str] | None = None) -> str | None:
         value = self._get(key, str)
         if value is not None and pattern is not None and not pattern.fullmatch(value):
-            raise errors.validation(
+            raise validation(
                 f"Value '{value}' at '{_camel(key)}' failed to satisfy constraint: Member must satisfy regular "
                 f"expression pattern: {pattern.pattern}"
             )
@@ -68,7 +75,7 @@ class OperationRequest:
     def integer(self, key: str, low: int, high: int) -> int | None:
         value = self._get(key, int)
         if value is not None and not low <= value <= high:
-            raise errors.validation(
+            raise validation(
                 f"Value '{value}' at '{_camel(key)}' failed to satisfy constraint: Member must have value between "
                 f"{low} and {high}"
             )
@@ -85,14 +92,6 @@ class OperationRequest:
     def flag(self, key: str) -> bool:
         return bool(self._get(key, bool))
 
-    def strings(self, key: str) -> list[str]:
-        values = self._get(key, list) or []
-        return [str(v) for v in values]
-
-    def mapping(self, key: str) -> dict[str, str]:
-        values = self._get(key, dict) or {}
-        return {str(k): str(v) for k, v in values.items()}
-
     def nested(self, key: str) -> OperationRequest | None:
         value = self._get(key, dict)
         return None if value is None else OperationRequest(value)
@@ -104,7 +103,7 @@ class OperationRequest:
         """Return a required field that has one of these values; `where` is what refusals call it."""
         text = self.required(key)
         if text not in values:
-            raise errors.validation(
+            raise validation(
                 f"Value '{text}' at '{where or _camel(key)}' failed to satisfy constraint: Member must satisfy enum "
                 f"value set: {list(values)}"
             )
@@ -125,13 +124,13 @@ class OperationRequest:
         """Read StreamARN or StreamName; if both are given, they must name the same stream."""
         arn, name = self.text("StreamARN"), self.text("StreamName", NAME)
         if arn is not None and name is not None and not arn.endswith(f":stream/{name}"):
-            raise errors.invalid(f"StreamARN {arn} and StreamName {name} name different streams.")
+            raise invalid(f"StreamARN {arn} and StreamName {name} name different streams.")
         return arn or name
 
     def stream(self) -> str:
         ref = self.stream_or_none()
         if ref is None:
-            raise errors.invalid("Either StreamName or StreamARN must be provided.")
+            raise invalid("Either StreamName or StreamARN must be provided.")
         return ref
 
     def account(self) -> str | None:
@@ -157,7 +156,7 @@ class OperationRequest:
 
 def _needed(key: str, value: T | None) -> T:
     if value is None:
-        raise errors.missing(_camel(key))
+        raise missing(_camel(key))
     return value
 
 
@@ -173,12 +172,11 @@ KinesisFinder = Callable[[str | None], Kinesis]
 
 READ_ONLY = frozenset(
     ("GetRecords", "GetShardIterator", "ListShards", "ListStreams", "DescribeStream", "DescribeStreamSummary")
-    + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers", "ListTagsForStream")
+    + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers")
 )
 """Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
 _LIST_DEFAULT = 100
 """Items of a page of streams, of a stream's shards, or of consumers."""
-_TAGS_MAX = 50
 _STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"
 _STRATEGY = "RecordDistributionStrategy"
 _ITERATORS = [kind.value for kind in IteratorType]
@@ -241,7 +239,6 @@ def create_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> No
         now=now,
         shard_count=request.integer("ShardCount", 1, INT_MAX),
         on_demand=mode is not None and _is_on_demand(mode),
-        tags=_tags(request),
         record_kib_max=request.integer("MaxRecordSizeInKiB", 1024, 10_240),
         distributes=request.text(_STRATEGY) is not None and _distributes(request),
     )
@@ -337,44 +334,6 @@ def increase_stream_retention_period(kinesis: Kinesis, request: OperationRequest
 def decrease_stream_retention_period(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
     hours = request.required_integer("RetentionPeriodHours", -INT_MAX, INT_MAX)
     kinesis.set_retention(request.stream(), hours, increase=False, now=now)
-
-
-@operation
-def update_max_record_size(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
-    kib = request.required_integer("MaxRecordSizeInKiB", 1024, 10_240)
-    kinesis.set_record_size(request.required("StreamARN"), kib, now=now)
-
-
-@operation
-def add_tags_to_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
-    stream, tags = kinesis.stream(request.stream(), now), _tags(request)
-    if len(stream.tags | tags) > _TAGS_MAX:
-        raise errors.invalid(f"A stream can have at most {_TAGS_MAX} tags.")
-    stream.tags.update(tags)
-
-
-@operation
-def remove_tags_from_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
-    stream = kinesis.stream(request.stream(), now)
-    for key in request.strings("TagKeys"):
-        stream.tags.pop(key, None)
-
-
-@operation
-def list_tags_for_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
-    limit = request.integer("Limit", 1, _TAGS_MAX) or _TAGS_MAX
-    after = request.text("ExclusiveStartTagKey") or ""
-    stream = kinesis.stream(request.stream(), now)
-    keys = sorted(key for key in stream.tags if key > after)
-    tags = [{"Key": key, "Value": stream.tags[key]} for key in keys[:limit]]
-    return {"Tags": tags, "HasMoreTags": len(keys) > limit}
-
-
-def _tags(request: OperationRequest) -> dict[str, str]:
-    tags = request.mapping("Tags")
-    if any(not 1 <= len(key) <= 128 or len(value) > 256 for key, value in tags.items()):
-        raise errors.invalid("A tag's key must have 1 to 128 characters and its value at most 256.")
-    return tags
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------

@@ -20,10 +20,18 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple
 
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
-from mld.local.kinesis import errors
-from mld.local.kinesis.errors import KinesisError
-from mld.local.kinesis.shard import READ_BYTES_PER_S, LogSpan, ShardState
-from mld.local.kinesis.stream_state import Stream, hash_of, index_of_number
+from mld.local.stream_state import (
+    READ_BYTES_PER_S,
+    KinesisError,
+    LogSpan,
+    ShardState,
+    Stream,
+    hash_of,
+    index_of_number,
+    invalid,
+    missing,
+    validation,
+)
 
 PUT_RECORDS_MAX = 500
 PUT_BYTES_MAX = 10 * 1024 * 1024
@@ -66,25 +74,25 @@ def check_entries(stream: Stream, entries: Sequence[PutEntry]) -> list[int]:
     limit.
     """
     if not 1 <= len(entries) <= PUT_RECORDS_MAX:
-        raise errors.validation(
+        raise validation(
             f"Value at 'records' failed to satisfy constraint: Member must have length between 1 and {PUT_RECORDS_MAX}"
         )
     sizes = [_check_entry(stream, entry) for entry in entries]
     if sum(sizes) > PUT_BYTES_MAX:
-        raise errors.invalid(f"Records size exceeds {PUT_BYTES_MAX} bytes")
+        raise invalid(f"Records size exceeds {PUT_BYTES_MAX} bytes")
     return sizes
 
 
 def _check_entry(stream: Stream, entry: PutEntry) -> int:
     key = entry.partition_key
     if key is None and not stream.distributes:
-        raise errors.missing("partitionKey")
+        raise missing("partitionKey")
     if key is not None and not 1 <= len(key) <= PARTITION_KEY_CHARS_MAX:
-        raise errors.validation(
+        raise validation(
             "Value at 'partitionKey' failed to satisfy constraint: Member must have length between 1 and 256"
         )
     if entry.explicit_hash_key is not None and not 0 <= entry.explicit_hash_key <= HASH_KEY_MAX:
-        raise errors.invalid(
+        raise invalid(
             f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was "
             f"{entry.explicit_hash_key}"
         )
@@ -93,10 +101,10 @@ def _check_entry(stream: Stream, entry: PutEntry) -> int:
         size = len(binascii.a2b_base64(entry.data_base64, strict_mode=True)) + len((key or "").encode())
     except ValueError as error:
         text = f"Data is not base64, or PartitionKey not Unicode: {error}"
-        raise errors.KinesisError("SerializationException", text) from None
+        raise KinesisError("SerializationException", text) from None
     limit = stream.record_kib_max * 1024
     if size > limit:
-        raise errors.validation(
+        raise validation(
             f"Value at 'data' failed to satisfy constraint: Member must have length less than or equal to {limit}"
         )
     return size
@@ -159,9 +167,9 @@ def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now:
 
 def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | None, now: float) -> int:
     if timestamp_s is None:
-        raise errors.invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.")
+        raise invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.")
     if timestamp_s > now:
-        raise errors.invalid(
+        raise invalid(
             f"The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
             f"timestampInMillis: {round(timestamp_s * 1000)}, currentTimestampInMillis: {round(now * 1000)}"
         )
@@ -171,11 +179,11 @@ def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | No
 
 def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
     if text is None:
-        raise errors.invalid("Must specify startingSequenceNumber parameter for this iterator type.")
+        raise invalid("Must specify startingSequenceNumber parameter for this iterator type.")
     number = int(text)
     top = stream.sequencer.tip(shard.index) if shard.ending is None else shard.ending
     if index_of_number(number) != shard.index or not shard.starting <= number <= top:
-        raise errors.invalid(
+        raise invalid(
             f"StartingSequenceNumber {text} used in GetShardIterator on shard {shard.shard_id} in stream "
             f"{stream.name} is invalid because it did not come from this stream."
         )
@@ -338,7 +346,7 @@ def unpacked(kind: str, text: str, refusal: str = "NextToken is invalid.") -> li
     """Return the fields of a text of this kind. Raises KinesisError for a text we did not make."""
     fields = unpack(kind, text)
     if fields is None:
-        raise errors.invalid(refusal)
+        raise invalid(refusal)
     return fields
 
 

@@ -1,20 +1,18 @@
 """The Kinesis of one account and region: every operation as a method on plain Python values.
 
 Times are epoch seconds, passed to each operation as `now`. Streams are named by name or ARN. Refusals are
-`errors.KinesisError`. Limits of throughput are enforced only if asked; limits of form always. Rules:
+`KinesisError`. Limits of throughput are enforced only if asked; limits of form always. Rules:
 retrieval#service-limits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mld.core.streams import IteratorType, StartingPoint
-from mld.local.kinesis import errors
-from mld.local.kinesis.errors import ACCOUNT
-from mld.local.kinesis.records import (
+from mld.local.records import (
     ITERATOR_LIFE_S,
     PAGE_RECORDS_MAX,
     SHARD_ITERATOR,
@@ -34,18 +32,34 @@ from mld.local.kinesis.records import (
     store,
     unpacked,
 )
-from mld.local.kinesis.shard import FilterType, ListFilter, ShardState, matches
-from mld.local.kinesis.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Consumer, Stream
+from mld.local.stream_state import (
+    ACCOUNT,
+    ON_DEMAND_SHARDS,
+    RETENTION_H_MAX,
+    Consumer,
+    FilterType,
+    KinesisError,
+    ListFilter,
+    ShardState,
+    Stream,
+    in_use,
+    invalid,
+    limit_exceeded,
+    matches,
+    missing,
+    not_found,
+    shard_not_found,
+    stream_not_found,
+    throttled,
+    validation,
+)
 from mld.properties.values import partition_of
 
 REGION = "us-east-1"
 SHARD_LIMIT = 10_000
-RECORD_KIB_MAX = 10_240
 CONSUMERS_MAX = 20
 CREATING_MAX = 5
 LIST_SHARDS_DEFAULT = 1000
-SCALINGS_PER_DAY = 10
-_DAY_S = 86_400.0
 _ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]+):(\d{12}):stream/([a-zA-Z0-9_.-]{1,128})")
 
 
@@ -106,14 +120,14 @@ class Kinesis:
         if ref.startswith("arn:"):
             parts = _ARN.fullmatch(ref)
             if parts is None:
-                raise errors.invalid(f"StreamARN {ref} is not valid.")
+                raise invalid(f"StreamARN {ref} is not valid.")
             name = parts[4]
             if (parts[2], parts[3]) != (self.region, self.account):
-                raise errors.stream_not_found(name, parts[3])
+                raise stream_not_found(name, parts[3])
         stream = self._streams.get(name)
         if stream is None or (stream.gone_s is not None and now >= stream.gone_s):
             self._streams.pop(name, None)
-            raise errors.stream_not_found(name, self.account)
+            raise stream_not_found(name, self.account)
         stream.drop_expired_shards(now)
         return stream
 
@@ -121,21 +135,19 @@ class Kinesis:
         """Return a stream that takes reads and writes; one that is still being made has no shards yet."""
         stream = self.stream(ref, now)
         if stream.status(now) == "CREATING":
-            raise errors.stream_not_found(stream.name, self.account)
+            raise stream_not_found(stream.name, self.account)
         return stream
 
     def settled_stream(self, ref: str, now: float) -> Stream:
         stream = self.stream(ref, now)
         if (status := stream.status(now)) != "ACTIVE":
-            raise errors.in_use(
-                f"Stream {stream.name} under account {self.account} not ACTIVE, instead in state {status}"
-            )
+            raise in_use(f"Stream {stream.name} under account {self.account} not ACTIVE, instead in state {status}")
         return stream
 
     def shard(self, stream: Stream, shard_id: str) -> ShardState:
         shard = stream.shard(shard_id)
         if shard is None:
-            raise errors.shard_not_found(shard_id, stream.name, self.account)
+            raise shard_not_found(shard_id, stream.name, self.account)
         return shard
 
     # --- making and setting ------------------------------------------------------------------------------------------
@@ -147,17 +159,16 @@ class Kinesis:
         now: float,
         shard_count: int | None = None,
         on_demand: bool = False,
-        tags: Mapping[str, str] | None = None,
         record_kib_max: int | None = None,
         distributes: bool = False,
     ) -> Stream:
         """Create a stream. `shard_count` is required unless `on_demand`, which starts with four shards."""
         if any(s.name == name for s in self.streams(now)):
-            raise errors.in_use(f"Stream {name} under account {self.account} already exists.")
+            raise in_use(f"Stream {name} under account {self.account} already exists.")
         if on_demand and shard_count is not None:
-            raise errors.validation("ShardCount must not be given for a stream in On-Demand mode.")
+            raise validation("ShardCount must not be given for a stream in On-Demand mode.")
         if not on_demand and shard_count is None:
-            raise errors.missing("shardCount")
+            raise missing("shardCount")
         if distributes and not on_demand:
             raise _needs_on_demand(name)
         count = ON_DEMAND_SHARDS if on_demand else shard_count or 0
@@ -170,7 +181,6 @@ class Kinesis:
             on_demand=on_demand,
             active_s=now + self.delays.create_s,
         )
-        stream.tags.update(tags or {})
         if record_kib_max is not None:
             stream.record_kib_max = record_kib_max
         stream.distributes = distributes
@@ -180,7 +190,7 @@ class Kinesis:
     def require_room(self, more: int, now: float) -> None:
         open_count = sum(len(s.open_shards) for s in self.streams(now))
         if open_count + more > self.shard_limit:
-            raise errors.limit_exceeded(
+            raise limit_exceeded(
                 f"This request would exceed the shard limit for the account {self.account} in {self.region}. "
                 f"Current shard count for the account: {open_count}. Limit: {self.shard_limit}."
             )
@@ -188,23 +198,21 @@ class Kinesis:
     def delete_stream(self, ref: str, *, now: float, with_consumers: bool = False) -> None:
         stream = self.stream(ref, now)
         if any(not c.is_gone(now) for c in stream.consumers.values()) and not with_consumers:
-            raise errors.in_use(f"Stream {stream.name} under account {self.account} has registered consumers.")
+            raise in_use(f"Stream {stream.name} under account {self.account} has registered consumers.")
         if stream.gone_s is None:
             stream.gone_s = now + self.delays.delete_s
 
     def set_retention(self, ref: str, hours: int, *, increase: bool, now: float) -> None:
         stream = self.settled_stream(ref, now)
         if not 24 <= hours <= RETENTION_H_MAX:
-            raise errors.invalid(
-                f"Retention period must be between 24 and {RETENTION_H_MAX} hours; requested: {hours} hours."
-            )
+            raise invalid(f"Retention period must be between 24 and {RETENTION_H_MAX} hours; requested: {hours} hours.")
         if increase and hours < stream.retention_h:
-            raise errors.invalid(
+            raise invalid(
                 f"Requested retention period ({hours} hours) for stream {stream.name} can not be shorter than existing "
                 f"retention period ({stream.retention_h} hours). Use DecreaseRetentionPeriod API."
             )
         if not increase and hours > stream.retention_h:
-            raise errors.invalid(
+            raise invalid(
                 f"Requested retention period ({hours} hours) for stream {stream.name} can not be longer than existing "
                 f"retention period ({stream.retention_h} hours). Use IncreaseRetentionPeriod API."
             )
@@ -224,13 +232,6 @@ class Kinesis:
             raise _needs_on_demand(stream.name)
         stream.distributes = distributes
 
-    def set_record_size(self, ref: str, kib: int, *, now: float) -> None:
-        stream = self.settled_stream(ref, now)
-        if not 1024 <= kib <= RECORD_KIB_MAX:
-            raise errors.validation(f"Value '{kib}' at 'maxRecordSizeInKiB' must be between 1024 and {RECORD_KIB_MAX}")
-        stream.record_kib_max = kib
-        stream.updated_s = now + self.delays.update_s
-
     # --- shards ------------------------------------------------------------------------------------------------------
 
     def list_shards(
@@ -246,14 +247,14 @@ class Kinesis:
         """Return one page. A `token` stands for all other arguments except `limit` and must come alone."""
         if token is not None:
             if ref is not None or after_id is not None or shard_filter is not None:
-                raise errors.invalid("NextToken and StreamName cannot be provided together.")
+                raise invalid("NextToken and StreamName cannot be provided together.")
             stream, after_id, shard_filter = self._resume_listing(token, now)
         elif ref is None:
-            raise errors.invalid("Either NextToken or StreamName should be provided.")
+            raise invalid("Either NextToken or StreamName should be provided.")
         else:
             stream = self.stream(ref, now)
         if stream.status(now) not in ("ACTIVE", "UPDATING"):
-            raise errors.in_use(
+            raise in_use(
                 f"Stream {stream.name} under account {self.account} not ACTIVE or UPDATING, instead in state "
                 f"{stream.status(now)}"
             )
@@ -271,10 +272,10 @@ class Kinesis:
     def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
         _, name, created_ms, after_id, by, issued_s = unpacked(SHARDS_TOKEN, token)
         if now - issued_s > ITERATOR_LIFE_S:
-            raise errors.KinesisError("ExpiredNextTokenException", "The NextToken is older than 300 seconds.")
+            raise KinesisError("ExpiredNextTokenException", "The NextToken is older than 300 seconds.")
         stream = self.stream(name, now)
         if stream.created_ms != created_ms:
-            raise errors.invalid("NextToken is of a stream that does not exist any more.")
+            raise invalid("NextToken is of a stream that does not exist any more.")
         return stream, after_id, None if by is None else ListFilter(FilterType(by[0]), *by[1:])
 
     def split_shard(self, ref: str, shard_id: str, new_starting_hash_key: int, *, now: float) -> None:
@@ -294,23 +295,19 @@ class Kinesis:
         stream = self._reshardable(ref, now)
         current = len(stream.open_shards)
         if target > 2 * current or 2 * target < current:
-            raise errors.invalid(
+            raise invalid(
                 f"UpdateShardCount cannot scale to more than double or less than half your current open shard count. "
                 f"Current open shard count: {current} Target shard count: {target}"
             )
-        stream.scalings = [at for at in stream.scalings if now - at < _DAY_S]
-        if self.enforce and len(stream.scalings) >= SCALINGS_PER_DAY:
-            raise errors.limit_exceeded(f"UpdateShardCount is allowed {SCALINGS_PER_DAY} times in 24 hours.")
         self.require_room(max(0, target - current), now)
         stream.scale(target, now)
-        stream.scalings.append(now)
         stream.updated_s = now + self.delays.update_s
         return current
 
     def _reshardable(self, ref: str, now: float) -> Stream:
         stream = self.settled_stream(ref, now)
         if stream.on_demand:
-            raise errors.KinesisError(
+            raise KinesisError(
                 "ValidationException",
                 f"Request is invalid. Stream {stream.name} under account {self.account} is in On-Demand mode.",
             )
@@ -322,7 +319,7 @@ class Kinesis:
         """Put one record. Raises ProvisionedThroughputExceeded where `put_records` notes it on the record."""
         placed = self.put_records(ref, [entry], now=now)[0]
         if placed.error is not None:
-            raise errors.KinesisError(*placed.error)
+            raise KinesisError(*placed.error)
         return placed
 
     def put_records(self, ref: str, entries: Sequence[PutEntry], *, now: float) -> list[PutResult]:
@@ -333,7 +330,7 @@ class Kinesis:
         for entry, size in zip(entries, sizes, strict=True):
             shard = shard_of(stream, entry)
             if self.enforce and not shard.limits.admit_write(size, now):
-                refusal = errors.throttled(shard.shard_id, stream.name, self.account)
+                refusal = throttled(shard.shard_id, stream.name, self.account)
                 results.append(PutResult(error=(refusal.code, refusal.message)))
             else:
                 results.append(store(stream, shard, entry, size, now))
@@ -343,7 +340,7 @@ class Kinesis:
         stream = self.data_stream(ref, now)
         shard = self.shard(stream, shard_id)
         if self.enforce and not shard.limits.admit_iterator(now):
-            raise errors.throttled(shard.shard_id, stream.name, self.account)
+            raise throttled(shard.shard_id, stream.name, self.account)
         position = start_position(stream, shard, start, now)
         return pack(SHARD_ITERATOR, self.account, stream.name, stream.created_ms, shard.index, position, now)
 
@@ -353,7 +350,7 @@ class Kinesis:
         """Return a page and the next iterator, which is None at the end of a closed shard."""
         stream, shard, place = self._place(iterator, ref, now)
         if self.enforce and not shard.limits.admit_read(now):
-            raise errors.throttled(shard.shard_id, stream.name, self.account)
+            raise throttled(shard.shard_id, stream.name, self.account)
         page = read_page(stream, shard, place.position, now, limit=limit or PAGE_RECORDS_MAX)
         if self.enforce:
             shard.limits.spent(page.span.size_bytes, now, full_page=page.span.cut_by_size)
@@ -373,18 +370,18 @@ class Kinesis:
         place = decode_iterator(iterator)
         stream = self.data_stream(place.stream, now)
         if stream.created_ms != place.created_ms:
-            raise errors.stream_not_found(stream.name, self.account)
+            raise stream_not_found(stream.name, self.account)
         if ref is not None and self.stream(ref, now) is not stream:
-            raise errors.invalid("The ShardIterator is of another stream than the one named.")
+            raise invalid("The ShardIterator is of another stream than the one named.")
         if now - place.issued_s > ITERATOR_LIFE_S:
-            raise errors.KinesisError(
+            raise KinesisError(
                 "ExpiredIteratorException",
                 f"Iterator expired. The iterator was created at time {place.issued_s:.3f} while right now it is "
                 f"{now:.3f} which is further in the future than the tolerated delay of 300000 milliseconds.",
             )
         shard = stream.shards.get(place.shard_index)
         if shard is None:
-            raise errors.shard_not_found(f"of index {place.shard_index}", stream.name, self.account)
+            raise shard_not_found(f"of index {place.shard_index}", stream.name, self.account)
         return stream, shard, place
 
     # --- enhanced fan-out --------------------------------------------------------------------------------------------
@@ -393,13 +390,11 @@ class Kinesis:
         stream = self.data_stream(ref, now)
         existing = self.consumers(stream.arn, now=now)
         if any(c.name == name for c in existing):
-            raise errors.in_use(
-                f"Consumer {name} under stream {stream.name} already exists for account {self.account}."
-            )
+            raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account}.")
         if len(existing) >= CONSUMERS_MAX:
-            raise errors.limit_exceeded(f"Consumer count cannot exceed {CONSUMERS_MAX} for stream {stream.name}.")
+            raise limit_exceeded(f"Consumer count cannot exceed {CONSUMERS_MAX} for stream {stream.name}.")
         if sum(c.status(now) == "CREATING" for c in existing) >= CREATING_MAX:
-            raise errors.limit_exceeded(f"Only {CREATING_MAX} consumers can be created at the same time.")
+            raise limit_exceeded(f"Only {CREATING_MAX} consumers can be created at the same time.")
         consumer = Consumer(
             name, f"{stream.arn}/consumer/{name}:{int(now)}", stream.arn, now, now + self.delays.consumer_s
         )
@@ -420,15 +415,15 @@ class Kinesis:
         if arn is not None:
             parts = _stream_and_name(arn)
             if parts is None:
-                raise errors.invalid(f"ConsumerARN {arn} is not valid.")
+                raise invalid(f"ConsumerARN {arn} is not valid.")
             if (stream_arn or parts[0]) != parts[0] or (name or parts[1]) != parts[1]:
-                raise errors.invalid("ConsumerARN contradicts StreamARN or ConsumerName.")
+                raise invalid("ConsumerARN contradicts StreamARN or ConsumerName.")
             stream_arn, name = parts
         if stream_arn is None or name is None:
-            raise errors.invalid("Either ConsumerARN or StreamARN and ConsumerName must be provided.")
+            raise invalid("Either ConsumerARN or StreamARN and ConsumerName must be provided.")
         found = [c for c in self.consumers(stream_arn, now=now) if c.name == name and arn in (None, c.arn)]
         if not found:
-            raise errors.not_found(f"Consumer {arn or name} under account {self.account} not found.")
+            raise not_found(f"Consumer {arn or name} under account {self.account} not found.")
         return found[0]
 
     def deregister_consumer(self, consumer: Consumer, *, now: float) -> None:
@@ -439,28 +434,28 @@ class Kinesis:
         """Begin a subscription. Raises before anything is streamed; later the subscription reports its own end."""
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
-            raise errors.in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
+            raise in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
         stream = self.data_stream(consumer.stream_arn, now)
         shard = self.shard(stream, shard_id)
         if start.type in (IteratorType.AT_SEQUENCE_NUMBER, IteratorType.AFTER_SEQUENCE_NUMBER) and not start.sequence:
-            raise errors.invalid("StartingPosition needs a SequenceNumber for this type.")
+            raise invalid("StartingPosition needs a SequenceNumber for this type.")
         position = start_position(stream, shard, start, now)
         key = (consumer_arn, shard.shard_id)
         before = self._subscriptions.get(key)
-        in_use = errors.in_use(
+        taken = in_use(
             f"Another active subscription exists for this consumer: {self.account}:{stream.name}:{shard.shard_id}:"
             f"{consumer.name}"
         )
         if before is not None and before.is_live:
             if now - before.started_s < TAKEOVER_S:
-                raise in_use
-            before.stop(in_use)
+                raise taken
+            before.stop(taken)
 
         def find(at: float) -> tuple[Stream, ShardState]:
             self.consumer(now=at, arn=consumer_arn)
             current = self.data_stream(consumer.stream_arn, at)
             if current is not stream:
-                raise errors.stream_not_found(stream.name, self.account)
+                raise stream_not_found(stream.name, self.account)
             return current, self.shard(current, shard.shard_id)
 
         subscription = ShardSubscription(find, position, now, enforce=self.enforce)
@@ -476,8 +471,8 @@ def _stream_and_name(arn: str) -> tuple[str, str] | None:
     return (stream_arn, name) if found and colon and name and stamp.isdigit() else None
 
 
-def _needs_on_demand(name: str) -> errors.KinesisError:
-    return errors.invalid(f"Stream {name} is not in On-Demand mode: it has no record distribution strategy.")
+def _needs_on_demand(name: str) -> KinesisError:
+    return invalid(f"Stream {name} is not in On-Demand mode: it has no record distribution strategy.")
 
 
 def _check_filter(wanted: ListFilter | None) -> None:
@@ -485,6 +480,6 @@ def _check_filter(wanted: ListFilter | None) -> None:
         return
     by_time = wanted.type in (FilterType.AT_TIMESTAMP, FilterType.FROM_TIMESTAMP)
     if by_time is not (wanted.timestamp_s is not None):
-        raise errors.invalid(f"ShardFilter {wanted.type.value} and Timestamp do not go together.")
+        raise invalid(f"ShardFilter {wanted.type.value} and Timestamp do not go together.")
     if (wanted.type is FilterType.AFTER_SHARD_ID) is not (wanted.shard_id is not None):
-        raise errors.invalid(f"ShardFilter {wanted.type.value} and ShardId do not go together.")
+        raise invalid(f"ShardFilter {wanted.type.value} and ShardId do not go together.")
