@@ -1,6 +1,6 @@
-"""The rows of the checklists (coordination#beside-java-peers) on real servers: whole workers over HTTP, a played Java.
+"""The rows that Java peers read (coordination#beside-java-peers) on real servers: whole workers over HTTP.
 
-The same scenarios in full, and in virtual time: `tests/unit/fleet/checklists`.
+In virtual time, with the simulation's Java workers: `tests/scenarios/fleet_java_*.txt`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mld.core.positions import Position
 from mld.fleet.leader.lock import LOCK_KEY
-from mld.fleet.migrate.states import CLIENT_VERSION
+from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION
 from mld.leases.lease import Lease
 from tests.scenarios.naming import full, numbers, readable
 from tests.scenarios.world import Record, StoryError, StoryWorld
@@ -21,7 +21,7 @@ CONDITIONS = """\
   balanced: everything is held, and the loads of the running workers differ by at most one
   shard-0 at SHARD_END, shard-0 at #7: the checkpoint
   row shard-0, no row shard-0: whether the lease table has it
-  leader w1, leader other than w1, no leader, version CLIENT_VERSION_3X: what the rows of the fleet say
+  leader w1, leader other than w1, no leader, version CLIENT_VERSION_3X, tables DEPLOYED: what the rows of the fleet say
   ended w1, children 2: worker w1 is not running; two children live"""
 
 
@@ -66,6 +66,8 @@ def condition(world: StoryWorld, words: list[str]) -> Condition:
             return lambda: not world.fleet_row(LOCK_KEY)
         case ["version", name]:
             return lambda: world.fleet_row(CLIENT_VERSION.key).get("cv") == {"S": name}
+        case ["tables", status]:
+            return lambda: world.fleet_row(TABLE_MIGRATION.key).get("tm") == {"S": f"TABLE_MIGRATION_STATUS_{status}"}
         case ["ended", name]:
             return lambda: not world.machines[name].is_up
         case ["children", count]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from itertools import groupby, pairwise
+from typing import Any
 
 from mld.fleet.leader.lock import LOCK_KEY
-from mld.fleet.migrate.states import CLIENT_VERSION
+from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION
+from mld.leases.rows import LEASE_TABLE_KEY
 from tests.scenarios.conditions import place
 from tests.scenarios.naming import shard_list, short
-from tests.scenarios.world import Line, StoryWorld
+from tests.scenarios.world import LEGACY, Line, StoryWorld
 
 
 class Reports:
@@ -38,12 +40,17 @@ class Reports:
         return _columns(table)
 
     def do_fleet(self, words: list[str]) -> list[str]:
-        """fleet: the rows beside the leases: client version and who set it, leader, reports."""
+        """fleet: the rows beside the leases: client version and who set it, leader, table migration, reports."""
         world = self.world
-        version, lock = world.fleet_row(CLIENT_VERSION.key), world.fleet_row(LOCK_KEY)
-        lines = [f"version {version['cv']['S']} by {version['mb']['S']}"] if version else ["no version"]
-        lines.append(f"leader {lock['ownerName']['S']}" if lock else "no leader")
-        return lines + [f"{worker} reports" for worker in world.reporting()]
+        version, lock, tables = (world.fleet_row(key) for key in (CLIENT_VERSION.key, LOCK_KEY, TABLE_MIGRATION.key))
+
+        def legacy(row: Any) -> str:
+            return "" if LEASE_TABLE_KEY in row else LEGACY
+
+        by = version and f"version {version['cv']['S']} by {version['mb']['S']}{legacy(version)}"
+        leader = lock and f"leader {lock['ownerName']['S']}{legacy(lock)}"
+        migration = [f"{tables['tm']['S']} by {tables['mb']['S']}{legacy(tables)}"] if tables else []
+        return [by or "no version", leader or "no leader", *migration, *world.reporting()]
 
     def do_loads(self, words: list[str]) -> list[str]:
         """loads: how many workers own how many leases."""

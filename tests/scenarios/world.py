@@ -7,14 +7,16 @@ order; no checkpoint was accepted before the records up to it were delivered; no
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from mld.core.errors import MldError
+from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.daemon.worker import StreamPorts, Worker, assemble
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -24,7 +26,11 @@ from mld.local.records import PutResult
 from tests.scenarios.children import Life, Troupe, TroupeHost
 from tests.scenarios.naming import readable, short
 from tests.scenarios.network import Network
+from tests.simulation.world.fleet3x import COORDINATOR, REPORTS
+from tests.simulation.world.java2 import JavaWorker
+from tests.simulation.world.java3 import JavaWorker3
 from tests.simulation.world.loop import _PROCESS, Process
+from tests.simulation.world.plan import Rates
 from tests.support.fleet import STREAM, TABLE, settings_of
 from tests.support.kpl import User, aggregate
 from tests.support.sources import one_stream
@@ -34,6 +40,7 @@ from tests.twins.streams import VirtualClock
 SEED = 1
 POLL_S = 0.05
 STOP_MAX_S = 120.0
+LEGACY = ", in the legacy table"
 
 load_settings = cache(lambda pairs: settings_of(**dict(pairs)))
 
@@ -61,9 +68,9 @@ class Machine:
     name: str
     worker_id: str
     process: Process
-    worker: Worker
+    worker: Worker | JavaWorker
     task: asyncio.Task[bool]
-    host: TroupeHost
+    host: TroupeHost | None
     state: str = "running"
 
     @property
@@ -107,6 +114,25 @@ class Journal(logging.Handler):
         self.lines = [line for line in self.lines if id(line) not in shown]
 
 
+class JavaLedger:
+    """Notes what the processors of a Java worker get; of their bytes nothing is simulated."""
+
+    def __init__(self, world: StoryWorld, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._lives: dict[int, Life] = {}
+
+    def batch_begins(self, worker: str, shard: str, *, is_ours: bool = True) -> None:
+        """Nobody asks."""
+
+    def delivered(self, worker: str, child: int, shard: str, places: list[tuple[int, int]]) -> None:
+        lives = self._world.troupe.lives
+        if child not in self._lives:
+            self._lives[child] = Life(len(lives) + 1, self._name, shard, cast("Any", None))
+            lives.append(self._lives[child])
+        self._world.delivered(self._lives[child], [f"{at}/{sub}" if sub else str(at) for at, sub in places])
+
+
 class StoryWorld:
     """Everything a story can touch."""
 
@@ -142,7 +168,44 @@ class StoryWorld:
         rng = Random(SEED * 1000 + self._started)
         worker = assemble(settings, worker_id, one_stream(StreamPorts(streams)), table, dynamo, host, self.clock, rng)
         process = Process(name)
-        task = process.spawn(worker.run(settings.shutdown_grace_s))
+        return self._started_as(name, worker_id, worker, host, process, worker.run(settings.shutdown_grace_s))
+
+    def start_java(self, name: str, version: str, *, config: str = "3X", ahead_s: float = 0.0) -> Machine:
+        """A Java worker of the simulation: 3.5, 3.4 (any from 3.0 on) or 2.x."""
+        more = {} if version == "2.x" else {"tagged": version == "3.5", "config": config}
+        self._started += 1
+        worker = (JavaWorker3 if more else JavaWorker)(
+            name,
+            self.network.dynamo_door(name),
+            self.network.kinesis_door(self.kinesis, STREAM, name),
+            cast("Any", JavaLedger(self, name)),
+            VirtualClock(ahead_s),
+            Random(SEED * 1000 + self._started),
+            table=TABLE,
+            failover_s=10.0,
+            steals_max=1,
+            initial=InitialPosition(TRIM_HORIZON),
+            idle_s=1.0,
+            child_numbers=itertools.count(1),
+            rates=Rates(),
+            **cast("Any", more),
+        )
+
+        async def run() -> bool:
+            return await worker.run() == 0
+
+        return self._started_as(name, name, worker, None, Process(name), run())
+
+    def _started_as(
+        self,
+        name: str,
+        worker_id: str,
+        worker: Worker | JavaWorker,
+        host: TroupeHost | None,
+        process: Process,
+        work: Coroutine[Any, Any, bool],
+    ) -> Machine:
+        task = process.spawn(work)
         machine = Machine(name, worker_id, process, worker, task, host)
         task.add_done_callback(lambda ended: self._on_ended(machine, ended))
         self.machines[name] = machine
@@ -154,7 +217,7 @@ class StoryWorld:
         error = task.exception()
         if error is not None and not isinstance(error, MldError):
             raise error
-        why = str(error) if error else machine.worker.failure
+        why = str(error) if error else getattr(machine.worker, "failure", None)
         if why is not None:
             machine.state = "failed: " + readable(why, self.number_of)
         else:
@@ -173,7 +236,8 @@ class StoryWorld:
         """As kill -9: no last words; requests under way still arrive, children see the end of their input."""
         machine = self.machine(name)
         machine.process.kill()
-        machine.host.orphan()
+        if machine.host is not None:
+            machine.host.orphan()
         machine.state = "crashed"
 
     def pause(self, name: str) -> None:
@@ -263,14 +327,20 @@ class StoryWorld:
         return found
 
     def fleet_row(self, key: str) -> Any:
-        """A row of the lease table that is no lease; empty if there is none."""
-        return (self.dynamo.row(TABLE, key) if self.dynamo.has_table(TABLE) else None) or {}
+        """A row that is no lease, of the lease table or else of the legacy one, as it would stand there; or empty."""
+        for table in (TABLE, COORDINATOR):
+            if self.dynamo.has_table(table) and (row := self.dynamo.row(table, key)):
+                return row
+        return {}
 
     def reporting(self) -> list[str]:
-        """The workers with a report in the lease table, in order."""
-        table = self.dynamo._tables.get(TABLE)
+        """The workers with a report, in order; behind each of the legacy table it says so."""
+        tables = {name: table.items for name, table in self.dynamo._tables.items()}
         kind = {"S": EntityType.WORKER_METRIC_STATS.value}
-        return sorted(key for key, row in table.items.items() if row.get("entityType") == kind) if table else []
+        found = [key for key, row in tables.get(TABLE, {}).items() if row.get("entityType") == kind]
+        return sorted(
+            [f"{key} reports" for key in found] + [f"{key} reports{LEGACY}" for key in tables.get(REPORTS, {})]
+        )
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -11,11 +11,10 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from tests.support.fleet import TABLE
+from tests.support.stage import COMPATIBLE, INDEX, LEASES, PHASE1, REPORTS, STATES, V3X, Stage, story
 from tests.support.tiers import sliced
 from tests.twins.children import ChildExit
 from tests.twins.dynamo import Fault, lost_request
-from tests.unit.fleet.checklists.java import JavaWorker
-from tests.unit.fleet.checklists.wire import COMPATIBLE, LEASES, PHASE1, REPORTS, STATES, V3X, Stage, story
 
 ALWAYS = {
     "versions",
@@ -104,11 +103,12 @@ async def test_a_lease_that_comes_while_it_leaves_is_released(stage):
     stage.plant_version("3X")
     reported(stage, "w9")
     worker = stage.start("w1", script=busy(6.0))
-    java = JavaWorker(stage, "java-1").start()  # no leader: it plays the one that assigns
+    leader = DynamoLeaseTable(stage.dynamo.client("leader"), stage.clock, table_name=TABLE)
+    seen = await leader.get(late)
     await stage.until(lambda: held in worker.worker.held(), 30)
     stopping = asyncio.create_task(worker.stop())
     await stage.advance(3)
-    assert await java.assign(stage.row(late), "w1") is not None
+    assert isinstance(await leader.apply(writes.assign(seen, "w1")), Lease)
     await stage.advance(2)
     assert late not in worker.worker.held(), "nothing is taken up any more"
     assert await stopping
@@ -401,3 +401,47 @@ async def test_a_stop_in_the_middle_of_a_flip_ends_in_time(stage):
     assert stage.now - begun_at <= 10
     assert set(stage.owners().values()) == {None}
     assert REPORTS.table not in {r.table for r in stage.requests.of("w1") if r.operation == "UpdateItem"}
+
+
+# --- what the migration tool deletes
+
+
+@story(1, **COMPATIBLE)
+async def test_the_metrics_table_and_the_index_are_made_again_after_a_rollback(stage):
+    await stage.legacy()
+    stage.plant_version("UPGRADE_FROM_2X", STATES)
+    stage.start("w1")
+    await stage.advance(95)
+    stage.plant_version("2X", STATES)
+    index = [{"Delete": {"IndexName": INDEX}}]
+    await stage.dynamo.call("UpdateTable", {"TableName": TABLE, "GlobalSecondaryIndexUpdates": index})
+    await stage.dynamo.call("DeleteTable", {"TableName": REPORTS.table})
+    await stage.advance(95)
+    stage.plant_version("UPGRADE_FROM_2X", STATES)
+    await stage.advance(95)
+    described = (await stage.dynamo.call("DescribeTable", {"TableName": TABLE}))["Table"]
+    assert [one["IndexName"] for one in described["GlobalSecondaryIndexes"]] == [INDEX]
+    assert stage.row("w1", REPORTS) is not None
+
+
+@story(1, **COMPATIBLE)
+async def test_a_metrics_table_that_was_never_there_is_not_made(stage):
+    await stage.create(LEASES, STATES)
+    stage.plant_version("3X_WITH_ROLLBACK", STATES)
+    stage.start("w1")
+    await stage.advance(10)
+    for version in ("2X", "UPGRADE_FROM_2X"):
+        stage.plant_version(version, STATES)
+        await stage.advance(95)
+    assert not stage.dynamo.has_table(REPORTS.table)
+
+
+@story(1, **V3X)
+async def test_a_leader_goes_on_leading_without_the_metrics_table(stage):
+    await stage.legacy()
+    worker = stage.start("w1")
+    await stage.until(lambda: stage.leader(STATES) == "w1" and len(worker.worker.held()) == 1)
+    await stage.dynamo.call("DeleteTable", {"TableName": REPORTS.table})
+    await stage.advance(180)
+    assert stage.leader(STATES) == "w1"
+    assert stage.requests.of("w1", "DeleteItem", key="Leader") == [], "no run has failed"

@@ -1,19 +1,16 @@
-"""What goes over the wire in a checklist's story: every request with its time, and the tables of all versions."""
+"""A fleet seen from its tables: every request with its time, and rows and tables as other versions make them."""
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mld.leases.rows import Place
 from tests.support.fleet import TABLE, Fleet, fleet
 from tests.twins.dynamo import Applied, Fault, FaultChooser
-from tests.virtual_time import run_virtual
+from tests.virtual_time import asked_of_pytest, virtual
 
 LEASES = Place(TABLE, "leaseKey")
 STATES = Place(f"{TABLE}-CoordinatorState", "key")
@@ -22,10 +19,8 @@ INDEX = "LeaseOwnerToLeaseKeyIndex"
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 COMPATIBLE = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"}
 PHASE1 = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"}
-UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 Row = Mapping[str, Mapping[str, Any]]
-Story = Callable[["Stage"], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +46,9 @@ class Request:
         return None
 
     @property
-    def condition(self) -> str:
-        return self._text("ConditionExpression")
-
-    @property
     def update(self) -> str:
-        return self._text("UpdateExpression")
-
-    @property
-    def key_condition(self) -> str:
-        return self._text("KeyConditionExpression")
-
-    def _text(self, name: str) -> str:
-        """An expression with names and values in place of their placeholders."""
-        text = str(self.params.get(name, ""))
+        """The update expression with names and values in place of their placeholders."""
+        text = str(self.params.get("UpdateExpression", ""))
         names = self.params.get("ExpressionAttributeNames", {})
         values = self.params.get("ExpressionAttributeValues", {})
         text = re.sub(r"#\w+", lambda found: names[found[0]], text)
@@ -112,14 +96,10 @@ class Stage:
         self.start = world.start
         self.advance = world.advance
         self.until = world.until
-        self.players: list[Any] = []
 
     @property
     def now(self) -> float:
         return self.clock.monotonic()
-
-    def wall_ms(self, ago_s: float = 0.0) -> int:
-        return int((self.clock.wall() - ago_s) * 1000)
 
     # --- tables
 
@@ -178,12 +158,13 @@ class Stage:
             if row.get("leaseOwner") == {"S": worker} and "checkpointOwner" not in row
         )
 
-    def plant_leases(self, *owners: str | None, typed: bool = True) -> list[str]:
-        """A lease row for each shard, as 3.5 (or, untyped, an older version) made them."""
+    def plant_leases(self, *owners: str | None) -> list[str]:
+        """A lease row for each shard, as 3.5 made them."""
         keys = []
         for shard, owner in zip(self.world.shards(), owners, strict=True):
             row: dict[str, dict[str, Any]] = {
                 "leaseKey": {"S": shard.shard_id},
+                "entityType": {"S": "LEASE"},
                 "leaseCounter": {"N": "0"},
                 "ownerSwitchesSinceCheckpoint": {"N": "0"},
                 "checkpoint": {"S": "TRIM_HORIZON"},
@@ -191,15 +172,13 @@ class Stage:
                 "startingHashKey": {"S": str(shard.hash_range.start)},
                 "endingHashKey": {"S": str(shard.hash_range.end)},
             }
-            if typed:
-                row["entityType"] = {"S": "LEASE"}
             if owner is not None:
                 row["leaseOwner"] = {"S": owner}
             self.put(row)
             keys.append(shard.shard_id)
         return keys
 
-    def plant_version(self, version: str, place: Place = LEASES, **more: Mapping[str, Any]) -> None:
+    def plant_version(self, version: str, place: Place = LEASES) -> None:
         """`Migration3.0` as Java or its migration tool leaves it."""
         entity = {"entityType": {"S": "CLIENT_VERSION_MIGRATION"}} if place == LEASES else {}
         past = {"M": {"cv": {"S": "CLIENT_VERSION_INIT"}, "mb": {"S": "java"}, "mts": {"N": "1784640000101"}}}
@@ -211,12 +190,11 @@ class Stage:
                 "mb": {"S": "java"},
                 "mts": {"N": "1784640000123"},
                 "h": {"L": [past]},
-                **more,
             },
             place,
         )
 
-    def plant_status(self, status: str, ago_s: float = 0.0) -> None:
+    def plant_status(self, status: str) -> None:
         """`TableMigration3.5` in the legacy coordinator table."""
         past = {"M": {"tm": {"S": "TABLE_MIGRATION_STATUS_INIT"}, "mb": {"S": "java"}, "mts": {"N": "1784640000300"}}}
         self.put(
@@ -225,19 +203,11 @@ class Stage:
                 "entityType": {"S": "TABLE_MIGRATION"},
                 "tm": {"S": f"TABLE_MIGRATION_STATUS_{status}"},
                 "mb": {"S": "java"},
-                "mts": {"N": str(self.wall_ms(ago_s))},
+                "mts": {"N": str(int(self.clock.wall() * 1000))},
                 "h": {"L": [past]},
             },
             STATES,
         )
-
-    def version(self, place: Place = LEASES) -> str | None:
-        text = self.text("Migration3.0", "cv", place)
-        return None if text is None else text.removeprefix("CLIENT_VERSION_")
-
-    def status(self) -> str | None:
-        text = self.text("TableMigration3.5", "tm", STATES)
-        return None if text is None else text.removeprefix("TABLE_MIGRATION_STATUS_")
 
     def leader(self, place: Place = LEASES) -> str | None:
         return self.text("Leader", "ownerName", place)
@@ -253,38 +223,15 @@ class Stage:
         ]
 
 
-@asynccontextmanager
-async def stage(shard_count: int = 1, **keys: str) -> AsyncIterator[Stage]:
-    async with fleet(shard_count, **keys) as world:
-        on_stage = Stage(world)
-        yield on_stage
-        for player in on_stage.players:
-            player.check()
+def story(shard_count: int = 1, **keys: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """A test that runs in virtual time and is given a fleet with its tables as `stage`."""
 
+    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
+        @virtual
+        async def run(**asked: Any) -> None:
+            async with fleet(shard_count, **keys) as world:
+                await test(Stage(world), **asked)
 
-def story(
-    shard_count: int = 1, **keys: str
-) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
-    """Make a test of `async def test(stage, ...)`: virtual time, a stream of `shard_count` shards."""
-
-    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-        def run(**arguments: Any) -> None:
-            async def main() -> None:
-                async with stage(shard_count, **keys) as on_stage:
-                    await test(on_stage, **arguments)
-
-            run_virtual(main())
-
-        parameters = list(inspect.signature(test).parameters.values())[1:]
-        run.__name__, run.__doc__ = test.__name__, test.__doc__
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__module__ = test.__module__
-        return run
+        return asked_of_pytest(test, run, "stage")
 
     return decorate
-
-
-def gaps(requests: list[Request]) -> list[float]:
-    """Seconds between one request and the next."""
-    times = [request.at for request in requests]
-    return [later - earlier for earlier, later in itertools.pairwise(times)]
