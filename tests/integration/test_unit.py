@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -131,13 +132,15 @@ def test_a_unit_that_never_came_up_ends_as_a_daemon_would(make_world: MakeWorld)
 
 def test_workers_stop_when_their_supervisor_is_killed(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
-    daemon = unit(world)
-    until_shared(world, "w1-1", "w1-2")
-    daemon.kill()
-    for worker in ("w1-1", "w1-2"):
-        daemon.wait_for_event("supervisor_gone", of_worker=worker)
-        daemon.wait_for_event("worker_stopped", of_worker=worker, graceful=True)
-    until(lambda: not daemon.survivors(), what="the end of all processes")
+    with tempfile.TemporaryDirectory(prefix="z") as place:  # the sockets stay
+        process = {"arguments": ["--processes", "2"], "environment": {**ENVIRONMENT, "TMPDIR": place}}
+        daemon = world.daemon(process=process, **QUICKLY)
+        until_shared(world, "w1-1", "w1-2")
+        daemon.kill()
+        for worker in ("w1-1", "w1-2"):
+            daemon.wait_for_event("supervisor_gone", of_worker=worker)
+            daemon.wait_for_event("worker_stopped", of_worker=worker, graceful=True)
+        until(lambda: not daemon.survivors(), what="the end of all processes")
 
 
 def test_a_unit_is_one_service(make_world: MakeWorld) -> None:

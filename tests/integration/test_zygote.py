@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,8 @@ class Fleet:
 
     def __init__(self, world: World, directory: Path, source: str = PROCESSOR) -> None:
         self.world = world
-        self.runtime = Path(tempfile.mkdtemp(prefix="z"))  # short: the path of a socket has 107 bytes
+        self.runtime = directory / "r"
+        self.runtime.mkdir(mode=0o700)
         self.script = directory / "kid.py"
         self.script.write_text(textwrap.dedent(source))
         path = os.pathsep.join([str(installed()), str(ROOT)])
@@ -101,8 +103,9 @@ class Fleet:
 
 
 @pytest.fixture
-def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(tmp_path_factory.mktemp("z"))  # the path of a socket has 107 bytes
+def short() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="z") as directory:  # the path of a socket has 107 bytes
+        yield Path(directory)
 
 
 def number(words: list[str], name: str) -> int:
