@@ -45,11 +45,12 @@ _ELSEWHERE = {
         *("resume", "skip"),
     ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
-    "mld.operating.here": ("log-level", "status", "tap"),
+    "mld.operating.here": ("status", "tap"),
     "mld.operating.looking": ("apps", "doctor", "events", "lag", "leases", "peek", "replay", "workers"),
 }
 """Commands that other modules define, which are imported for them only."""
 _REMOVED = {
+    "log-level": "set mld.logLevel in the file, and send the daemon SIGHUP, as `systemctl reload` does",
     "top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`",
     "teardown": "save the rows with `mld export`, then delete the tables and the consumer with the AWS CLI",
     "migrate-streams": "use `mld export`, then `mld restore --from-another` with a file of the other form",
@@ -109,7 +110,7 @@ def main() -> NoReturn:
     "-l",
     "--log-configuration",
     metavar="FILE",
-    help="Logging configuration: logback XML (levels only), Python INI or JSON.",
+    help="Logging configuration of Java: logback XML, for its levels.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(

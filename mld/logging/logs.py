@@ -1,10 +1,8 @@
 """Logging of the daemon: one line per event, as text for people or as JSON for machines, on stderr.
 
-Fields travel in `extra=`; the message is prose, without the values that a field has. `-l` accepts what Java users have
-(a logback XML file, whose levels are honoured) and what Python users have (INI or JSON configuration). `LogLevels`
-changes the levels of loggers while the daemon runs, and puts back what was configured; only loggers that are there can
-be changed, so that a mistyped name is not silently accepted. Lines go through a `QueuedStream`, because nobody may wait
-for who reads the log.
+Fields travel in `extra=`; the message is prose, without the values that a field has. `-l` accepts what Java users have:
+a logback XML file, whose levels are honoured. Lines go through a `QueuedStream`, because nobody may wait for who reads
+the log.
 
 Messages, fields and traces repeat what others wrote: a child, AWS, the properties file, an exception. Whatever it is,
 an event in text is one line without secrets, with its trace indented below it, and nothing else begins like an event.
@@ -23,11 +21,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from pythonjsonlogger.json import JsonFormatter
 
@@ -176,18 +173,6 @@ class JsonLines(JsonFormatter):
         return super().format(fit)
 
 
-class Guarded(logging.Formatter):
-    """Any other formatter, given cleaned events."""
-
-    def __init__(self, inner: logging.Formatter, scrub: Scrubber) -> None:
-        super().__init__()
-        self._inner = inner
-        self._scrub = scrub
-
-    def format(self, record: logging.LogRecord) -> str:
-        return self._inner.format(cleaned(record, self._scrub))
-
-
 def cleaned(record: logging.LogRecord, scrub: Scrubber) -> logging.LogRecord:
     """Return a copy without secrets, in which every text is one printable line, and the trace is indented lines."""
 
@@ -263,6 +248,8 @@ def _field_text(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if " " in text or '"' in text or not text else text
 
 
+QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
+"""They say at INFO and below what nobody but their authors needs."""
 EXIT_FLUSH_S = 2.0
 """How long the end of the process waits for a reader."""
 _LOGBACK_LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "ALL": "DEBUG"}
@@ -275,14 +262,12 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
     be secret later. Raises ConfigurationError if the file cannot be read.
     """
     scrub = Scrubber(secrets_of_environment(env))
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_queued(sys.stderr))
     handler.setFormatter(_formatter(log_format, scrub, env))
     logging.getLogger().handlers[:] = [handler]
     _set_level(level)
     if configuration_file is not None:
-        _apply_file(Path(configuration_file))
-        _guard_handlers(scrub)
-    _queue_streams()
+        _apply_logback(configuration_file)
     _log_what_nobody_catches()
     return scrub
 
@@ -299,17 +284,9 @@ def name_worker(worker: str) -> None:
 
 
 def change_level(level: str, configuration_file: str | None) -> None:
-    """Log from `level` on, which a file given by `-l` overrules.
-
-    The levels of a logback file are read again; nothing changes if it cannot be used. Any other file sets all levels
-    itself, at the start only.
-    """
-    if configuration_file is None:
-        _set_level(level)
-        return
+    """Log from `level` on, which a file given by `-l` overrules; it is read again, unless it cannot be used."""
     try:
-        text = Path(configuration_file).read_text(encoding="utf-8", errors="replace")
-        levels = list(_logback_levels(text)) if text.lstrip().startswith("<") else None
+        levels = [] if configuration_file is None else _logback_levels(configuration_file)
     except (OSError, SyntaxError) as error:
         logging.getLogger(__name__).warning(
             "the levels of the log stay as they are: %s cannot be used: %s",
@@ -318,15 +295,17 @@ def change_level(level: str, configuration_file: str | None) -> None:
             extra={"action": "log_configuration", "file": configuration_file},
         )
         return
-    if levels is not None:
-        _set_level(level)
-        for name, wanted in levels:
-            logging.getLogger(name).setLevel(wanted)
+    _set_level(level)
+    for name, wanted in levels:
+        logging.getLogger(name).setLevel(wanted)
 
 
 def _set_level(level: str) -> None:
-    logging.getLogger().setLevel(level.upper())
-    keep_quiet()
+    """Log from `level` on; libraries log at WARNING at the least."""
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    for name in QUIET_LIBRARIES:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
 def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logging.Formatter:
@@ -354,29 +333,14 @@ def _descriptor_of(stream: TextIO) -> int | None:
     return descriptor
 
 
-def _all_handlers() -> set[logging.Handler]:
-    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
-    return {handler for logger in loggers for handler in logger.handlers}
-
-
-def _guard_handlers(scrub: Scrubber) -> None:
-    """Let a file's handlers keep their formats, but clean their events like ours."""
-    for handler in _all_handlers():
-        if not isinstance(handler.formatter, TextFormatter | JsonLines | WithPriority):
-            handler.setFormatter(Guarded(handler.formatter or logging.Formatter(), scrub))
-
-
-def _queue_streams() -> None:
-    """Let no handler wait for whoever reads our standard output or error."""
-    queued: dict[int, QueuedStream] = {}
-    for handler in _all_handlers():
-        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
-            descriptor = _descriptor_of(handler.stream)
-            if descriptor is not None:
-                if descriptor not in queued:
-                    queued[descriptor] = QueuedStream(descriptor, handler.stream.encoding)
-                    atexit.register(queued[descriptor].drain, EXIT_FLUSH_S)
-                handler.setStream(queued[descriptor])
+def _queued(stream: TextIO) -> TextIO:
+    """Return a stream that lets nobody wait for whoever reads `stream`."""
+    descriptor = _descriptor_of(stream)
+    if descriptor is None:
+        return stream
+    queued = QueuedStream(descriptor, stream.encoding)
+    atexit.register(queued.drain, EXIT_FLUSH_S)
+    return cast("TextIO", queued)
 
 
 def _log_what_nobody_catches() -> None:
@@ -404,134 +368,29 @@ def log_remarks(remarks: Iterable[Remark]) -> None:
         logger.log(level, "%s", remark, extra={"action": "configuration", "key": remark.key})
 
 
-def _apply_file(path: Path) -> None:
-    import logging.config  # here, as most starts have no such file
-    from xml.etree import ElementTree
-
+def _apply_logback(file: str) -> None:
+    """Take the levels of a logback file; its appenders and layouts belong to Java. Raises ConfigurationError."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if text.lstrip().startswith("<"):
-            _apply_logback(text, path)
-        elif text.lstrip().startswith("{"):
-            logging.config.dictConfig(json.loads(text))
-        else:
-            logging.config.fileConfig(path, disable_existing_loggers=False)
-    except (OSError, ValueError, KeyError, RuntimeError, ElementTree.ParseError) as error:
-        problem = Remark(
-            Level.ERROR,
-            "--log-configuration",
-            str(path),
-            f"cannot be used as a logging configuration: {error}",
-            "give a logback XML file, or a Python logging configuration as INI or JSON",
-        )
+        for name, level in _logback_levels(file):
+            logging.getLogger(name).setLevel(level)
+    except (OSError, ValueError, SyntaxError) as error:
+        words = f"cannot be used as a logging configuration: {error}"
+        problem = Remark(Level.ERROR, "--log-configuration", file, words, "give a logback XML file")
         raise ConfigurationError([problem]) from error
-
-
-def _apply_logback(text: str, path: Path) -> None:
-    """Take the levels of a logback file; its appenders and layouts belong to Java."""
-    for name, level in _logback_levels(text):
-        logging.getLogger(name).setLevel(level)
     logging.getLogger(__name__).warning(
         "only the levels of a logback file are used; choose the layout with --log-format",
-        extra={"action": "log_configuration", "file": str(path)},
+        extra={"action": "log_configuration", "file": file},
     )
 
 
-def _logback_levels(text: str) -> Iterator[tuple[str, str]]:
-    """Return logger and level, for each that the file names. Raises ElementTree.ParseError, a SyntaxError."""
-    from xml.etree import ElementTree
+def _logback_levels(file: str) -> list[tuple[str, str]]:
+    """Return logger and level, for each that the file names. Raises OSError; SyntaxError if it is no XML."""
+    from xml.etree import ElementTree  # here, as most starts have no such file
 
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
     document = ElementTree.fromstring(text)  # noqa: S314 - the operator's own file, as trusted as the properties file
-    for element in document.iter():
-        if element.tag in ("root", "logger") and (level := element.get("level")):
-            wanted = level.upper()
-            yield "" if element.tag == "root" else element.get("name", ""), _LOGBACK_LEVELS.get(wanted, wanted)
-
-
-QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
-"""They say at INFO and below what nobody but their authors needs."""
-ROOT = ""
-LEVELS = ("debug", "info", "warning", "error")
-
-
-class UnknownLoggerError(ValueError):
-    """There is no such logger; the text says how names look."""
-
-
-@dataclass(frozen=True, slots=True)
-class LevelChange:
-    """`logger` is empty for the root; the levels are names, `inherited` where a logger has none of its own."""
-
-    logger: str
-    old: str
-    new: str
-
-
-class LogLevels:
-    """The levels of this process. One object remembers what was configured, so there should be one.
-
-    A level that another one than this object has set since counts as configured: the file was read again.
-    """
-
-    def __init__(self) -> None:
-        self._configured: dict[str, int] = {}
-        self._set: dict[str, int] = {}
-
-    def change(self, level: str, name: str = ROOT) -> list[LevelChange]:
-        """Set the level of one logger, one of LEVELS; the root's is that of all without one of their own."""
-        logger = _existing(name)
-        self._forget_overruled(name)
-        self._configured.setdefault(name, logger.level)
-        change = _applied(name, getattr(logging, level.upper()))
-        self._set[name] = logger.level
-        return [change]
-
-    def reset(self, name: str | None = None) -> list[LevelChange]:
-        """Put back the configured level of one logger, or of all; what was changed by that."""
-        changes = []
-        for one in list(self._configured) if name is None else [name]:
-            logger = _existing(one)
-            self._forget_overruled(one)
-            configured = self._configured.pop(one, logger.level)
-            if configured != logger.level:
-                changes.append(_applied(one, configured))
-        return changes
-
-    def _forget_overruled(self, name: str) -> None:
-        if name in self._configured and logging.getLogger(name or None).level != self._set[name]:
-            del self._configured[name]
-
-
-def _applied(name: str, level: int) -> LevelChange:
-    logger = logging.getLogger(name or None)
-    old = logger.level
-    logger.setLevel(level)
-    if name == ROOT:
-        keep_quiet(old)
-    return LevelChange(name, level_name(old), level_name(level))
-
-
-def keep_quiet(root_before: int | None = None, libraries: Iterable[str] = QUIET_LIBRARIES) -> None:
-    """Let libraries log at WARNING at the least, or at the root's level if that is higher.
-
-    `root_before` is the root's level before a change: then a library with another level than follows from it keeps it,
-    because somebody has chosen that.
-    """
-    for name in libraries:
-        logger = logging.getLogger(name)
-        if root_before is None or logger.level == max(logging.WARNING, root_before):
-            logger.setLevel(max(logging.WARNING, logging.getLogger().level))
-
-
-def level_name(level: int) -> str:
-    """Return how people write it."""
-    return "inherited" if level == logging.NOTSET else logging.getLevelName(level).lower()
-
-
-def _existing(name: str) -> logging.Logger:
-    if name != ROOT and name not in logging.root.manager.loggerDict:
-        raise UnknownLoggerError(
-            f"there is no logger {name!r}: give a name as the log shows it, such as mld.daemon.worker, or one above "
-            "it, such as mld.consumer"
-        )
-    return logging.getLogger(name or None)
+    return [
+        ("" if element.tag == "root" else element.get("name", ""), _LOGBACK_LEVELS.get(level.upper(), level.upper()))
+        for element in document.iter()
+        if element.tag in ("root", "logger") and (level := element.get("level"))
+    ]

@@ -21,14 +21,13 @@ import click
 from mld.core import control_place
 from mld.core.control_place import ControlPlace, ControlPlaceError
 from mld.core.errors import MldError
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, chosen_file, complain, define_option, file_option
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, define_option, file_option
 from mld.operating.options import finish, output_option
 from mld.properties.redaction import printable
 from mld.properties.values import SOCKET_OFF
 
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 5.0
-LEVELS = ("debug", "info", "warning", "error", "reset")
 _MARKS = {"toChild": "->", "fromChild": "<-"}
 
 
@@ -134,30 +133,6 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
         return EXIT_OK if value["isAlive"] else EXIT_FAILURE
 
     finish(show)
-
-
-@click.command("log-level")
-@of_daemon
-@click.argument("level", type=click.Choice(LEVELS, case_sensitive=False), metavar="LEVEL")
-@click.option("--logger", metavar="NAME", help="Only this logger and those below it, such as mld.consumer.")
-@click.option("--for", "for_s", type=Duration(), help="Put back what was configured after this time, such as 10m.")
-def log_level(wanted: WantedDaemon, level: str, logger: str | None, for_s: float | None) -> None:
-    """Change what a running daemon logs.
-
-    LEVEL is debug, info, warning or error; reset puts back what was configured.
-    Prints the old and the new level, and the daemon's log says so too. The change ends with the daemon.
-    """
-
-    def change() -> int:
-        link = find_daemon(wanted, os.environ)
-        changes = link.ask("log-level", level=level, logger=logger, forSeconds=for_s)["changes"]
-        for one in changes:
-            click.echo(printable(f"{one['logger'] or 'all loggers'}: {one['old']} -> {one['new']}"))
-        if not changes:
-            click.echo("nothing was changed before")
-        return EXIT_OK
-
-    finish(change)
 
 
 @click.command()

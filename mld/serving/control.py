@@ -4,7 +4,7 @@ A caller sends one line of JSON, ``{"ask": "status"}``, and gets lines of JSON: 
 and for a transcript any number after it, until either side ends the connection. It lives on the daemon's loop, as the
 HTTP server does: if the loop hangs, nobody answers. Connections, sizes and times are bounded, and a slow caller waits
 alone. Who may connect is decided by the file's place (`mld.core.control_place`) and once more by the caller's user id.
-`log-level` is the one request that changes something, and it changes the log only.
+No request changes anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from mld.core.clock import Clock, in_turns
 from mld.core.control_place import SUFFIX, ControlPlace, ControlPlaceError
 from mld.core.errors import MldError
 from mld.core.positions import keys_meant
-from mld.logging.logs import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerError, level_name
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.status import DaemonFacts, in_pieces, own_status
 
@@ -43,8 +42,6 @@ LOCK_TRIES, LOCK_PAUSE_S = 40, 0.05  # another daemon that starts holds the lock
 OWN_SOCKET = 0o600
 LOOK_PERIOD_S = 10.0  # half a minute of failed probes has a daemon restarted
 SHARDS_NAMED_MAX = 20
-RESET = "reset"
-FOR_S_MAX = 365 * 24 * 3600
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any] | bytes
@@ -371,8 +368,6 @@ class ControlAnswers:
         self._status = status
         self._traces = traces
         self._clock = clock
-        self._levels = LogLevels()
-        self._reset_timer: asyncio.TimerHandle | None = None
         self._started_at = clock.monotonic()
 
     def routes(self) -> Mapping[str, ControlRoute]:
@@ -382,8 +377,6 @@ class ControlAnswers:
             "live": self._live,
             "ready": self._ready,
             "status": self._own,
-            "fleet": self._fleet,
-            "log-level": self._log_level,
             "tap": self._trace,
         }
 
@@ -402,45 +395,13 @@ class ControlAnswers:
             pid=os.getpid(),
             up_s=self._clock.monotonic() - self._started_at,
             mode=self._status.mode,
-            log_level=level_name(logging.getLogger().level),
+            log_level=logging.getLevelName(logging.getLogger().level).lower(),
             why_not_alive=self._status.why_not_alive(),
             why_not_ready=self._status.why_not_ready(),
         )
         head = own_status(self._status.metrics, self._status.identity, self._status.instant(), facts)
         shards = iter(head.pop("shards"))
         yield b"".join(await in_turns(in_pieces(head, {"shards": shards}))).rstrip()
-
-    async def _fleet(self, _: Request) -> AsyncGenerator[Answer, None]:
-        yield b"".join(await self._status.body(zipped=False)).rstrip()
-
-    # --- the log ------------------------------------------------------------------------------------------------------
-
-    async def _log_level(self, request: Request) -> AsyncGenerator[Answer, None]:
-        level, name, for_s = request.get("level"), request.get("logger"), request.get("forSeconds")
-        if level not in (*LEVELS, RESET):
-            raise RequestRefused(f"there are the levels {', '.join(LEVELS)}, and {RESET}")
-        if not isinstance(name, str | None) or not isinstance(for_s, int | float | None):
-            raise RequestRefused("logger is a name, and forSeconds a number")
-        if for_s is not None and not 0 <= for_s <= FOR_S_MAX:
-            raise RequestRefused(f"forSeconds lies between 0 and {FOR_S_MAX}")
-        try:
-            changes = self._levels.reset(name) if level == RESET else self._levels.change(level, name or ROOT)
-        except UnknownLoggerError as error:
-            raise RequestRefused(str(error)) from None
-        _log_changes(changes)
-        if for_s is not None and level != RESET:
-            self._reset_later(for_s)
-        elif name is None and self._reset_timer is not None:
-            self._reset_timer.cancel()
-        yield {"changes": [{"logger": one.logger, "old": one.old, "new": one.new} for one in changes]}
-
-    def _reset_later(self, seconds: float) -> None:
-        if self._reset_timer is not None:
-            self._reset_timer.cancel()
-        self._reset_timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._reset)
-
-    def _reset(self) -> None:
-        _log_changes(self._levels.reset())
 
     # --- transcripts --------------------------------------------------------------------------------------------------
 
@@ -484,13 +445,6 @@ class ControlAnswers:
             "state": None if part is None else part.activity_at(at.wall_s).value,
             "busySeconds": None if part is None else part.busy_s(at),
         }
-
-
-def _log_changes(changes: Iterable[LevelChange]) -> None:
-    """Log changes whatever the levels are: a log that falls silent says why."""
-    for one in changes:
-        fields = {"action": "log_level", "changed_logger": one.logger or "root", "old": one.old, "new": one.new}
-        log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, "log level changed", (), None, extra=fields))
 
 
 def _verdict(why_not: str | None) -> Answer:

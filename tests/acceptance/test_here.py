@@ -112,28 +112,7 @@ def test_off_is_off_and_a_bad_file_is_a_configuration_error(
     assert "cannot be read" in missing.stderr
 
 
-# --- log-level and tap ------------------------------------------------------------------------------------------------
-
-
-def test_the_log_level_changes_while_the_daemon_runs_and_comes_back(
-    make_world: MakeWorld, environment: dict[str, str]
-) -> None:
-    world = make_world()
-    daemon = start(world, environment)
-    changed = mld("log-level", daemon.file, "debug", environment=environment)
-    assert (changed.returncode, changed.stdout) == (0, "all loggers: info -> debug\n")
-    daemon.wait_for_event("log_level", old="info", new="debug")
-    world.put(5)
-    daemon.wait_for_event("checkpoint", level="DEBUG")
-    one = mld("log-level", daemon.file, "error", "--logger", "mld.consumer", environment=environment)
-    assert one.stdout == "mld.consumer: inherited -> error\n"
-    back = mld("log-level", "-p", daemon.file, "reset", environment=environment)
-    assert back.stdout == "all loggers: debug -> info\nmld.consumer: error -> inherited\n"
-    assert mld("log-level", daemon.file, "error", "--for", "100ms", environment=environment).returncode == 0
-    daemon.wait_for_event("log_level", old="error", new="info")
-    unknown = mld("log-level", daemon.file, "debug", "--logger", "mld.consmer", environment=environment)
-    assert unknown.returncode == 1
-    assert "there is no logger 'mld.consmer'" in unknown.stderr
+# --- tap --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_tap_shows_both_directions_until_the_lease_ends(

@@ -44,7 +44,6 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "export": ((), ("--to", "out.jsonl")),
     "lag": ((), ("-o", "json"), ("--stream", HOSTILE)),
     "leases": ((), ("--all",), ("--by", "stream"), ("-o", "json"), ("--stream", HOSTILE)),
-    "log-level": (("info", "--logger", HOSTILE),),
     "move": ((HOSTILE, WORKER), (HOSTILE, "w1")),
     "pause": ((HOSTILE,), (HOSTILE, "--execute"), ("999",)),
     "peek": (("0", "--at", "trim-horizon"), ("0", "--at", "trim-horizon", "-o", "json"), (HOSTILE,)),

@@ -99,48 +99,6 @@ async def test_the_shards_of_the_daemon_the_furthest_behind_first():
 
 
 @virtual
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        ({"level": "loud"}, "there are the levels debug, info, warning, error, and reset"),
-        ({"level": ["debug"]}, "there are the levels"),
-        ({}, "there are the levels"),
-        ({"level": "debug", "logger": 5}, "logger is a name"),
-        ({"level": "debug", "forSeconds": "10"}, "forSeconds a number"),
-        ({"level": "debug", "forSeconds": 10**400}, "between 0 and"),
-        ({"level": "debug", "forSeconds": float("nan")}, "between 0 and"),
-        ({"level": "debug", "forSeconds": float("inf")}, "between 0 and"),
-        ({"level": "debug", "logger": "mld.consmer"}, "there is no logger 'mld.consmer'"),
-    ],
-)
-async def test_a_level_that_cannot_be_set_is_refused_and_nothing_changes(request_, words):
-    before = logging.getLogger().level
-    with pytest.raises(RequestRefused, match=words):
-        await Daemon().ask("log-level", **request_)
-    assert logging.getLogger().level == before
-
-
-@virtual
-async def test_a_level_is_put_back_after_its_time():
-    daemon = Daemon()
-    before = logging.getLogger().level
-    await daemon.ask("log-level", level="error", forSeconds=60)
-    await daemon.clock.sleep(59.0)
-    assert logging.getLogger().level == logging.ERROR
-    await daemon.clock.sleep(2.0)
-    assert logging.getLogger().level == before
-
-
-@virtual
-async def test_a_level_without_an_end_replaces_one_with_an_end():
-    daemon = Daemon()
-    await daemon.ask("log-level", level="error", forSeconds=60)
-    await daemon.ask("log-level", level="warning")
-    await daemon.clock.sleep(100.0)
-    assert logging.getLogger().level == logging.WARNING
-
-
-@virtual
 @pytest.mark.parametrize("shard", [None, 3, "shardId-000000000007", "9" * 4000, "3 "])
 async def test_a_trace_of_what_is_not_there_is_refused(shard):
     daemon = Daemon()
