@@ -77,7 +77,6 @@ _FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
 _METRICS_KEY = "mld.metrics"
 _METRICS_KEYS = ("metricsLevel", "metricsEnabledDimensions", "metricsBufferTimeMillis", "metricsMaxQueueSize")
 CLOUDWATCH_VARIABLES = ("AWS_ENDPOINT_URL_CLOUDWATCH", "AWS_ENDPOINT_URL")  # the SDKs ask them where no key does
-_DEREGISTER_KEY = "mld.deregisterConsumer"
 # Any value, even 0, of the first two selects polling; 0 of the others means "not set" (zero rule).
 _SELECTING_WHEN_PRESENT = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _POLLING_KEYS = ("idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdForReducedTps", "maxRecords")
@@ -323,7 +322,7 @@ def _retrieval(derivation: Derivation) -> None:
             key = key if key in derivation.given else "initialPositionInStream"
             derivation.say(Level.ERROR, key, NO_TIME, "use TRIM_HORIZON or LATEST")
         derivation.values["reader.by_fan_out"] = False
-        _unused(derivation, (*_FANOUT_KEYS, _DEREGISTER_KEY), "the stream of a DynamoDB table is polled")
+        _unused(derivation, _FANOUT_KEYS, "the stream of a DynamoDB table is polled")
         return
     selecting = [name for name in _SELECTING_WHEN_PRESENT if name in derivation.given]
     selecting += [name for name in _POLLING_KEYS if derivation.value_of(name)]
@@ -336,7 +335,7 @@ def _retrieval(derivation: Derivation) -> None:
         _fan_out(derivation)
         _unused(derivation, _POLLING_KEYS, "records are read by enhanced fan-out")
     else:
-        _unused(derivation, (*_FANOUT_KEYS, _DEREGISTER_KEY), "records are read by polling")
+        _unused(derivation, _FANOUT_KEYS, "records are read by polling")
 
 
 def _fan_out(derivation: Derivation) -> None:
@@ -360,8 +359,6 @@ def _fan_out(derivation: Derivation) -> None:
     derivation.say(Level.INFO, "retrievalMode", f"records are read by enhanced fan-out as the consumer {who}")
     if arn is not None and "fanoutConfig.consumerName" in derivation.given:
         derivation.say(Level.INFO, "fanoutConfig.consumerName", "is not used: fanoutConfig.consumerArn is set")
-    if arn is not None:
-        _unused(derivation, (_DEREGISTER_KEY,), "fanoutConfig.consumerArn is set, and that consumer always stays")
 
 
 def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
@@ -401,9 +398,6 @@ def _dead_letter(derivation: Derivation) -> None:
     if arn is not None and _is_read(derivation, arn):
         why = "is the stream that is read: a record would come back for ever"
         say(Level.ERROR, "mld.deadLetter", why, "name another stream")
-    if "mld.deadLetterEndpoint" in derivation.given and (letter is None or not letter.takes_endpoint):
-        why = "is not used: mld.deadLetter is neither a bucket nor a stream"
-        say(Level.WARNING, "mld.deadLetterEndpoint", why, "remove the line")
 
 
 def _is_read(derivation: Derivation, arn: StreamArn) -> bool:

@@ -55,6 +55,8 @@ OBSOLETE: dict[str, str] = {
 }
 """Keys of KCL 1.x, and some that look as if they existed, each with what to do instead. Java 3.x ignores them."""
 REMOVED: dict[str, str] = {
+    "mld.deadLetterEndpoint": "remove it, and set AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL_KINESIS for another endpoint",
+    "mld.deregisterConsumer": "remove it; `aws kinesis deregister-stream-consumer` ends what AWS bills",
     "mld.childRestartBackoffMaxMillis": "remove it; no pause exceeds 5 minutes",
     "mld.catchUpIntervalMillis": "remove it; a shard that is behind is read every 200 ms",
     "mld.eventLoop": f"remove it; uvloop is used where it is installed ({pip_install('fast')})",

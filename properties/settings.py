@@ -162,7 +162,6 @@ class ChildSettings:
     restart_backoff_s: float
     poison_attempts: int | None
     dead_letter: DeadLetter | None
-    dead_letter_endpoint: str | None
     parent_poll_s: float
     task_backoff_s: float
     warn_after_s: float
@@ -203,7 +202,6 @@ class FanOutSettings:
     describe_attempts_max: int
     register_attempts_max: int
     backoff_s: float
-    deregister: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

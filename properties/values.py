@@ -147,11 +147,6 @@ class DeadLetter:
     prefix: str = ""
     region: str | None = None
 
-    @property
-    def takes_endpoint(self) -> bool:
-        """Whether `mld.deadLetterEndpoint` can apply; a queue's endpoint is in its URL."""
-        return self.kind in (DeadLetterKind.S3, DeadLetterKind.KINESIS)
-
     def __str__(self) -> str:
         return self.text
 

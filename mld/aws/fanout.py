@@ -151,9 +151,6 @@ class KinesisFanOut(StreamAdapter[StreamService]):
         params = {"StreamARN": stream_arn, "ConsumerName": name}
         return await self._consumer("RegisterStreamConsumer", params, "Consumer")
 
-    async def deregister_consumer(self, arn: str) -> None:
-        await self._call("DeregisterStreamConsumer", {"ConsumerARN": arn}, CALL_TIMEOUT_S)
-
     async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> EventSubscription:
         """See `mld.streams.FanOut`. A time may reach the service rounded down, never up."""
         position: dict[str, Any] = {"Type": start.type.value}

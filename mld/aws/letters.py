@@ -203,12 +203,10 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
         case DeadLetterKind.DIRECTORY:
             return DirectoryBox(place.name)
         case DeadLetterKind.S3:
-            return BucketBox(
-                _service(factory, "s3", None, settings.child.dead_letter_endpoint), place.name, place.prefix
-            )
+            return BucketBox(_service(factory, "s3", None, None), place.name, place.prefix)
         case DeadLetterKind.KINESIS:
             is_beside = place.region == settings.kinesis.region
-            endpoint = settings.child.dead_letter_endpoint or (settings.kinesis.endpoint if is_beside else None)
+            endpoint = settings.kinesis.endpoint if is_beside else None
             return StreamBox(_service(factory, "kinesis", place.region, endpoint), place.name)
         case DeadLetterKind.SQS:
             parts = urlsplit(place.name)

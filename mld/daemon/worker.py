@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 
 INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
-LAST_OUT_WAIT_S = 10.0  # for taking down what was set up; a supervisor's own limit is mostly longer
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
 
 
@@ -315,9 +314,6 @@ class Worker:
             )
         await _cancel(late)
         await self._release_rest()
-        takes_down = self._settings.fanout.deregister and self._settings.reader.by_fan_out
-        if takes_down and not late:
-            await self._last_out(self.sources.take_down)
         await self.fleet.close()
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
@@ -346,19 +342,6 @@ class Worker:
         if self._releasing:
             _, late = await asyncio.wait(self._releasing, timeout=RELEASE_WAIT_S)
             await _cancel(late)
-
-    async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
-        """Take down what was set up, if no other worker remains. If unsure, assume that others do."""
-        try:
-            async with asyncio.timeout(LAST_OUT_WAIT_S):
-                scan = await self.table.scan()
-                if not scan.corrupt and not any(lease.owner for lease in scan.leases):
-                    await take_down()
-        except Exception as error:
-            late = isinstance(error, TimeoutError)
-            reason = "" if late else str(survived(error, "taking down what was set up"))
-            reason = reason or f"not done within {LAST_OUT_WAIT_S:g} s"
-            log.warning("what the last worker takes down is left: %s", reason, extra={"action": "last_out_failed"})
 
 
 class _Running:
@@ -489,9 +472,7 @@ def assemble(
         opened = await ports.open(listed)
         initial = settings.initial_position if opened.initial is None else opened.initial
         name = settings.stream_name if listed is None else listed.stream
-        new_reader, take_down = readers_of(
-            settings, opened.streams, opened.fan_out, shares, opened.consumer_arn, opened.kind
-        )
+        new_reader = readers_of(settings, opened.streams, opened.fan_out, shares, opened.consumer_arn, opened.kind)
         source = ShardSource(
             new_reader,
             starting_points.initial_position(initial),
@@ -501,7 +482,7 @@ def assemble(
             Placement(opened.streams, clock),
         )
         shown = name if listed is None else listed.label
-        return OpenedStream(shown, opened.streams, source, take_down, opened.kind)
+        return OpenedStream(shown, opened.streams, source, opened.kind)
 
     if not settings.is_multi_stream:
         sources = TrackedStreams(tracking, leases, open_stream)

@@ -323,8 +323,6 @@ def _stream(settings: Settings) -> Iterator[Statement]:
     if not given:
         consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"
         yield Statement("RegisterConsumer", ("kinesis:RegisterStreamConsumer",), (stream,))
-        if settings.fanout.deregister:
-            yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), (stream, consumer))
     assert consumer is not None
     # By name it is described on the stream, by ARN on the consumer.
     yield Statement("DescribeConsumer", ("kinesis:DescribeStreamConsumer",), (stream, consumer))

@@ -16,7 +16,7 @@ pause between attempts to register, and only the readers wait. With a configured
 described unless a subscription finds something missing.
 
 The first reader that asks finds or makes the consumer, for all; a failure is reported to all that ask within the next
-back-off. Only what was registered here can be deregistered.
+back-off.
 
 `Course`: the life of the subscriptions to one shard: where the next one starts, when, and what an error means. Pure.
 
@@ -212,7 +212,6 @@ class RegisteredConsumer:
         self._configured = arn
         self._rules = settings
         self._arn = arn
-        self._registered: str | None = None
         self._finding = asyncio.Lock()
         self._failure: StreamError | None = None
         self._failed_s = 0.0
@@ -254,25 +253,6 @@ class RegisteredConsumer:
             self._arn = None
             return False
 
-    async def deregister(self) -> None:
-        """Undo the registration, if this object made it. A failure is logged, and the consumer stays."""
-        async with self._finding:
-            arn, self._registered = self._registered, None
-            if arn is None:
-                return
-            self._arn = self._configured
-            try:
-                await self._patiently(lambda: self._fan_out.deregister_consumer(arn), self._rules.register_attempts_max)
-            except StreamNotFoundError:
-                return
-            except StreamError as error:
-                logger.warning(
-                    "the consumer %s is not deregistered, AWS goes on billing it: %s", arn, error,
-                    extra={"action": "consumer_left", "consumer": arn},
-                )  # fmt: skip
-                return
-            logger.info("consumer %s deregistered", arn, extra={"action": "consumer_deregistered", "consumer": arn})
-
     async def _found(self) -> str:
         """Return the consumer's ARN: every reader asks; there is one attempt per back-off."""
         age_s = self._clock.monotonic() - self._failed_s
@@ -303,11 +283,9 @@ class RegisteredConsumer:
 
     async def _register(self, stream_arn: str) -> StreamConsumer:
         try:
-            made = await self._patiently(
+            return await self._patiently(
                 lambda: self._fan_out.register_consumer(stream_arn, self._name), self._rules.register_attempts_max
             )
-            self._registered = made.arn
-            return made
         except StreamInUseError:  # another worker was faster
             return await self._named(stream_arn)
 

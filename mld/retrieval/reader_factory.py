@@ -173,8 +173,6 @@ def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, 
 
 NewReader = Callable[[str, ShardMetrics], ShardReader]
 """Makes the reader of the shard with this id, which counts there what it reads."""
-TakeDown = Callable[[], Awaitable[None]]
-"""What the last worker of a fleet does when it ends."""
 TABLE_CATCH_UP_FROM_S = 60.0
 """A shard of a DynamoDB stream further behind than this is read more often, by Amazon's adapter too; the age of the
 newest record, which is all the service tells, is never 0."""
@@ -215,21 +213,21 @@ def readers_of(
     shares: ReaderShares,
     consumer_arn: str | None,
     kind: StreamKind = StreamKind.KINESIS,
-) -> tuple[NewReader, TakeDown | None]:
-    """Return what makes the readers of one stream, and what the last worker takes down."""
+) -> NewReader:
+    """Return what makes the readers of one stream."""
     common: dict[str, Any] = {"budget": shares.budget, "deliver_empty": settings.child.deliver_empty_batches}
     if fan_out is None:
         intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
         common |= {"max_records": settings.reader.records_max, "intervals": intervals}
         return lambda shard_id, metrics: PollingReader(
             streams, shares.clock, shares.rng, shard_id=shard_id, metrics=metrics, **common
-        ), None
+        )
     consumer = RegisteredConsumer(fan_out, shares.clock, shares.rng, settings.fanout, arn=consumer_arn)
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
     common["yield_s"] = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
     return lambda shard_id, metrics: FanOutReader(
         fan_out, consumer, shares.clock, shares.rng, shard_id=shard_id, metrics=metrics, **common
-    ), consumer.deregister if settings.fanout.deregister else None
+    )
 
 
 def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool = False) -> Pacing:

@@ -226,15 +226,11 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """What records and shards of a stream come from. `name` is how people know it.
-
-    `take_down` removes what the last worker of a fleet removes of it; None: nothing.
-    """
+    """What records and shards of a stream come from. `name` is how people know it."""
 
     name: str
     streams: Streams
     source: ShardSource
-    take_down: Callable[[], Awaitable[None]] | None = None
     kind: StreamKind = StreamKind.KINESIS
 
 
@@ -424,12 +420,6 @@ class TrackedStreams:
             with working_for(stream):
                 closed |= await self._tracked[stream].closed_shards()
         return frozenset(closed)
-
-    async def take_down(self) -> None:
-        """Remove what the last worker of a fleet removes."""
-        for tracked in self._tracked.values():
-            if tracked.opened.take_down is not None:
-                await tracked.opened.take_down()
 
     # --- for the consumers --------------------------------------------------------------------------------------------
 

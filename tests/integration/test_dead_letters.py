@@ -171,19 +171,21 @@ def put(letter: Letter, place: str, times: int = 1, **keys: str) -> str:
     return asyncio.run(main())
 
 
-def test_a_letter_in_a_bucket_replaces_itself(moto: Moto) -> None:
+def test_a_letter_in_a_bucket_replaces_itself(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto.endpoint)
     s3 = moto.client("s3")
     s3.create_bucket(Bucket="letters")
-    where = put(LETTER, "s3://letters/dead/here", times=2, **{"mld.deadLetterEndpoint": moto.endpoint})
+    where = put(LETTER, "s3://letters/dead/here", times=2)
     (listed,) = s3.list_objects_v2(Bucket="letters")["Contents"]
     assert listed["Key"] == f"dead/here/app/clicks/{HOSTILE}/4957-3.json"
     assert where == f"s3://letters/{listed['Key']}"
     assert s3.get_object(Bucket="letters", Key=listed["Key"])["Body"].read() == BODY
 
 
-def test_a_bucket_that_is_not_there_is_an_error_of_ours(moto: Moto) -> None:
+def test_a_bucket_that_is_not_there_is_an_error_of_ours(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto.endpoint)
     with pytest.raises(DeadLetterError, match="NoSuchBucket"):
-        put(LETTER, "s3://nowhere", **{"mld.deadLetterEndpoint": moto.endpoint})
+        put(LETTER, "s3://nowhere")
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -219,6 +221,7 @@ def test_a_letter_in_a_stream(aws: EmbeddedAws) -> None:
         put(large, arn, kinesisEndpoint=aws.endpoint)
 
 
-def test_a_service_that_does_not_answer_is_an_error_of_ours() -> None:
+def test_a_service_that_does_not_answer_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     with pytest.raises(DeadLetterError, match="no answer"):
-        put(LETTER, "s3://letters", **{"mld.deadLetterEndpoint": "http://127.0.0.1:9"})
+        put(LETTER, "s3://letters")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.world import SHORT_LEASE, TAKEN, MakeWorld, World
+from tests.integration.world import SHORT_LEASE, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.tiers import sliced
@@ -256,26 +256,3 @@ def test_check_tells_the_mode_and_the_consumer(make_world: MakeWorld) -> None:
 def consumers(world: World) -> int:
     arn = world.kinesis.describe_stream_summary(StreamName=world.stream)["StreamDescriptionSummary"]["StreamARN"]
     return len(world.kinesis.list_stream_consumers(StreamARN=arn)["Consumers"])
-
-
-@pytest.mark.parametrize("asked", sliced([True, False], True))
-def test_a_consumer_is_deregistered_at_the_end_if_that_was_asked_for(make_world: MakeWorld, asked: bool) -> None:
-    world = make_world(shards=2)
-    world.put(50)
-    finish(world, world.daemon(**FANOUT, mld__deregisterConsumer=str(asked).lower()))
-    assert consumers(world) == (0 if asked else 1)
-
-
-@pytest.mark.full
-def test_a_consumer_stays_while_others_read_and_with_those_who_have_not_made_it(make_world: MakeWorld) -> None:
-    world = make_world(shards=2)
-    world.put(50)
-    first = world.daemon("w1", **FANOUT, **TAKEN, mld__deregisterConsumer="true")
-    world.until_delivered()
-    second = world.daemon("w2", **FANOUT, **TAKEN, mld__deregisterConsumer="true")
-    second.wait_for_event("consumer_found")
-    assert first.stop() == 0
-    assert consumers(world) == 1
-    world.put(50)
-    finish(world, second)
-    assert consumers(world) == 1

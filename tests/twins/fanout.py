@@ -83,11 +83,6 @@ class MemoryFanOut:
         self.consumers[arn] = self.clock.monotonic() + self.creating_s
         return StreamConsumer(arn, "CREATING")
 
-    async def deregister_consumer(self, arn: str) -> None:
-        await self._arrive("DeregisterStreamConsumer", arn)
-        self._consumer(arn)
-        del self.consumers[arn]
-
     def _consumer(self, arn: str) -> StreamConsumer:
         if arn not in self.consumers:
             raise StreamNotFoundError(f"no consumer {arn!r}")

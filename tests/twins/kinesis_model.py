@@ -123,12 +123,6 @@ class ModelFanOut(ModelStreams):
             "RegisterStreamConsumer", lambda now: self._model.register_consumer(stream_arn, name, now=now)
         )
 
-    async def deregister_consumer(self, arn: str) -> None:
-        def leave(now: float) -> None:
-            self._model.deregister_consumer(self._model.consumer(now=now, arn=arn), now=now)
-
-        await self._ask("DeregisterStreamConsumer", leave)
-
     async def _consumer(self, operation: str, act: Callable[[float], Consumer]) -> StreamConsumer:
         def seen(now: float) -> StreamConsumer:
             consumer = act(now)

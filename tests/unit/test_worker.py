@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 
 import pytest
 
@@ -16,29 +15,6 @@ SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
 SHARD_2 = "shardId-000000000002"
 SHARD_3 = "shardId-000000000003"
-
-
-@virtual
-async def test_the_last_one_out_takes_down_only_what_nobody_may_use():
-    for broken_rows in (0, 1):
-        taken_down = []
-
-        async def take_down(taken_down=taken_down):
-            taken_down.append(True)
-
-        async with fleet(1) as world:
-            worker = world.start()
-            await world.until(lambda world=world: len(world.recorder.actions) == 1)
-            sources = worker.worker.sources
-            one = sources._tracked[None]
-            sources._tracked[None] = replace(one, opened=replace(one.opened, take_down=take_down))
-            settings = worker.worker._settings
-            fanout, reader = replace(settings.fanout, deregister=True), replace(settings.reader, by_fan_out=True)
-            worker.worker._settings = replace(settings, fanout=fanout, reader=reader)
-            if broken_rows:
-                world.dynamo.put_row(TABLE, {"leaseKey": {"S": "broken"}, "leaseCounter": {"N": "1"}})
-            assert await worker.stop()
-        assert bool(taken_down) is not bool(broken_rows)
 
 
 @in_fleet(1)

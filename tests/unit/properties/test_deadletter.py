@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mld.check.command import failures_in_words as in_words
-from mld.properties.lines import Level
 from mld.properties.values import ChildFailurePolicy, DeadLetterKind
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
@@ -105,9 +104,3 @@ def test_what_does_not_fit_together_is_an_error(configure: Configure, lines: str
 def test_a_place_alone_sets_nothing_aside_and_says_so(configure: Configure) -> None:
     (remark,) = remarks_on(configure("mld.deadLetter=/x"), "mld.deadLetter")
     assert "without it no record is ever set aside" in remark
-
-
-def test_an_endpoint_is_for_buckets_and_streams(configure: Configure) -> None:
-    keys = "mld.poisonAttempts=3\nmld.deadLetterEndpoint=http://127.0.0.1:1\nmld.deadLetter="
-    assert configure(f"{keys}s3://bucket").remarks == configure(f"{keys}{ARN}").remarks == ()
-    assert "is not used" in remarks_on(configure(f"{keys}/x"), "mld.deadLetterEndpoint", Level.WARNING)[0]
