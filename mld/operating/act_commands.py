@@ -8,26 +8,30 @@ Exit codes: 0 done, or nothing to do; 1 refused or failed, with a sentence; 2 th
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from mld.core.errors import TableError
-from mld.core.terminal import Duration
+from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
+from mld.operating.acting import PlanInput, act
+from mld.operating.application import Application, run_on
+from mld.operating.operator_hold import user_name
 from mld.operating.options import Asked, PointType, asks, output_option, stream_option
-from mld.operating.points import PointKind
+from mld.operating.plan import ActPlan
+from mld.operating.points import Point, PointKind
+from mld.operating.resetting import export_tables, leave_out, reset_to, restore_from
+from mld.operating.steering import (
+    known_worker,
+    plan_drain,
+    plan_move,
+    plan_pause,
+    plan_release,
+    plan_restart,
+    plan_resume,
+    plan_undrain,
+)
 
-if TYPE_CHECKING:
-    from mld.operating.acting import PlanInput, Planner, Waiting
-    from mld.operating.application import Application
-    from mld.operating.plan import ActPlan
-    from mld.operating.points import Point
-
-WAIT_POLL_S = 2.0
-WAIT_DEFAULT = "5m"
 WORDS_CHARACTERS_MAX = 200
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -51,45 +55,32 @@ def move(asked: Asked) -> None:
     shard, worker = asked.words
 
     async def plan(seen: PlanInput) -> ActPlan:
-        from mld.operating.steering import plan_move
-
         is_3x, now_s = await seen.reader.is_3x(), seen.reader.clock.wall()
         return plan_move(seen.fleet, shard, worker, is_3x=is_3x, now_s=now_s)
 
-    _act("mld move", asked, plan)
+    act("mld move", asked, plan)
 
 
 @click.command()
-@asks("SHARD", acts=True, unless="of_worker")
-@click.option("--worker", "of_worker", metavar="WORKER", help="All shards of this worker, instead of one SHARD.")
-def release(asked: Asked, of_worker: str | None) -> None:
-    """Take one shard, or all shards of a worker, and hand them to the workers with the fewest leases.
+@asks("SHARD", acts=True)
+def release(asked: Asked) -> None:
+    """Take one shard, and hand it to the worker with the fewest leases.
 
     SHARD is a shard's id, or its number.
     """
 
     async def plan(seen: PlanInput) -> ActPlan:
-        from mld.operating.steering import plan_release, shards_of
+        reader = seen.reader
+        return plan_release(seen.fleet, asked.words, reader.settings.leases.held_max, is_3x=await reader.is_3x())
 
-        reader, named = seen.reader, asked.words if of_worker is None else shards_of(seen.fleet, of_worker)
-        return plan_release(seen.fleet, named, reader.settings.leases.held_max, is_3x=await reader.is_3x())
-
-    _act("mld release", asked, plan)
+    act("mld release", asked, plan)
 
 
 @click.command()
 @asks("WORKER", acts=True)
 @click.option("--undo", is_flag=True, help="Let the worker have leases again.")
-@click.option(
-    "--wait",
-    "wait_s",
-    type=Duration(),
-    is_flag=False,
-    flag_value=WAIT_DEFAULT,
-    help=f"With --execute: wait so long until it has none, or exit with 1; {WAIT_DEFAULT} if no time is given.",
-)
 @_why
-def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
+def drain(asked: Asked, undo: bool, why: str) -> None:
     """Empty a worker: what it has goes to others, and it gets leases only if no other has room for them.
 
     It lasts until --undo, or until the worker stops.
@@ -97,9 +88,6 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
     (name,) = asked.words
 
     async def plan(seen: PlanInput) -> ActPlan:
-        from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
-        from mld.operating.steering import known_worker, plan_drain, plan_undrain
-
         worker = known_worker(seen.fleet, name).worker
         reader, settings = seen.reader, seen.reader.settings
         place = Place(settings.lease_table.name, LEASE_TABLE_KEY)
@@ -110,18 +98,7 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
         words, most = _words(seen, why), settings.leases.held_max
         return plan_drain(seen.fleet, worker, place, words, most, is_3x=await reader.is_3x())
 
-    async def is_empty(seen: PlanInput) -> bool:
-        from mld.operating.steering import known_worker
-
-        worker, clock = known_worker(seen.fleet, name).worker, seen.reader.clock
-        ends_at = clock.monotonic() + (wait_s or 0.0)
-        while not await _is_empty(seen, worker):
-            if clock.monotonic() + WAIT_POLL_S > ends_at:
-                return False
-            await clock.sleep(WAIT_POLL_S)
-        return True
-
-    _act("mld drain", asked, plan, None if undo or wait_s is None else is_empty)
+    act("mld drain", asked, plan)
 
 
 @click.command()
@@ -132,10 +109,7 @@ def pause(asked: Asked, why: str) -> None:
 
     SHARD is a shard's id, or its number.
     """
-
-    from mld.operating.steering import plan_pause
-
-    _act("mld pause", asked, lambda seen: plan_pause(seen.fleet, asked.words[0], _words(seen, why)))
+    act("mld pause", asked, lambda seen: plan_pause(seen.fleet, asked.words[0], _words(seen, why)))
 
 
 @click.command("restart-child")
@@ -147,41 +121,18 @@ def restart_child(asked: Asked, why: str) -> None:
     At once, without a pause for earlier failures, and without being counted as one. SHARD is a shard's id, or its
     number.
     """
-
-    from mld.operating.steering import plan_restart
-
-    _act("mld restart-child", asked, lambda seen: plan_restart(seen.fleet, asked.words[0], _words(seen, why)))
+    act("mld restart-child", asked, lambda seen: plan_restart(seen.fleet, asked.words[0], _words(seen, why)))
 
 
 @click.command()
 @asks("SHARD", acts=True)
 def resume(asked: Asked) -> None:
     """Let a paused shard go on. SHARD is a shard's id, or its number."""
-
-    from mld.operating.steering import plan_resume
-
-    _act("mld resume", asked, lambda seen: plan_resume(seen.fleet, asked.words[0]))
-
-
-async def _is_empty(seen: PlanInput, worker: str) -> bool:
-    """Return whether the worker is seen to own nothing; a look that fails does not tell."""
-    try:
-        fleet = await seen.reader.look()
-    except TableError:
-        return False
-    return not any(one.leases for one in fleet.workers if one.worker == worker)
-
-
-def _act(command: str, asked: Asked, plan: Planner, waiting: Waiting | None = None) -> None:
-    from mld.operating.acting import act
-
-    act(command, asked, plan, waiting)
+    act("mld resume", asked, lambda seen: plan_resume(seen.fleet, asked.words[0]))
 
 
 def _words(seen: PlanInput, why: str) -> str:
     """Return who does it, when, and why."""
-    from mld.operating.operator_hold import user_name
-
     when = datetime.fromtimestamp(seen.reader.clock.wall(), UTC).isoformat(timespec="seconds")
     words = f"by {user_name()}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
     return words[:WORDS_CHARACTERS_MAX]
@@ -209,10 +160,8 @@ def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str |
 
     The rows become those with which an application would have begun there. Saved before in a file for `mld restore`.
     """
-    from mld.operating.resetting import reset_to
-
     stream, shard = stream_and_shard(stream_name, shard_name)
-    _run_on(
+    run_on(
         asked, lambda app: reset_to(app, asked, point, stream, shard, stop_fleet=stop_fleet), stream=stream, shard=shard
     )
 
@@ -226,9 +175,7 @@ def skip(asked: Asked, only: str, path: Path) -> None:
 
     The file has one record a line, in JSON, as the record processor would have got it. The lease stays where it is.
     """
-    from mld.operating.resetting import leave_out
-
-    _act("mld skip", asked, lambda seen: leave_out(seen, asked.words[0], only, path))
+    act("mld skip", asked, lambda seen: leave_out(seen, asked.words[0], only, path))
 
 
 @click.command()
@@ -240,9 +187,7 @@ def export(asked: Asked, path: Path | None, output: str) -> None:
 
     It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
     """
-    from mld.operating.resetting import export_tables
-
-    _run_on(asked, lambda app: export_tables(app, output, path), of_whole=True)
+    run_on(asked, lambda app: export_tables(app, output, path), of_whole=True)
 
 
 @click.command()
@@ -256,7 +201,6 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
 
     Leader, reports and states in the file are left out: the fleet makes them anew.
     """
-    from mld.operating.resetting import restore_from
 
     async def work(app: Application) -> int:
         path = Path(*asked.words)
@@ -264,7 +208,7 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
             app, asked, path, stream_name, from_another=from_another, may_skip=skip_forward, stop_fleet=stop_fleet
         )
 
-    _run_on(asked, work, stream=stream_name)
+    run_on(asked, work, stream=stream_name)
 
 
 def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:
@@ -275,9 +219,3 @@ def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None,
     if stream not in (None, named):
         raise click.UsageError(f"--stream is {stream}, but the shard is one of {named}")
     return named, shard_id
-
-
-def _run_on(asked: Asked, work: Callable[[Application], Awaitable[int]], **about: Any) -> None:
-    from mld.operating.application import run_on
-
-    run_on(asked, work, **about)

@@ -124,12 +124,10 @@ class PlanInput:
 
 
 Planner: TypeAlias = Callable[[PlanInput], ActPlan | Awaitable[ActPlan]]
-Waiting: TypeAlias = Callable[[PlanInput], Awaitable[bool]]
-"""Waits for what a command was for; False if the time is over before."""
 
 
-def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = None) -> NoReturn:
-    """Plan, print, and with --execute save and write rows as they were seen, maybe wait for the effect, and exit."""
+def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
+    """Plan, print, and with --execute save and write rows as they were seen, and exit."""
     settings = asked.settings()
 
     async def acting() -> int:
@@ -147,11 +145,7 @@ def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = 
                 await note_act(reader.calls, reader.clock, plan, outcomes)
                 return outcomes, all(one.fate is Fate.DONE for one in outcomes)
 
-            code = await perform(plan, asked, save, write)
-            if code == EXIT_OK and asked.execute and plan.changes and waiting is not None and not await waiting(seen):
-                say("it is written, and has not taken effect within the time: look again")
-                return EXIT_FAILURE
-            return code
+            return await perform(plan, asked, save, write)
 
     finish(acting, doubt=DOUBT if asked.execute else "")
 

@@ -70,19 +70,18 @@ class Asked:
         return settings_of(self.file, self.overrides)
 
 
-def asks(*names: str, acts: bool = False, more: str = "", unless: str = "") -> Callable[[F], F]:
+def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
     """Give a command the parameter `asked`: a properties file, a word for each name, and with `acts` how to act.
 
-    With `more` words may follow the others. `unless` is an option in place of the words.
+    With `more` words may follow the others.
     """
-    metavar = " ".join(["[APP.properties]", *(f"[{name}]" if unless else name for name in names), more]).strip()
+    metavar = " ".join(["[APP.properties]", *names, more]).strip()
 
     def decorate(command: F) -> F:
         @wraps(command)
         def called(words: Sequence[str], option_file: str | None, overrides: Sequence[str], **rest: Any) -> Any:
-            wanted = names if not unless or rest[unless] is None else ()
-            own, behind = (words, ()) if not more else _split(words, option_file, len(wanted))
-            file, found = file_and_words(own, option_file, *wanted)
+            own, behind = (words, ()) if not more else _split(words, option_file, len(names))
+            file, found = file_and_words(own, option_file, *names)
             how = {name: rest.pop(name) for name in ("output", "execute", "backup_file") if acts}
             return command(Asked(file, tuple(overrides), found, tuple(behind), **how), **rest)
 

@@ -64,17 +64,6 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
     return ActPlan(_title("release", owned), tuple(changes), notes)
 
 
-def shards_of(fleet: FleetStatus, name: str) -> tuple[str, ...]:
-    """Return the open shards that a worker owns, and does not hand over yet. Raises ActRefusedError if it has none."""
-    worker = known_worker(fleet, name)
-    keys = tuple(
-        view.key for view in fleet.open_shards if view.owner == worker.worker and view.lease.handoff_to is None
-    )
-    if not keys:
-        raise ActRefusedError(f"worker {worker.worker} has no open shards to release")
-    return keys
-
-
 def plan_drain(
     fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
 ) -> ActPlan:

@@ -47,7 +47,7 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "move": ((HOSTILE, WORKER), (HOSTILE, "w1")),
     "pause": ((HOSTILE,), (HOSTILE, "--execute"), ("999",)),
     "peek": (("0", "--at", "trim-horizon"), ("0", "--at", "trim-horizon", "-o", "json"), (HOSTILE,)),
-    "release": ((HOSTILE,), ("--worker", WORKER)),
+    "release": ((HOSTILE,),),
     "replay": (("0", "--from", "trim-horizon", "--", "true"),),
     "reset": (("--to", "TRIM_HORIZON"), ("--to", "TRIM_HORIZON", "--shard", HOSTILE)),
     "restart-child": ((HOSTILE,), (HOSTILE, "--execute")),

@@ -17,13 +17,13 @@ from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.operating.plan import ActPlan, ActRefusedError
 from mld.operating.steering import (
     PIN_S,
+    known_worker,
     plan_drain,
     plan_move,
     plan_pause,
     plan_release,
     plan_resume,
     plan_undrain,
-    shards_of,
 )
 from tests.support.changes import request_for
 
@@ -112,20 +112,19 @@ def test_a_worker_is_known_by_its_id_and_as_a_narrow_terminal_shows_it(ending: s
     worker, name = LONG + ending, (SHOWN if is_short else LONG) + ending
     seen = fleet(lease(1, worker), reports=(report("a"), report(LONG), report(f"{LONG}-1"), report(f"{LONG}-10")))
     assert plan_drain(seen, name, BESIDE, "by me", LEASES_MAX, is_3x=True).title.startswith(f"drain {worker}:")
-    assert shards_of(seen, name) == ("shardId-000000000001",)
 
 
 @pytest.mark.parametrize("name", ["mld-1", "f2be", "f2bea819", "…", ""])
 def test_a_worker_is_not_known_by_a_part_of_its_id(name: str) -> None:
     seen = fleet(lease(1, "mld-10"), reports=(report("mld-10"), report(LONG)))
-    assert f"there is no worker {name}; the table knows" in refused(lambda: shards_of(seen, name))
+    assert f"there is no worker {name}; the table knows" in refused(lambda: known_worker(seen, name))
 
 
 def test_two_workers_that_are_shown_alike_are_told_apart_by_their_ids() -> None:
     other = LONG.replace("e548", "e549")
     seen = fleet(lease(1, LONG), reports=(report(LONG), report(other)))
-    assert f"several workers are shown as {SHOWN}" in refused(lambda: shards_of(seen, SHOWN))
-    assert shards_of(seen, LONG) == ("shardId-000000000001",)
+    assert f"several workers are shown as {SHOWN}" in refused(lambda: known_worker(seen, SHOWN))
+    assert known_worker(seen, LONG).worker == LONG
 
 
 def test_workers_of_2x_are_given_nothing() -> None:
@@ -238,18 +237,3 @@ def test_what_cannot_be_paused_or_resumed_is_refused() -> None:
     assert "belongs to j, a Java worker" in refused(lambda: plan_pause(seen, "2", "by me"))
     assert "shardId-000000000002 is not paused" in refused(lambda: plan_resume(seen, "2"))
     assert said(plan_resume(seen, "1")) == {"01": "goes on (by you)"}
-
-
-# --- all shards of a worker -------------------------------------------------------------------------------------------
-
-
-def test_the_shards_of_a_worker_are_those_that_it_keeps() -> None:
-    seen = fleet(lease(1, "a"), lease(2, "b", checkpoint_owner="a"), lease(3, "a"), lease(4, "b"))
-    keys = shards_of(seen, "a")
-    assert [key[-1] for key in keys] == ["1", "3"]
-    assert sorted(said(plan_release(seen, keys, LEASES_MAX, is_3x=True))) == ["01", "03"]
-
-
-def test_a_worker_without_shards_has_none_to_release() -> None:
-    assert refused(lambda: shards_of(fleet(lease(1, "a")), "b")) == "worker b has no open shards to release"
-    assert "there is no worker z" in refused(lambda: shards_of(fleet(lease(1, "a")), "z"))
