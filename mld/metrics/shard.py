@@ -99,6 +99,10 @@ class Trend:
         self._step = step
         return self._text
 
+    def values(self, wall_s: float) -> list[float | None]:
+        """Return what `trend_values` makes of it."""
+        return trend_values(self._text, self._step * TREND_STEP_S, wall_s)
+
 
 def trend_values(text: str, at_s: int, wall_s: float) -> list[float | None]:
     """Return the seconds behind in the last hour, a value for each step, the oldest first; None where nobody knew."""

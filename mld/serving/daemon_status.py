@@ -29,7 +29,7 @@ from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Document, History, Moment, StatusView, document, encoded
+from mld.serving.status import Document, Moment, Rates, StatusView, document, encoded
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""
@@ -171,7 +171,7 @@ class DaemonStatus:
         self.identity = parts.identity
         self._parts = parts
         self._clock = parts.clock
-        self._history = History()
+        self._rates = Rates()
         self._sight = TableSight(parts.metrics, parts.clock, parts.lease_duration_s, parts.read_table)
         self._scrub = parts.scrub
         self._looking = asyncio.Lock()
@@ -184,7 +184,7 @@ class DaemonStatus:
 
     async def run(self) -> None:
         """Measure how late the loop is, and take values for the page, until cancelled."""
-        sampled_at = spark_at = self._clock.monotonic()
+        sampled_at = self._clock.monotonic()
         try:
             while True:
                 asleep_at = self._clock.monotonic()
@@ -195,11 +195,9 @@ class DaemonStatus:
                 self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
                 self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
                 self._sight.look()
-                if now - spark_at >= LOOK_PERIOD_S:
-                    spark_at, self.metrics.worker.spark = now, self._parts.spark_figures()
-                if now - sampled_at >= self._history.step_s:
-                    sampled_at = now
-                    await in_turns(self._history.note(self.metrics.shards, now, self._clock.wall()))
+                if now - sampled_at >= LOOK_PERIOD_S:
+                    sampled_at, self.metrics.worker.spark = now, self._parts.spark_figures()
+                    self._rates.note(self.metrics.shards, now)
         finally:
             self._sight.close()
 
@@ -281,7 +279,7 @@ class DaemonStatus:
             events=(fleet and fleet.events) or tuple(self._parts.own_events()),
             scrub=self._scrub,
         )
-        return StatusView(self.identity, self.metrics, fleet, self._history, moment)
+        return StatusView(self.identity, self.metrics, fleet, self._rates, moment)
 
     async def _look(self) -> FleetStatus | None:
         """Return the fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""

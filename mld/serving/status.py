@@ -1,9 +1,7 @@
 """What a daemon shows: to `/status.json` and the page the whole fleet by its tables, and more of the shards of this
 worker, the last hour of each included; over its control socket its own shards, without a look at any table. Pure.
 
-A table may have 10,000 rows, so the document is made, encoded and compressed in steps. A young daemon has much to show
-as well: values of the last hour are taken every few seconds at first, and each time the rings are full, two values
-become one and the step doubles, until the rings hold an hour. From then on the oldest values go.
+A table may have 10,000 rows, so the document is made, encoded and compressed in steps.
 """
 
 from __future__ import annotations
@@ -11,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from mld.core.steps import SLICE, Steps
+from mld.core.positions import TRIM_HORIZON
+from mld.core.steps import Steps
+from mld.leases.lease import Lease
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
@@ -25,92 +25,34 @@ from mld.operating.fleet_status import LAG_MAX_S, RANKS, FleetStatus, ShardView,
 from mld.operating.listings import event_value, shard_value, worker_value
 from mld.properties.redaction import Scrubber
 
-VALUES_MAX = 60
-STEP_FIRST_S = 4.0
-STEP_LAST_S = 64.0
-SHARDS_MAX = 2_000
-"""More than a worker holds; of more, the histories are not kept."""
-SLICE_HALVED = 20  # shards between two turns of the loop: 40 µs for each
-
 SAID_BY_OTHERS = ("why", "note", "lastError", "reason")
 """Texts that children, AWS and rows of the table have a part in."""
 
-Values = list[float | None]
 
-
-class History:
-    """`note` is called every `step_s` seconds. All shards have the same steps, the newest value last."""
+class Rates:
+    """Records a second of each shard between the last two looks."""
 
     def __init__(self) -> None:
-        self.step_s = STEP_FIRST_S
-        self._behind: dict[str, Values] = {}
-        self._rates: dict[str, Values] = {}
-        self._records: dict[str, tuple[float, float]] = {}
+        self._seen: dict[str, tuple[float, float]] = {}
+        self._rates: dict[str, float] = {}
 
-    def note(self, parts: Mapping[str, ShardMetrics], now: float, wall_s: float) -> Steps[None]:
-        """Add one more value for each shard (`now` monotonic, `wall_s` epoch seconds); shards that are gone go
-        here too.
-        """
-        kept = list(parts.items())[:SHARDS_MAX]
-        self._forget_all_but({key for key, _ in kept})
-        for number, (key, part) in enumerate(kept):
-            if number % SLICE == 0:
-                yield
-            lag_ms = part.lag_ms(wall_s)
-            self._behind.setdefault(key, []).append(None if lag_ms is None else lag_ms / 1000)
-            self._rates.setdefault(key, []).append(self._rate(key, part.batches.total, now))
-            self._records[key] = (part.batches.total, now)
-        if max(map(len, self._behind.values()), default=0) > VALUES_MAX:
-            yield from self._make_room()
+    def note(self, parts: Mapping[str, ShardMetrics], now: float) -> None:
+        """Look at all shards; what is gone, or is another holding than before, has no rate."""
+        seen = {key: (part.batches.total, now) for key, part in parts.items()}
+        pairs = ((key, self._seen[key], count) for key, (count, _) in seen.items() if key in self._seen)
+        self._rates = {
+            key: (count - before) / (now - at) for key, (before, at), count in pairs if count >= before and now > at
+        }
+        self._seen = seen
 
-    def _forget_all_but(self, kept: Set[str]) -> None:
-        for key in self._records.keys() - kept:
-            del self._behind[key], self._rates[key], self._records[key]
-
-    def _rate(self, key: str, records: float, now: float) -> float | None:
-        before = self._records.get(key)
-        if before is None or records < before[0] or now <= before[1]:
-            return None  # the first value, or another holding
-        return (records - before[0]) / (now - before[1])
-
-    def _make_room(self) -> Steps[None]:
-        is_an_hour = self.step_s >= STEP_LAST_S
-        for number, key in enumerate(list(self._records)):
-            if number % SLICE_HALVED == 0:
-                yield
-            if is_an_hour:
-                del self._behind[key][:-VALUES_MAX], self._rates[key][:-VALUES_MAX]
-            else:
-                self._behind[key] = _halved(self._behind[key], most=True)
-                self._rates[key] = _halved(self._rates[key], most=False)
-        if not is_an_hour:
-            self.step_s *= 2
-
-    def behind(self, key: str) -> Values:
-        """Return seconds behind, oldest first; None where it was not known."""
-        return list(self._behind.get(key, ()))
-
-    def rate(self, key: str) -> Values:
-        """Return records per second, oldest first."""
-        return list(self._rates.get(key, ()))
-
-
-def _halved(values: Values, *, most: bool) -> Values:
-    """Return one value for two, counted from the newest: the greater one, or their mean. A peak of lag must stay
-    visible.
-    """
-    halved: Values = []
-    for end in range(len(values), 0, -2):
-        known = [value for value in values[max(0, end - 2) : end] if value is not None]
-        both = None if not known else max(known) if most else sum(known) / len(known)
-        halved.append(both)
-    return halved[::-1]
+    def of(self, key: str) -> float | None:
+        """Return the rate of a shard; None before the second look."""
+        return self._rates.get(key)
 
 
 EVENTS_SHOWN = 20
 SHARDS_PER_STEP = 20  # between two turns of the loop, 10 µs for each
 COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little
-DIGITS = 3  # after the point, of values of the last hour
 DIGITS_OF_SHARES = 9  # a stream of 10,000 shards has shares of 0.0001
 
 Document = dict[str, Any]
@@ -143,7 +85,7 @@ class StatusView:
     identity: Identity
     metrics: Metrics
     fleet: FleetStatus | None
-    history: History
+    rates: Rates
     moment: Moment
 
     def head(self) -> Document:
@@ -161,7 +103,6 @@ class StatusView:
             "takenAt": moment.at.wall_s,
             "tableReadAt": None if fleet is None else fleet.taken_s,
             "trouble": moment.trouble,
-            "historyStepSeconds": self.history.step_s,
             "spark": list(moment.spark),
         }
 
@@ -205,7 +146,7 @@ class StatusView:
         own, moment, me = dict(self.metrics.shards), self.moment, self.identity.worker
         if self.fleet is None:
             for part in own.values():
-                yield _own_only(part, moment.at, me, self.history)
+                yield _own_only(part, moment.at, me, self.rates)
             return
         for view in self.fleet.shards:
             held = own.get(view.key) if view.owner in (me, None) else None
@@ -213,7 +154,7 @@ class StatusView:
                 yield _of_table(view, moment.at.wall_s)
             else:
                 known = known_here(view, held, moment.at.wall_s, moment.lag_max_s)
-                yield _shard_value(known) | _of_own(held, moment.at, self.history)
+                yield _shard_value(known) | _of_own(held, moment.at, self.rates)
 
 
 def document(view: StatusView) -> Steps[Document]:
@@ -274,7 +215,6 @@ def _of_table(view: ShardView, wall_s: float) -> Document:
         "lastErrorAt": None if view.failing is None else view.failing.since_s,
         "behindHistory": None if told is None or not told.trend else trend_values(told.trend, told.at_s, wall_s),
         "behindStepSeconds": TREND_STEP_S,
-        "rateHistory": None,
     }
 
 
@@ -286,50 +226,29 @@ def _shard_value(view: ShardView) -> Document:
     return value
 
 
-def _of_own(own: ShardMetrics, at: Instant, history: History) -> dict[str, Any]:
+def _of_own(own: ShardMetrics, at: Instant, rates: Rates) -> dict[str, Any]:
     """Return what only this worker knows of a shard of its own, and what it knows better than the row."""
-    behind, rates, why = history.behind(own.key), history.rate(own.key), own.why_at(at.wall_s)
+    why = own.why_at(at.wall_s)
     return {
         "isHere": True,
         "behindSeconds": own.behind_s(at),
         "delivered": None if own.delivered is None else str(own.delivered),
         "busySeconds": own.busy_s(at),
         "restarts": own.restarts.total,
-        "recordsPerSecond": rates[-1] if rates else None,
+        "recordsPerSecond": rates.of(own.key),
         "lastError": why or own.last_error,
         "lastErrorAt": own.last_error_wall_s if own.last_error and not why else None,
-        "behindHistory": _rounded(behind),
-        "behindStepSeconds": history.step_s,
-        "rateHistory": _rounded(rates),
+        "behindHistory": own.trend.values(at.wall_s),
+        "behindStepSeconds": TREND_STEP_S,
     }
 
 
-def _rounded(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else round(value, DIGITS) for value in values]
-
-
-def _own_only(own: ShardMetrics, at: Instant, worker: str, history: History) -> dict[str, Any]:
-    return {
-        "shard": own.shard_id,
-        "stream": own.stream_label,
-        "streamId": own.stream_id,
-        "key": own.key,
-        "verdict": Verdict.UNKNOWN.value,
-        "state": own.activity_at(at.wall_s).value,
-        "owner": worker,
-        "handoffTo": None,
-        "toldSecondsAgo": None,
-        "checkpoint": None,
-        "kbPerSecond": None,
-        "parents": [],
-        "children": [],
-        "from": None,
-        "to": None,
-        "failures": 0,
-        "why": own.why_at(at.wall_s),
-        "note": "",
-        **_of_own(own, at, history),
-    }
+def _own_only(own: ShardMetrics, at: Instant, worker: str, rates: Rates) -> dict[str, Any]:
+    """Return a shard of this worker while nothing is known of its row."""
+    lease = Lease(own.key, TRIM_HORIZON, owner=worker)
+    view = ShardView(lease, Verdict.UNKNOWN, None, None, label=own.stream_label, why=own.why_at(at.wall_s))
+    known = {"state": own.activity_at(at.wall_s).value, "checkpoint": None}
+    return _shard_value(view) | known | _of_own(own, at, rates)
 
 
 # --- one daemon alone -------------------------------------------------------------------------------------------------

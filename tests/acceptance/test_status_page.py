@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Page
 
 from mld.core.positions import SHARD_END, Position
-from mld.core.steps import finish
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.events import Event, EventKind
 from mld.metrics.shard import ShardActivity
@@ -291,14 +290,15 @@ def test_of_its_own_shards_the_page_shows_the_last_hour_and_the_child(browser: B
     for number in range(20):
         part.batches.note(100 * number)
         part.saw_lag(500 * number, NOW_S)
-        finish(served.history.note(served.metrics.shards, 4.0 * number, NOW_S))
+        part.trend.noted(500 * number, NOW_S - 120 * (19 - number))
+        served.rates.note(served.metrics.shards, 4.0 * number)
     part.activity, part.busy_since = ShardActivity.PROCESSING, 700.0
     part.restarts.add("exit", 2)
     part.last_error, part.last_error_wall_s = "closed its output", NOW_S - 120
     with opened(browser, served, "/#filter=shardId-000000000000") as page:
-        assert page.locator("#shards svg.spark path").count() == 2
+        assert page.locator("#shards svg.spark path").count() == 1
         hour = page.locator("#shards svg.spark").first.get_attribute("aria-label")
-        assert hour == "behind, last 80 s: 0 ms to 10 s, now 10 s"
+        assert hour == "behind, last 40 min: 0 ms to 8 s, now 8 s"
         assert column(page, "Batch in hand") == ["5 min"]
         assert column(page, "Restarts") == ["2"]
         assert column(page, "Why, or last error") == ["closed its output (2 min ago)"]

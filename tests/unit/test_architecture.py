@@ -49,7 +49,7 @@ ROOMS: dict[str, set[str]] = {
         "mld.shards",
         "mld.tracking",
     },
-    "mld.serving": {"mld.consumer", "mld.operating"},
+    "mld.serving": {"mld.consumer", "mld.logging", "mld.operating"},
     "mld.quickstart": {"mld.leases", "mld.local"},
     "mld.daemon": {
         "mld.check",

@@ -20,7 +20,7 @@ from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
 from mld.properties.redaction import Scrubber
-from mld.serving.status import History, Moment, StatusView, document, encoded
+from mld.serving.status import Moment, Rates, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600
@@ -37,7 +37,7 @@ def fleet(*leases: Lease, reports: list[WorkerReport] = REPORTS) -> FleetStatus:
 
 
 def view(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> StatusView:
-    return StatusView(ME, metrics or Metrics(), status, History(), moment)
+    return StatusView(ME, metrics or Metrics(), status, Rates(), moment)
 
 
 def shown(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> dict[str, Any]:
@@ -204,3 +204,19 @@ def test_the_page_has_the_verdicts_in_the_order_of_the_table_and_a_colour_for_ea
     for state in ({*RANKS} - {"ok"}) | {activity.value for activity in ShardActivity}:
         assert page.count(f"--{state}: #".encode()) == 2, "light and dark"
         assert f".{state} {{ fill: var(--{state}); background: var(--{state}); }}".encode() in page
+
+
+def test_a_rate_is_that_between_two_looks_of_one_holding() -> None:
+    metrics, rates = Metrics(), Rates()
+    part = metrics.begin("a", 0.0)
+    part.batches.note(100)
+    rates.note(metrics.shards, 10.0)
+    assert rates.of("a") is None
+    part.batches.note(50)
+    rates.note(metrics.shards, 15.0)
+    assert rates.of("a") == 10.0
+    metrics.begin("a", 16.0)
+    rates.note(metrics.shards, 20.0)
+    assert rates.of("a") is None
+    rates.note({}, 25.0)
+    assert rates.of("a") is None
