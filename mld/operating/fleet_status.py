@@ -15,7 +15,7 @@ from itertools import groupby
 
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
-from mld.core.positions import stream_of_key
+from mld.core.positions import TRIM_HORIZON, stream_of_key
 from mld.core.steps import SLICE, Steps, at_once, in_order
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import LockRow, SeenLock
@@ -244,7 +244,7 @@ class FleetStatus:
     @property
     def behind_s(self) -> float | None:
         """How far the shard that is furthest behind is; None if none tells."""
-        return _furthest(self.open_shards)
+        return furthest(self.open_shards)
 
     def count(self, verdict: Verdict) -> int:
         return sum(shard.verdict is verdict for shard in self.shards)
@@ -384,6 +384,12 @@ def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: flo
     return replace(view, verdict=verdict, status=status, age_s=0.0, why=_why(view.lease, verdict, status))
 
 
+def view_without_row(own: ShardMetrics, worker: str, wall_s: float) -> ShardView:
+    """Return the view of a shard of the worker that looks, while nothing is known of its row."""
+    lease = Lease(own.key, TRIM_HORIZON, owner=worker)
+    return ShardView(lease, Verdict.UNKNOWN, None, None, label=own.stream_label, why=own.why_at(wall_s))
+
+
 def _why(
     lease: Lease, verdict: Verdict, status: ShardStatus | None, age_s: float | None = None, is_throttled: bool = False
 ) -> str | None:
@@ -444,7 +450,7 @@ def _workers(
                 is_leader=worker == leader,
                 heard_s=None if heard_at_s is None else now_s - heard_at_s,
                 cpu_percent=_cpu(report),
-                behind_s=_furthest(own),
+                behind_s=furthest(own),
                 drained=None if report is None else report.mld.get("drain"),
                 why=why,
             )
@@ -489,7 +495,8 @@ def _leader(lock: SeenLock) -> str | None:
     return lock.owner if isinstance(lock, LockRow) and not lock.is_released else None
 
 
-def _furthest(shards: Iterable[ShardView]) -> float | None:
+def furthest(shards: Iterable[ShardView]) -> float | None:
+    """Return how far behind the shard is that is furthest behind; None if none tells."""
     return max((shard.behind_s for shard in shards if shard.behind_s is not None), default=None)
 
 

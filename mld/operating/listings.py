@@ -6,7 +6,7 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -15,7 +15,7 @@ from typing import Any
 from mld.core.clock import iso_time
 from mld.core.positions import Position, shard_of_key
 from mld.metrics.events import NOBODY, Event
-from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration
+from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration, furthest
 from mld.operating.naming import names_of
 
 CHECKPOINT_DIGITS = 12
@@ -47,24 +47,26 @@ def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
     """Return one row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
-    rows = ((shard.label or "", *_lease_row(shard)) for shard in worst_first(shards))
     names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
-    return _listing(names, rows, (*_totals(status), *_faults(status)))
+    return _shards_listing(names, shards, (*_totals(status), *_faults(status)))
 
 
-def _lease_row(shard: ShardView) -> tuple[str, ...]:
-    lease = shard.lease
-    kbps = "" if lease.throughput_kbps is None else f"{lease.throughput_kbps:.1f}"
-    ended = shard.verdict is Verdict.ENDED
-    return (
-        shard.lease.shard_id,
-        shard.state,
-        "" if ended and shard.owner is None else shard.owner or NOBODY,
-        "" if ended else duration(shard.behind_s),
-        "" if ended else kbps,
-        short(lease.checkpoint),
-        note(shard),
-    )
+def lag_listing(status: FleetStatus) -> Listing:
+    """Return the open shards with their verdicts, the worst first."""
+    return _shards_listing("stream, shard, verdict, behind>, owner, note", status.open_shards, _totals(status))
+
+
+def _shards_listing(names: str, shards: Iterable[ShardView], notes: Iterable[str]) -> Listing:
+    cells = [_SHARD_CELLS[name] for name in names.split(", ")]
+    return _listing(names, (tuple(cell(shard) for cell in cells) for shard in worst_first(shards)), notes)
+
+
+def _unless_ended(cell: Callable[[ShardView], str]) -> Callable[[ShardView], str]:
+    return lambda shard: "" if shard.verdict is Verdict.ENDED else cell(shard)
+
+
+def _kbps(shard: ShardView) -> str:
+    return "" if shard.lease.throughput_kbps is None else f"{shard.lease.throughput_kbps:.1f}"
 
 
 def note(shard: ShardView) -> str:
@@ -81,14 +83,32 @@ def note(shard: ShardView) -> str:
     return "; ".join(parts)
 
 
+_SHARD_CELLS: Mapping[str, Callable[[ShardView], str]] = {
+    "stream": lambda shard: shard.label or "",
+    "shard": lambda shard: shard.lease.shard_id,
+    "state": lambda shard: shard.state,
+    "verdict": lambda shard: shard.verdict.value,
+    "owner": lambda shard: shard.owner or ("" if shard.verdict is Verdict.ENDED else NOBODY),
+    "behind>": _unless_ended(lambda shard: duration(shard.behind_s)),
+    "KB/s>": _unless_ended(_kbps),
+    "checkpoint": lambda shard: short(shard.lease.checkpoint),
+    "note": note,
+}
+"""What stands in a column about a shard."""
+
+
 def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
     """Sort by verdict, then the furthest behind; those that are alike stay in their order."""
     return sorted(shards, key=lambda shard: (RANKS[shard.verdict.value], -(shard.behind_s or 0.0)))
 
 
+def _verdicts(shards: Iterable[ShardView]) -> str:
+    counts = Counter(shard.verdict for shard in shards)
+    return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+
+
 def _totals(status: FleetStatus) -> list[str]:
-    counts = Counter(shard.verdict for shard in status.open_shards)
-    words = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    words = _verdicts(status.open_shards)
     ended = status.count(Verdict.ENDED)
     more = f"; {ended} ended" if ended else ""
     if not status.open_shards:
@@ -111,15 +131,13 @@ def streams_listing(status: FleetStatus) -> Listing:
     for label, shards in groupby(status.shards, key=lambda shard: shard.label):
         found = tuple(shards)
         opened = [shard for shard in found if shard.verdict is not Verdict.ENDED]
-        counts = Counter(shard.verdict for shard in opened)
-        behind = max((shard.behind_s for shard in opened if shard.behind_s is not None), default=None)
         rows.append(
             (
                 label or "",
                 ids[label] or "",
                 str(len(opened)),
-                ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]),
-                duration(behind) if opened else "",
+                _verdicts(opened),
+                duration(furthest(opened)) if opened else "",
                 f"{sum(shard.lease.throughput_kbps or 0.0 for shard in opened):.1f}",
                 str(len(status.holes_of.get(label, ()))),
             )
@@ -160,22 +178,6 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
         "no report" if worker.heard_s is None else f"{duration(max(0.0, worker.heard_s))} ago",
         ", ".join(notes),
     )
-
-
-def lag_listing(status: FleetStatus) -> Listing:
-    """Return the open shards with their verdicts, the worst first."""
-    rows = (
-        (
-            shard.label or "",
-            shard.lease.shard_id,
-            shard.verdict.value,
-            duration(shard.behind_s),
-            shard.owner or NOBODY,
-            note(shard),
-        )
-        for shard in worst_first(status.open_shards)
-    )
-    return _listing("stream, shard, verdict, behind>, owner, note", rows, _totals(status))
 
 
 def events_listing(events: Sequence[Event]) -> Listing:

@@ -29,7 +29,7 @@ from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Document, Moment, Rates, StatusView, document, encoded
+from mld.serving.status import Document, Moment, RecordRates, StatusView, document, encoded
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""
@@ -171,7 +171,7 @@ class DaemonStatus:
         self.identity = parts.identity
         self._parts = parts
         self._clock = parts.clock
-        self._rates = Rates()
+        self._rates = RecordRates()
         self._sight = TableSight(parts.metrics, parts.clock, parts.lease_duration_s, parts.read_table)
         self._scrub = parts.scrub
         self._looking = asyncio.Lock()

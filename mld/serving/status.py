@@ -14,14 +14,21 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from mld.core.positions import TRIM_HORIZON
 from mld.core.steps import Steps
-from mld.leases.lease import Lease
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import TREND_STEP_S, ShardMetrics, trend_values
-from mld.operating.fleet_status import LAG_MAX_S, RANKS, FleetStatus, ShardView, Verdict, known_here, share_of
+from mld.operating.fleet_status import (
+    LAG_MAX_S,
+    RANKS,
+    FleetStatus,
+    ShardView,
+    Verdict,
+    known_here,
+    share_of,
+    view_without_row,
+)
 from mld.operating.listings import event_value, shard_value, worker_value
 from mld.properties.redaction import Scrubber
 
@@ -29,7 +36,7 @@ SAID_BY_OTHERS = ("why", "note", "lastError", "reason")
 """Texts that children, AWS and rows of the table have a part in."""
 
 
-class Rates:
+class RecordRates:
     """Records a second of each shard between the last two looks."""
 
     def __init__(self) -> None:
@@ -85,7 +92,7 @@ class StatusView:
     identity: Identity
     metrics: Metrics
     fleet: FleetStatus | None
-    rates: Rates
+    rates: RecordRates
     moment: Moment
 
     def head(self) -> Document:
@@ -226,7 +233,7 @@ def _shard_value(view: ShardView) -> Document:
     return value
 
 
-def _of_own(own: ShardMetrics, at: Instant, rates: Rates) -> dict[str, Any]:
+def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any]:
     """Return what only this worker knows of a shard of its own, and what it knows better than the row."""
     why = own.why_at(at.wall_s)
     return {
@@ -243,12 +250,10 @@ def _of_own(own: ShardMetrics, at: Instant, rates: Rates) -> dict[str, Any]:
     }
 
 
-def _own_only(own: ShardMetrics, at: Instant, worker: str, rates: Rates) -> dict[str, Any]:
+def _own_only(own: ShardMetrics, at: Instant, worker: str, rates: RecordRates) -> dict[str, Any]:
     """Return a shard of this worker while nothing is known of its row."""
-    lease = Lease(own.key, TRIM_HORIZON, owner=worker)
-    view = ShardView(lease, Verdict.UNKNOWN, None, None, label=own.stream_label, why=own.why_at(at.wall_s))
     known = {"state": own.activity_at(at.wall_s).value, "checkpoint": None}
-    return _shard_value(view) | known | _of_own(own, at, rates)
+    return _shard_value(view_without_row(own, worker, at.wall_s)) | known | _of_own(own, at, rates)
 
 
 # --- one daemon alone -------------------------------------------------------------------------------------------------

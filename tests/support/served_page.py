@@ -22,7 +22,7 @@ from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
-from mld.serving.status import Moment, Rates, StatusView, encoded
+from mld.serving.status import Moment, RecordRates, StatusView, encoded
 from mld.serving.web_pages import HTML, JSON, page_and_policy
 from tests.support.patience import PATIENCE_S
 
@@ -53,7 +53,7 @@ class ServedPage:
         self.identity = replace(Identity("clicks", "clicks-stream", "w-1", "0.2.0"), **about)
         self.spark: Sequence[Mapping[str, Any]] = ()
         self.events: Sequence[Event] = ()
-        self.metrics, self.rates = Metrics(), Rates()
+        self.metrics, self.rates = Metrics(), RecordRates()
         self.fails = False
         self.read_s_ago = 0.0
         """How old what was read from the table is."""

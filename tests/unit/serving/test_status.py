@@ -20,7 +20,7 @@ from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Moment, Rates, StatusView, document, encoded
+from mld.serving.status import Moment, RecordRates, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600
@@ -37,7 +37,7 @@ def fleet(*leases: Lease, reports: list[WorkerReport] = REPORTS) -> FleetStatus:
 
 
 def view(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> StatusView:
-    return StatusView(ME, metrics or Metrics(), status, Rates(), moment)
+    return StatusView(ME, metrics or Metrics(), status, RecordRates(), moment)
 
 
 def shown(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def test_the_page_has_the_verdicts_in_the_order_of_the_table_and_a_colour_for_ea
 
 
 def test_a_rate_is_that_between_two_looks_of_one_holding() -> None:
-    metrics, rates = Metrics(), Rates()
+    metrics, rates = Metrics(), RecordRates()
     part = metrics.begin("a", 0.0)
     part.batches.note(100)
     rates.note(metrics.shards, 10.0)
