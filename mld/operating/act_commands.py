@@ -17,7 +17,7 @@ from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.operating.acting import PlanInput, act
 from mld.operating.application import Application, run_on
 from mld.operating.operator_hold import user_name
-from mld.operating.options import Asked, PointType, asks, output_option, stream_option
+from mld.operating.options import Asked, PointType, asks, stream_option
 from mld.operating.plan import ActPlan
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import export_tables, leave_out, reset_to, restore_from
@@ -181,13 +181,12 @@ def skip(asked: Asked, only: str, path: Path) -> None:
 @click.command()
 @asks()
 @click.option("--to", "path", type=NEW_FILE, metavar="FILE", help="New file; by default one in the working directory.")
-@output_option
-def export(asked: Asked, path: Path | None, output: str) -> None:
+def export(asked: Asked, path: Path | None) -> None:
     """Save all rows of the lease table in a file, unchanged; those of the two tables of KCL 3.0 to 3.4 beside it.
 
     It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
     """
-    run_on(asked, lambda app: export_tables(app, output, path), of_whole=True)
+    run_on(asked, lambda app: export_tables(app, path), of_whole=True)
 
 
 @click.command()

@@ -180,75 +180,38 @@ async def perform(
 
     `refuse` raises ActRefusedError if it must not be done: before anything is printed with --execute, else at the end.
     """
-    is_json, is_done = asked.output == "json", True
-    reported: list[Outcome] = []
-    outcomes: Sequence[Outcome] = [Outcome(change, Fate.SKIPPED) for change in plan.changes]
-    saved = None
-    echo = teller(asked)
-    if asked.execute and plan.changes:
+    is_done, is_written = True, bool(asked.execute and plan.changes)
+    if is_written:
         await refuse()
-    echo(plan.title)
-    for change in plan.changes:
-        echo(f"  {change.key}: {change.words}")
-    for note in plan.notes:
-        echo(note)
-    if asked.execute and plan.changes:
-        saved = save()
-        echo(f"the rows are saved in {saved}")
+    for line in (plan.title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes):
+        tell(line)
+    if is_written:
+        tell(f"the rows are saved in {save()}")
         if plan.kept is not None:
             with saved_file(plan.kept.path) as file:
                 file.writelines(plan.kept.lines)
-            echo(f"what is taken away is saved in {plan.kept.path}")
-
-        def report(outcome: Outcome) -> None:
-            reported.append(outcome)
-            echo(f"  {outcome.change.key}: {outcome.words}")
-
-        try:
-            outcomes, is_done = await write(report)
-        except BaseException:
-            if is_json:  # what is known of it, and where the rows are
-                click.echo(json.dumps(_value(plan, reported, saved), indent=2))
-            raise
+            tell(f"what is taken away is saved in {plan.kept.path}")
+        outcomes, is_done = await write(lambda outcome: tell(f"  {outcome.change.key}: {outcome.words}"))
         if plan.kept is not None and not _may_be_made(outcomes):
             forget(plan.kept.path)
-            echo(f"nothing was taken away, and {plan.kept.path} is gone again")
-    if is_json:
-        click.echo(json.dumps(_value(plan, outcomes, saved), indent=2))
-    if saved is None:
-        if plan.changes:
-            await refuse()
-        echo("nothing was done; --execute does it" if plan.changes else "nothing to do")
+            tell(f"nothing was taken away, and {plan.kept.path} is gone again")
+    elif plan.changes:
+        await refuse()
+        tell("nothing was done; --execute does it")
+    else:
+        tell("nothing to do")
     if not is_done:
         say("not all rows were written; the same command again does what is left")
     return EXIT_OK if is_done else EXIT_FAILURE
 
 
-def teller(asked: Asked) -> Callable[[str], None]:
-    """Return what prints a line for people, at once; nothing for machines."""
-    return (lambda _: None) if asked.output == "json" else (lambda text: click.echo(printable(text)))
+def tell(text: str) -> None:
+    """Print a line for people, at once."""
+    click.echo(printable(text))
 
 
 def _may_be_made(outcomes: Sequence[Outcome]) -> bool:
     return any(one.fate in (Fate.DONE, Fate.UNKNOWN) for one in outcomes)
-
-
-def _value(plan: ActPlan, outcomes: Sequence[Outcome], saved: Path | None) -> dict[str, Any]:
-    changes = [
-        {
-            "key": one.change.key,
-            "change": one.change.words,
-            "outcome": "planned" if saved is None else one.fate.value,
-            **({"why": one.why} if one.why else {}),
-        }
-        for one in outcomes
-    ]
-    document = {"plan": plan.title, "changes": changes, "notes": list(plan.notes)}
-    if saved is not None:
-        document["saved"] = str(saved)
-    if plan.kept is not None and _may_be_made(outcomes):
-        document["file"] = str(plan.kept.path)
-    return document
 
 
 # --- the file with the rows of a table --------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Nothing heavy is imported here: a supervisor calls `mld status --live` every few
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -61,7 +60,6 @@ class Asked:
     overrides: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
-    output: str = "table"
     execute: bool = False
     backup_file: str | None = None
 
@@ -82,14 +80,14 @@ def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
         def called(words: Sequence[str], option_file: str | None, overrides: Sequence[str], **rest: Any) -> Any:
             own, behind = (words, ()) if not more else _split(words, option_file, len(names))
             file, found = file_and_words(own, option_file, *names)
-            how = {name: rest.pop(name) for name in ("output", "execute", "backup_file") if acts}
+            how = {name: rest.pop(name) for name in ("execute", "backup_file") if acts}
             return command(Asked(file, tuple(overrides), found, tuple(behind), **how), **rest)
 
         kind = click.UNPROCESSED if more else None
         complete = partial(_completions, names)
         argument = click.argument("words", metavar=metavar, nargs=-1, type=kind, shell_complete=complete)
         asking = cast("F", argument(file_option(define_option(called))))
-        return _execute(_backup(output_option(asking))) if acts else asking
+        return _execute(_backup(asking)) if acts else asking
 
     return decorate
 
@@ -166,17 +164,6 @@ class PointType(click.ParamType[Point]):
             return parse_point(str(value), time.time(), self._kinds)
         except PointError as error:
             self.fail(str(error), param, ctx)
-
-
-def show(output: str, lines: Sequence[str], value: Any) -> None:
-    """Print the lines for people, or the value for machines."""
-    from mld.properties.redaction import printable
-
-    if output == "json":
-        click.echo(json.dumps(value, indent=2))
-        return
-    for line in lines:
-        click.echo(printable(line))
 
 
 def finish(

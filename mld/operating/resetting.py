@@ -48,6 +48,7 @@ from mld.operating.acting import (
     read_table,
     require_new,
     save_rows,
+    tell,
 )
 from mld.operating.application import Application, act_on, application_of, is_like, is_of_another_shard
 from mld.operating.naming import (
@@ -61,7 +62,7 @@ from mld.operating.naming import (
     streams_in,
 )
 from mld.operating.operator_hold import Observed
-from mld.operating.options import Asked, show
+from mld.operating.options import Asked
 from mld.operating.plan import (
     ActPlan,
     ActRefusedError,
@@ -300,7 +301,7 @@ def _reaches(page: Page, bound: int | None) -> bool:
 # --- export -----------------------------------------------------------------------------------------------------------
 
 
-async def export_tables(app: Application, output: str, path: Path | None) -> int:
+async def export_tables(app: Application, path: Path | None) -> int:
     """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
     settings, now_s = app.settings, app.clock.wall()
     first = path or free_name(Path(backup_name(settings.application_name, now_s)))
@@ -308,13 +309,10 @@ async def export_tables(app: Application, output: str, path: Path | None) -> int
     for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
         if found := await app.rows_of(name):
             tables[name] = found
-    lines, values = [], []
     for name, found in tables.items():
         file = first if name == settings.lease_table.name else first.with_name(f"{first.stem}-{name}{first.suffix}")
         save_rows("export", settings, found, now_s, file, name)
-        lines.append(f"{len(found)} rows of {name} are saved in {file}")
-        values.append({"table": name, "file": str(file), "rows": len(found)})
-    show(output, lines, values)
+        tell(f"{len(found)} rows of {name} are saved in {file}")
     return EXIT_OK
 
 

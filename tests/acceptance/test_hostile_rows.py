@@ -51,7 +51,7 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "replay": (("0", "--from", "trim-horizon", "--", "true"),),
     "reset": (("--to", "TRIM_HORIZON"), ("--to", "TRIM_HORIZON", "--shard", HOSTILE)),
     "restart-child": ((HOSTILE,), (HOSTILE, "--execute")),
-    "restore": (("rows.jsonl",), ("rows.jsonl", "-o", "json")),
+    "restore": (("rows.jsonl",),),
     "resume": ((HOSTILE,), (HOSTILE, "--execute")),
     "run": (("--until-caught-up", "--max-time", "5s"),),
     "skip": ((HOSTILE, "--only", "1", "--to", "saved"),),
