@@ -33,7 +33,7 @@ from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
 from mld.properties.values import SOCKET_OFF, MetricsOutput
 from mld.protocol.messages import split_command
-from mld.serving.daemon_status import DaemonStatus, StatusParts
+from mld.serving.daemon_status import DaemonStatus
 from mld.serving.summary import summing_up
 
 
@@ -91,22 +91,18 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
     settings = parts.settings
     worker, spark = parts.worker, is_spark(settings)
     return DaemonStatus(
-        StatusParts(
-            identity=Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
-            metrics=parts.metrics,
-            reader=FleetReader(settings, parts.dynamo, _slowly_read(parts), parts.clock, view_rules(settings)),
-            clock=parts.clock,
-            lease_duration_s=settings.leases.duration_s,
-            mode=lambda: worker.fleet.version.value,
-            is_ready=lambda: worker.is_ready,
-            read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
-            spark_sessions=partial(sparkhosts.told, settings.application_name) if spark else tuple,
-            spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid())
-            if spark
-            else lambda: None,
-            scrub=parts.scrub,
-            own_events=lambda: recorder.recent,
-        )
+        identity=Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
+        metrics=parts.metrics,
+        reader=FleetReader(settings, parts.dynamo, _slowly_read(parts), parts.clock, view_rules(settings)),
+        clock=parts.clock,
+        lease_duration_s=settings.leases.duration_s,
+        mode=lambda: worker.fleet.version.value,
+        is_ready=lambda: worker.is_ready,
+        read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
+        spark_sessions=partial(sparkhosts.told, settings.application_name) if spark else tuple,
+        spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid()) if spark else lambda: None,
+        scrub=parts.scrub,
+        own_events=lambda: recorder.recent,
     )
 
 

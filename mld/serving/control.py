@@ -28,7 +28,7 @@ from mld.core.control_place import SUFFIX, ControlPlace, ControlPlaceError
 from mld.core.errors import MldError
 from mld.core.positions import keys_meant
 from mld.serving.daemon_status import DaemonStatus
-from mld.serving.status import DaemonFacts, in_pieces, own_status
+from mld.serving.status import in_pieces, own_shards
 
 log = logging.getLogger(__name__)
 
@@ -391,17 +391,9 @@ class ControlAnswers:
         yield _verdict(self._status.why_not_ready())
 
     async def _own(self, _: Request) -> AsyncGenerator[Answer, None]:
-        facts = DaemonFacts(
-            pid=os.getpid(),
-            up_s=self._clock.monotonic() - self._started_at,
-            mode=self._status.mode,
-            log_level=logging.getLevelName(logging.getLogger().level).lower(),
-            why_not_alive=self._status.why_not_alive(),
-            why_not_ready=self._status.why_not_ready(),
-        )
-        head = own_status(self._status.metrics, self._status.identity, self._status.instant(), facts)
-        shards = iter(head.pop("shards"))
-        yield b"".join(await in_turns(in_pieces(head, {"shards": shards}))).rstrip()
+        head = self._status.own(self._clock.monotonic() - self._started_at)
+        shards = own_shards(self._status.metrics, self._status.instant())
+        yield b"".join(await in_turns(in_pieces(head, {"shards": iter(shards)}))).rstrip()
 
     # --- transcripts --------------------------------------------------------------------------------------------------
 

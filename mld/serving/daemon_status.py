@@ -10,7 +10,9 @@ heard of it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +31,7 @@ from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Document, Moment, RecordRates, StatusView, document, encoded
+from mld.serving.status import Document, Moment, RecordRates, StatusView, encoded
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""
@@ -139,9 +141,9 @@ class _Body:
     pieces: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StatusParts:
-    """What a daemon's status is asked of."""
+@dataclass(eq=False)
+class DaemonStatus:
+    """What this daemon is, does and sees; `run` samples it for as long as the daemon runs."""
 
     identity: Identity
     metrics: Metrics
@@ -149,6 +151,7 @@ class StatusParts:
     clock: Clock
     lease_duration_s: float
     mode: Callable[[], str]
+    """How the fleet works together, in the words of the log."""
     is_ready: Callable[[], bool]
     """Whether initialization is over, and no stop has been asked for."""
     read_table: Callable[[], Awaitable[object]]
@@ -162,18 +165,9 @@ class StatusParts:
     own_events: Callable[[], Sequence[Event]] = tuple
     """What this worker has noted lately; shown where the table has no history."""
 
-
-class DaemonStatus:
-    """What this daemon is, does and sees; `run` samples it for as long as the daemon runs."""
-
-    def __init__(self, parts: StatusParts) -> None:
-        self.metrics = parts.metrics
-        self.identity = parts.identity
-        self._parts = parts
-        self._clock = parts.clock
+    def __post_init__(self) -> None:
         self._rates = RecordRates()
-        self._sight = TableSight(parts.metrics, parts.clock, parts.lease_duration_s, parts.read_table)
-        self._scrub = parts.scrub
+        self._sight = TableSight(self.metrics, self.clock, self.lease_duration_s, self.read_table)
         self._looking = asyncio.Lock()
         self._looked_at: float | None = None
         self._fleet: FleetStatus | None = None
@@ -184,47 +178,37 @@ class DaemonStatus:
 
     async def run(self) -> None:
         """Measure how late the loop is, and take values for the page, until cancelled."""
-        sampled_at = self._clock.monotonic()
+        sampled_at = self.clock.monotonic()
         try:
             while True:
-                asleep_at = self._clock.monotonic()
+                asleep_at = self.clock.monotonic()
                 self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
-                await self._clock.sleep(LOOP_STEP_S)
-                now = self._clock.monotonic()
+                await self.clock.sleep(LOOP_STEP_S)
+                now = self.clock.monotonic()
                 self.metrics.worker.unexpected_errors = error_boundary.total()
                 self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
                 self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
                 self._sight.look()
                 if now - sampled_at >= LOOK_PERIOD_S:
-                    sampled_at, self.metrics.worker.spark = now, self._parts.spark_figures()
+                    sampled_at, self.metrics.worker.spark = now, self.spark_figures()
                     self._rates.note(self.metrics.shards, now)
         finally:
             self._sight.close()
-
-    @property
-    def mode(self) -> str:
-        """How the fleet works together, in the words of the log."""
-        return self._parts.mode()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether this daemon may be given leases and can keep them."""
-        return self.why_not_ready() is None
 
     def why_not_ready(self) -> str | None:
         """Return why this daemon is not ready; None if it is: initialized, not stopping, with its table in reach,
         and able to read one of its shards, if it has any.
         """
         out_of_sight = self._sight.why_out_of_sight()
-        if not self._parts.is_ready():
+        if not self.is_ready():
             return "not initialized, or stopping"
         return out_of_sight or self._why_unread()
 
     def _why_unread(self) -> str | None:
-        wall_s, parts = self._clock.wall(), list(self.metrics.shards.values())
+        wall_s, parts = self.clock.wall(), list(self.metrics.shards.values())
         if not parts or any(part.activity_at(wall_s) not in NO_READER for part in parts):
             return None
-        return self._scrub(f"none of its {len(parts)} shards can be read: {parts[0].why_at(wall_s)}")
+        return self.scrub(f"none of its {len(parts)} shards can be read: {parts[0].why_at(wall_s)}")
 
     def why_not_alive(self) -> str | None:
         """Return which loops make no progress, in words; None if this daemon lives."""
@@ -234,15 +218,11 @@ class DaemonStatus:
 
     def overdue(self) -> list[LateLoop]:
         """Return the loops that make no progress; none if this daemon lives."""
-        return self.metrics.progress.overdue(self._clock.monotonic())
+        return self.metrics.progress.overdue(self.clock.monotonic())
 
     def instant(self) -> Instant:
         """Return the time at which the metrics are read."""
-        return Instant(self._clock.monotonic(), self._clock.wall())
-
-    async def document(self) -> Document:
-        """Return the data of the status page: the whole fleet, and more of this worker."""
-        return await in_turns(document(await self._view()))
+        return Instant(self.clock.monotonic(), self.clock.wall())
 
     async def body(self, *, zipped: bool) -> tuple[bytes, ...]:
         """Return the document as JSON, or that in the format of gzip, in pieces.
@@ -250,16 +230,39 @@ class DaemonStatus:
         It is made once a second at most, and less often if it is long.
         """
         async with self._making:
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             kept = self._bodies.get(zipped)
             if kept is None or began >= kept.until:
                 view = await self._view()
-                seen_at = self._clock.monotonic()
-                pieces = await in_turns(encoded(view, zipped=zipped), self._clock)
-                now = self._clock.monotonic()
+                seen_at = self.clock.monotonic()
+                pieces = await in_turns(encoded(view, zipped=zipped), self.clock)
+                now = self.clock.monotonic()
                 valid_s = min(LOOK_PERIOD_S, max(BODY_VALID_S, (now - seen_at) / BODY_COST_SHARE))
                 self._bodies[zipped] = kept = _Body(now + valid_s, pieces)
             return kept.pieces
+
+    def own(self, up_s: float) -> Document:
+        """Return what this daemon does, without a look at any table; times in seconds, None for what is unknown."""
+        me, at, why_not_alive, why_not_ready = self.identity, self.instant(), self.why_not_alive(), self.why_not_ready()
+        return {
+            "application": me.application,
+            "stream": me.stream,
+            "worker": me.worker,
+            "version": me.version,
+            "pid": os.getpid(),
+            "upSeconds": round(up_s, 3),
+            "takenAt": at.wall_s,
+            "mode": self.mode(),
+            "isLeader": self.metrics.worker.is_leader,
+            "isAlive": why_not_alive is None,
+            "whyNotAlive": why_not_alive,
+            "isReady": why_not_ready is None,
+            "whyNotReady": why_not_ready,
+            "logLevel": logging.getLevelName(logging.getLogger().level).lower(),
+            "behindSeconds": self.metrics.furthest_behind_s(at),
+            "leasesLost": self.metrics.worker.leases_lost,
+            "unexpectedErrors": self.metrics.worker.unexpected_errors,
+        }
 
     async def look(self) -> tuple[FleetStatus | None, str | None]:
         """Return the fleet by its tables, and why these could not be read or what is shown may be old."""
@@ -270,28 +273,28 @@ class DaemonStatus:
         fleet, trouble = await self.look()
         moment = Moment(
             at=self.instant(),
-            mode=self.mode,
+            mode=self.mode(),
             why_not_alive=self.why_not_alive(),
             why_not_ready=self.why_not_ready(),
             trouble=trouble,
-            lag_max_s=self._parts.reader.lag_max_s,
-            spark=self._parts.spark_sessions(),
-            events=(fleet and fleet.events) or tuple(self._parts.own_events()),
-            scrub=self._scrub,
+            lag_max_s=self.reader.lag_max_s,
+            spark=self.spark_sessions(),
+            events=(fleet and fleet.events) or tuple(self.own_events()),
+            scrub=self.scrub,
         )
         return StatusView(self.identity, self.metrics, fleet, self._rates, moment)
 
     async def _look(self) -> FleetStatus | None:
         """Return the fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""
         async with self._looking:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:
                 try:
-                    self._fleet = await self._parts.reader.look(is_throttled=self._sight.is_throttled)
+                    self._fleet = await self.reader.look(is_throttled=self._sight.is_throttled)
                     self._trouble = None
                     self._sight.reached(now)
                 except Exception as error:
                     failure: MldError = survived(error, "looking at the fleet")
-                    self._trouble = self._scrub(f"the tables cannot be read: {failure}")
-                self._looked_at = self._clock.monotonic()
+                    self._trouble = self.scrub(f"the tables cannot be read: {failure}")
+                self._looked_at = self.clock.monotonic()
             return self._fleet

@@ -259,46 +259,12 @@ def _own_only(own: ShardMetrics, at: Instant, worker: str, rates: RecordRates) -
 # --- one daemon alone -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonFacts:
-    """What is no metric. The two reasons are None while the daemon is well."""
-
-    pid: int
-    up_s: float
-    mode: str
-    log_level: str
-    why_not_alive: str | None
-    why_not_ready: str | None
-
-
-def own_status(metrics: Metrics, me: Identity, at: Instant, facts: DaemonFacts) -> dict[str, Any]:
-    """Return the daemon in plain values; times in seconds, None for what is unknown. Shards in trouble come first,
-    then the furthest behind.
-    """
-    worst_first = sorted(
+def own_shards(metrics: Metrics, at: Instant) -> list[dict[str, Any]]:
+    """Return the shards of this worker in plain values: those in trouble come first, then the furthest behind."""
+    return sorted(
         (_shard(part, at) for part in metrics.shards.values()),
         key=lambda one: (RANKS.get(one["state"], len(RANKS)), -(one["behindSeconds"] or 0.0), one["key"]),
     )
-    return {
-        "application": me.application,
-        "stream": me.stream,
-        "worker": me.worker,
-        "version": me.version,
-        "pid": facts.pid,
-        "upSeconds": round(facts.up_s, 3),
-        "takenAt": at.wall_s,
-        "mode": facts.mode,
-        "isLeader": metrics.worker.is_leader,
-        "isAlive": facts.why_not_alive is None,
-        "whyNotAlive": facts.why_not_alive,
-        "isReady": facts.why_not_ready is None,
-        "whyNotReady": facts.why_not_ready,
-        "logLevel": facts.log_level,
-        "behindSeconds": metrics.furthest_behind_s(at),
-        "leasesLost": metrics.worker.leases_lost,
-        "unexpectedErrors": metrics.worker.unexpected_errors,
-        "shards": worst_first,
-    }
 
 
 def _shard(part: ShardMetrics, at: Instant) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from mld.metrics.worker import SparkFigures
 from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
-from mld.serving.daemon_status import DaemonStatus, StatusParts
+from mld.serving.daemon_status import DaemonStatus
 from mld.tracking.followed_streams import WantedStream
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
@@ -108,17 +108,15 @@ class Reading:
 def status_of(metrics: Metrics, clock: Clock) -> DaemonStatus:
     """The status of a daemon with these metrics, which only samples."""
     return DaemonStatus(
-        StatusParts(
-            identity=ME,
-            metrics=metrics,
-            reader=Reading(),  # type: ignore[arg-type]
-            clock=clock,
-            lease_duration_s=10.0,
-            mode=str,
-            is_ready=bool,
-            read_table=Reading().read,
-            spark_figures=lambda: SparkFigures(0.0, 1.0, 0.0, 0.0, 1, 2, 3, 4, 5),
-        )
+        identity=ME,
+        metrics=metrics,
+        reader=Reading(),  # type: ignore[arg-type]
+        clock=clock,
+        lease_duration_s=10.0,
+        mode=str,
+        is_ready=bool,
+        read_table=Reading().read,
+        spark_figures=lambda: SparkFigures(0.0, 1.0, 0.0, 0.0, 1, 2, 3, 4, 5),
     )
 
 

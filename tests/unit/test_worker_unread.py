@@ -14,7 +14,7 @@ from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus, Verdict
 from mld.protocol.messages import Record
-from mld.serving.daemon_status import DaemonStatus, StatusParts
+from mld.serving.daemon_status import DaemonStatus
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, settings_of
 from tests.support.pages import page_with
 from tests.twins.children import Recorder
@@ -46,16 +46,14 @@ def status_of(world: Fleet, running: Running) -> DaemonStatus:
     service = world.dynamo.client("w1")
     table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
     return DaemonStatus(
-        StatusParts(
-            identity=Identity(TABLE, STREAM, "w1", "0.2.0"),
-            metrics=running.metrics,
-            reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
-            clock=world.clock,
-            lease_duration_s=10.0,
-            mode=lambda: "mode",
-            is_ready=lambda: True,
-            read_table=lambda: table.get("Leader", consistent=False),
-        )
+        identity=Identity(TABLE, STREAM, "w1", "0.2.0"),
+        metrics=running.metrics,
+        reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
+        clock=world.clock,
+        lease_duration_s=10.0,
+        mode=lambda: "mode",
+        is_ready=lambda: True,
+        read_table=lambda: table.get("Leader", consistent=False),
     )
 
 

@@ -13,7 +13,7 @@ from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTraces
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.listings import daemon_headline, daemon_listing
 from mld.serving.control import ControlAnswers, RequestRefused
-from mld.serving.daemon_status import DaemonStatus, StatusParts
+from mld.serving.daemon_status import DaemonStatus
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
 
@@ -31,7 +31,7 @@ class Daemon:
 
         async def nothing() -> None: ...
 
-        parts = StatusParts(
+        status = DaemonStatus(
             identity=Identity("clicks-app", "clicks", "w1", "1.0"),
             metrics=self.metrics,
             reader=None,  # type: ignore[arg-type]  # the tables are not asked
@@ -41,7 +41,7 @@ class Daemon:
             is_ready=lambda: self.is_ready,
             read_table=nothing,
         )
-        self.routes = ControlAnswers(DaemonStatus(parts), self.traces, self.clock).routes()
+        self.routes = ControlAnswers(status, self.traces, self.clock).routes()
 
     async def ask(self, what: str, **more: object) -> Any:
         answers = self.routes[what]({"ask": what, **more})

@@ -10,7 +10,7 @@ from typing import Any
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.serving.daemon_status import LOOK_PERIOD_S, THROTTLED_S, DaemonStatus, StatusParts
+from mld.serving.daemon_status import LOOK_PERIOD_S, THROTTLED_S, DaemonStatus
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 
 WATCHER = "watcher"
@@ -24,16 +24,14 @@ def watcher_at(
     service = world.dynamo.client(WATCHER)
     table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
     return DaemonStatus(
-        StatusParts(
-            identity=Identity(TABLE, STREAM, WATCHER, "0.2.0"),
-            metrics=metrics or Metrics(),
-            reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
-            clock=world.clock,
-            lease_duration_s=10.0,
-            mode=lambda: "mode",
-            is_ready=is_ready,
-            read_table=lambda: table.get("Leader", consistent=False),
-        )
+        identity=Identity(TABLE, STREAM, WATCHER, "0.2.0"),
+        metrics=metrics or Metrics(),
+        reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
+        clock=world.clock,
+        lease_duration_s=10.0,
+        mode=lambda: "mode",
+        is_ready=is_ready,
+        read_table=lambda: table.get("Leader", consistent=False),
     )
 
 
