@@ -94,8 +94,7 @@ NOTHING: frozenset[Dimension] = frozenset()
 class JavaMetric:
     """One name of one operation, sent from `level` on: SUMMARY metrics are sent at DETAILED, too.
 
-    `part` is that of the instrument which is sent, `scale` what its values are multiplied with. `is_sent` False: mld
-    has nothing to say under this name, and `note` tells why.
+    `part` is that of the instrument which is sent, `scale` what its values are multiplied with.
     """
 
     operation: str
@@ -103,8 +102,6 @@ class JavaMetric:
     unit: str
     level: MetricsLevel
     dimensions: frozenset[Dimension] = NOTHING
-    note: str = ""
-    is_sent: bool = True
     part: str = ""
     scale: float = 1.0
 

@@ -259,14 +259,3 @@ OPERATIONS: tuple[tuple[str, tuple[Declared, ...]], ...] = tuple(
     for one in fields(Operations)
 )
 """What each field of `Operations` declares."""
-
-_NEVER_FOR_THAT = "leases are not deleted because the service does not know the stream"
-ABSENT = tuple(
-    JavaMetric(operation, name, COUNT, S, note=note, is_sent=False)
-    for operation, name, note in (
-        (StreamTrackingCounts.OPERATION, "NonExistingStreamDelete.Count", _NEVER_FOR_THAT),
-        ("StreamIdFetch", "Success", "mld does not fetch stream ids"),
-        ("StreamIdFetch", "QueueSize", "mld does not fetch stream ids"),
-    )
-)
-"""What KCL sends and mld has nothing to say about."""

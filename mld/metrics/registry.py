@@ -25,7 +25,7 @@ from mld.metrics.declaring import (
 )
 from mld.metrics.events import EventBuffer
 from mld.metrics.instruments import Progress
-from mld.metrics.operations import ABSENT, OPERATIONS
+from mld.metrics.operations import OPERATIONS
 from mld.metrics.shard import ShardActivity, ShardMetrics, nobody_asks, none_waits
 from mld.metrics.worker import SparkFigures, TableMetrics, WorkerMetrics
 
@@ -178,7 +178,6 @@ JAVA_OF_SHARD: tuple[Declared, ...] = tuple(declared(ShardMetrics))
 JAVA_METRICS: tuple[JavaMetric, ...] = (
     *(metric for one in JAVA_OF_SHARD for metric in one.metrics),
     *(metric for _, ones in OPERATIONS for one in ones for metric in one.metrics),
-    *ABSENT,
 )
-"""Every name of KCL's."""
+"""Every name of KCL's under which something is sent."""
 JAVA_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}

@@ -31,7 +31,7 @@ from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Document, Moment, RecordRates, StatusView, encoded
+from mld.serving.status import Document, RecordRates, StatusView, encoded
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""
@@ -271,7 +271,11 @@ class DaemonStatus:
 
     async def _view(self) -> StatusView:
         fleet, trouble = await self.look()
-        moment = Moment(
+        return StatusView(
+            identity=self.identity,
+            metrics=self.metrics,
+            fleet=fleet,
+            rates=self._rates,
             at=self.instant(),
             mode=self.mode(),
             why_not_alive=self.why_not_alive(),
@@ -282,7 +286,6 @@ class DaemonStatus:
             events=(fleet and fleet.events) or tuple(self.own_events()),
             scrub=self.scrub,
         )
-        return StatusView(self.identity, self.metrics, fleet, self._rates, moment)
 
     async def _look(self) -> FleetStatus | None:
         """Return the fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""

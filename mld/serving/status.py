@@ -65,10 +65,15 @@ DIGITS_OF_SHARES = 9  # a stream of 10,000 shards has shares of 0.0001
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When the document is made, and what only the daemon knows of itself. The reasons are None while it is well."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """Everything the document is made of. Without a `fleet`, because its tables were never read, the shards of this
+    worker remain. The reasons are None while the daemon is well."""
 
+    identity: Identity
+    metrics: Metrics
+    fleet: FleetStatus | None
+    rates: RecordRates
     at: Instant
     mode: str
     why_not_alive: str | None = None
@@ -83,34 +88,22 @@ class Moment:
     scrub: Scrubber = field(default_factory=Scrubber)
     """For what children and others have said."""
 
-
-@dataclass(frozen=True, slots=True)
-class StatusView:
-    """Everything the document is made of. Without a `fleet`, because its tables were never read, the shards of this
-    worker remain."""
-
-    identity: Identity
-    metrics: Metrics
-    fleet: FleetStatus | None
-    rates: RecordRates
-    moment: Moment
-
     def head(self) -> Document:
         """Return the document without its long lists."""
-        me, fleet, moment = self.identity, self.fleet, self.moment
+        me, fleet = self.identity, self.fleet
         return {
             "application": me.application,
             "stream": me.stream,
             "version": me.version,
             "worker": me.worker,
-            "mode": moment.mode,
+            "mode": self.mode,
             "leader": None if fleet is None else fleet.leader,
-            "whyNotAlive": moment.why_not_alive,
-            "whyNotReady": moment.why_not_ready,
-            "takenAt": moment.at.wall_s,
+            "whyNotAlive": self.why_not_alive,
+            "whyNotReady": self.why_not_ready,
+            "takenAt": self.at.wall_s,
             "tableReadAt": None if fleet is None else fleet.taken_s,
-            "trouble": moment.trouble,
-            "spark": list(moment.spark),
+            "trouble": self.trouble,
+            "spark": list(self.spark),
         }
 
     def lists(self) -> Mapping[str, Iterator[Document]]:
@@ -125,7 +118,7 @@ class StatusView:
         return {name: map(self._scrubbed, ones) for name, ones in lists.items()}
 
     def _scrubbed(self, one: Document) -> Document:
-        told = {name: self.moment.scrub(text) for name in SAID_BY_OTHERS if isinstance(text := one.get(name), str)}
+        told = {name: self.scrub(text) for name in SAID_BY_OTHERS if isinstance(text := one.get(name), str)}
         return {**one, **told}
 
     def _workers(self) -> Iterator[Document]:
@@ -144,24 +137,24 @@ class StatusView:
 
     def _events(self) -> Iterator[Document]:
         """Yield the newest events, and those with the last lines of a child, the newest first."""
-        events = self.moment.events
+        events = self.events
         for number, event in enumerate(reversed(events)):
             if number < EVENTS_SHOWN or event.lines:
                 yield event_value(event)
 
     def _shards(self) -> Iterator[Document]:
-        own, moment, me = dict(self.metrics.shards), self.moment, self.identity.worker
+        own, me = dict(self.metrics.shards), self.identity.worker
         if self.fleet is None:
             for part in own.values():
-                yield _own_only(part, moment.at, me, self.rates)
+                yield _own_only(part, self.at, me, self.rates)
             return
         for view in self.fleet.shards:
             held = own.get(view.key) if view.owner in (me, None) else None
             if held is None or view.verdict is Verdict.ENDED:
-                yield _of_table(view, moment.at.wall_s)
+                yield _of_table(view, self.at.wall_s)
             else:
-                known = known_here(view, held, moment.at.wall_s, moment.lag_max_s)
-                yield _shard_value(known) | _of_own(held, moment.at, self.rates)
+                known = known_here(view, held, self.at.wall_s, self.lag_max_s)
+                yield _shard_value(known) | _of_own(held, self.at, self.rates)
 
 
 def document(view: StatusView) -> Steps[Document]:

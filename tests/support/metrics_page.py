@@ -14,6 +14,14 @@ from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER
 from mld.serving.otlp import ATTRIBUTES, PREFIX, SPECIAL, Instrument, instrument_of, otel_name
 
+ABSENT = {
+    ("MultiStreamTracker", "NonExistingStreamDelete.Count"): (
+        "leases are not deleted because the service does not know the stream"
+    ),
+    ("StreamIdFetch", "Success"): "mld does not fetch stream ids",
+    ("StreamIdFetch", "QueueSize"): "mld does not fetch stream ids",
+}
+"""What KCL sends and mld has nothing to say about."""
 CATALOGUE = (*OF_SHARD, *OF_WORKER)
 CELL_CHARS_MAX, LINE_CHARS_MAX = 120, 160
 EXAMPLE = "RecordProcessor.processRecords.Time"
@@ -67,14 +75,15 @@ def _java() -> Iterator[str]:
     yield "|---|---|---|"
     rows: dict[tuple[str, str], list[str]] = {}
     for metric in JAVA_METRICS:
-        remark = "" if metric.is_sent else f"not sent: {metric.note}"
-        how = ", ".join(filter(None, (metric.level.value, _dimensions(metric), remark)))
+        how = ", ".join(filter(None, (metric.level.value, _dimensions(metric))))
         found = rows.setdefault((metric.operation, how), [])
         if metric.name not in found:
             found.append(metric.name)
     for (operation, how), metrics in rows.items():
         for cell in textwrap.wrap(_listed(metrics), CELL_CHARS_MAX, break_long_words=False):
             yield f"| {operation} | {cell.removesuffix(',')} | {how} |"
+    for (operation, name), why in ABSENT.items():
+        yield f"| {operation} | `{name}` | not sent: {why} |"
 
 
 def _wrapped(text: str) -> list[str]:

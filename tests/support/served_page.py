@@ -22,7 +22,7 @@ from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
-from mld.serving.status import Moment, RecordRates, StatusView, encoded
+from mld.serving.status import RecordRates, StatusView, encoded
 from mld.serving.web_pages import HTML, JSON, page_and_policy
 from tests.support.patience import PATIENCE_S
 
@@ -91,8 +91,14 @@ class ServedPage:
             return text_answer(500, "this answer failed")
         reports = [WorkerReport(worker, NOW_S - 5, mld={"version": "0.2.0"}) for worker in WORKERS]
         fleet = fleet_status(self.rows, reports, LockRow("w-1", 120.0, "version"), NOW_S, ViewRules(10.0))
-        moment = Moment(
-            Instant(1000.0, NOW_S + self.read_s_ago), mode="CLIENT_VERSION_3X", spark=self.spark, events=self.events
+        view = StatusView(
+            identity=self.identity,
+            metrics=self.metrics,
+            fleet=fleet,
+            rates=self.rates,
+            at=Instant(1000.0, NOW_S + self.read_s_ago),
+            mode="CLIENT_VERSION_3X",
+            spark=self.spark,
+            events=self.events,
         )
-        view = StatusView(self.identity, self.metrics, fleet, self.rates, moment)
         return HttpAnswer(200, JSON, finish(encoded(view, zipped=False)))

@@ -25,10 +25,6 @@ def test_units_are_those_of_cloudwatch() -> None:
     assert all(metric.unit == "Milliseconds" for metric in JAVA_METRICS if metric.name.endswith("Time"))
 
 
-def test_what_is_not_sent_says_why() -> None:
-    assert all(metric.note for metric in JAVA_METRICS if not metric.is_sent)
-
-
 def test_a_shard_is_named_only_with_its_stream() -> None:
     assert all(Dimension.STREAM in m.dimensions for m in JAVA_METRICS if Dimension.SHARD in m.dimensions)
 

@@ -65,7 +65,7 @@ def test_an_expression_names_published_metrics_of_this_application(expression: s
 
 
 def test_alarms_name_metrics_of_kcl_that_are_sent() -> None:
-    sent = {(metric.operation, metric.name) for metric in JAVA_METRICS if metric.is_sent}
+    sent = {(metric.operation, metric.name) for metric in JAVA_METRICS}
     template = json.loads(cloudformation_alarms(settings_of(), DAY_S))
     named = {
         (dimension["Value"], one["Properties"]["MetricName"])

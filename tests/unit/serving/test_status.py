@@ -20,12 +20,12 @@ from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Moment, RecordRates, StatusView, document, encoded
+from mld.serving.status import RecordRates, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600
 ME = Identity("clicks", "clicks-stream", "w-1", "0.2.0")
-MOMENT = Moment(Instant(500.0, NOW_S), mode="CLIENT_VERSION_3X")
+AT = Instant(500.0, NOW_S)
 FRESH = ShardStatus("processing", NOW_S - 1, 90_000, Position("100"))
 ROW = Lease("shardId-000000000001", Position("100"), owner="w-1", hash_range=HashRange(0, HASH_KEY_MAX), status=FRESH)
 OTHERS = replace(ROW, owner="w-2")
@@ -36,12 +36,20 @@ def fleet(*leases: Lease, reports: list[WorkerReport] = REPORTS) -> FleetStatus:
     return fleet_status(leases, reports, None, NOW_S, ViewRules(10.0))
 
 
-def view(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> StatusView:
-    return StatusView(ME, metrics or Metrics(), status, RecordRates(), moment)
+def view(status: FleetStatus | None, metrics: Metrics | None = None, scrub: Scrubber | None = None) -> StatusView:
+    return StatusView(
+        identity=ME,
+        metrics=metrics or Metrics(),
+        fleet=status,
+        rates=RecordRates(),
+        at=AT,
+        mode="CLIENT_VERSION_3X",
+        scrub=scrub or Scrubber(),
+    )
 
 
-def shown(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> dict[str, Any]:
-    return finish(document(view(status, metrics, moment)))
+def shown(status: FleetStatus | None, metrics: Metrics | None = None, scrub: Scrubber | None = None) -> dict[str, Any]:
+    return finish(document(view(status, metrics, scrub)))
 
 
 def the_shard(status: FleetStatus | None, metrics: Metrics | None = None) -> dict[str, Any]:
@@ -127,18 +135,19 @@ def test_states_of_the_shards_of_others(row: Lease, state: str, error: str | Non
 
 
 def test_what_children_said_is_shown_without_the_secrets_of_the_file() -> None:
-    moment = replace(MOMENT, scrub=Scrubber(["hush-hush-1"]))
+    scrub = Scrubber(["hush-hush-1"])
     metrics = holding()
     metrics.shards[ROW.key].last_error = "cannot log in with hush-hush-1"
     silent = replace(OTHERS, key="b", status=ShardStatus("unreadable", NOW_S, 0, why="denied: hush-hush-1"))
     for status in (fleet(ROW, silent), None):
-        text = json.dumps(shown(status, metrics, moment))
+        text = json.dumps(shown(status, metrics, scrub))
         assert "hush-hush-1" not in text and "cannot log in with ***" in text
-        assert b"hush-hush-1" not in b"".join(finish(encoded(view(status, metrics, moment), zipped=False)))
+        assert b"hush-hush-1" not in b"".join(finish(encoded(view(status, metrics, scrub), zipped=False)))
 
 
 def test_without_the_tables_its_own_shards_remain_and_the_reason_is_told() -> None:
-    value = shown(None, holding(), replace(MOMENT, trouble="the tables cannot be read: no answer"))
+    told = replace(view(None, holding()), trouble="the tables cannot be read: no answer")
+    value = finish(document(told))
     assert [(one["shard"], one["owner"], one["state"]) for one in value["shards"]] == [(ROW.key, "w-1", "processing")]
     assert (value["trouble"], value["tableReadAt"], value["leader"]) == (
         "the tables cannot be read: no answer",
