@@ -135,7 +135,7 @@ def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
         initialized=parts.worker.signals.initialized,
         stop_asked=parts.worker.signals.stop_asked,
         overdue=status.overdue,
-        text=lambda: status_line(parts.metrics.shards.values(), parts.clock.wall()),
+        text=lambda: status_line(parts.metrics, status.instant()),
     )
 
 

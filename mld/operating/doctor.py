@@ -37,7 +37,7 @@ from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
 from mld.operating.naming import OTHER_FORM, settings_of_one
-from mld.operating.stream_access import streams_of
+from mld.operating.stream_access import all_shards, streams_of
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
@@ -232,7 +232,7 @@ class Doctor:
         about = "reading"
         try:
             async with streams_of(self._settings) as streams:
-                self._shards = await _all_shards(streams)
+                self._shards = tuple((await all_shards(streams)).values())
         except StreamError as error:
             return [refusal(about, "kinesis:ListShards", _cause(error))]
         shard = next((shard for shard in self._shards if shard.is_open), None)
@@ -441,17 +441,6 @@ def _client(factory: ClientFactory, name: ServiceName) -> Any:
     return factory.create_client(
         name, read_timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S / 2, pool_connections_max=1
     )
-
-
-async def _all_shards(streams: Any) -> tuple[Shard, ...]:
-    shards: dict[str, Shard] = {}
-    token = None
-    while True:
-        page = await streams.list_shards(None, token)
-        shards |= {shard.shard_id: shard for shard in page.shards}
-        token = page.next_token
-        if token is None:
-            return tuple(shards.values())
 
 
 def _cause(error: StreamError) -> MldError:

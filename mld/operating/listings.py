@@ -17,6 +17,7 @@ from mld.core.positions import Position, shard_of_key
 from mld.metrics.events import NOBODY, Event
 from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration, furthest
 from mld.operating.naming import names_of
+from mld.properties.redaction import printable, printable_lines
 
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
@@ -400,7 +401,7 @@ def headline(record: RecordView) -> str:
     opened = f" [{' '.join(record.payload.opened)}]" if record.payload.opened else ""
     note = f" ({record.payload.note})" if record.payload.note else ""
     at = _time(record.arrived_ms)
-    key = printable_text(record.partition_key, newlines=False)
+    key = printable(record.partition_key)
     return f"{record.sequence}{sub}  {at}  key={key}  {record.size} bytes{opened}{note}"
 
 
@@ -408,9 +409,9 @@ def body(payload: Payload) -> str:
     """Return the payload as people read it; cut off where it is long."""
     kind, value = read(payload.data)
     if kind == "json":
-        return _cut(printable_text(json.dumps(value, indent=2, ensure_ascii=False)))
+        return _cut(printable_lines(json.dumps(value, indent=2, ensure_ascii=False)))
     if kind == "text":
-        return _cut(printable_text(value))
+        return _cut(printable_lines(value))
     return hex_dump(payload.data)
 
 
@@ -432,12 +433,6 @@ def read(data: bytes) -> tuple[str, Any]:
             pass
     is_text = all(character.isprintable() or character in _ALLOWED_CONTROLS for character in text[:TEXT_CHARS_MAX])
     return ("text", text) if is_text else ("bytes", data)
-
-
-def printable_text(text: str, *, newlines: bool = True) -> str:
-    """Return the text without what steers a terminal."""
-    allowed = _ALLOWED_CONTROLS[:2] if newlines else ""
-    return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in text)
 
 
 def hex_dump(data: bytes) -> str:

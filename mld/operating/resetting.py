@@ -83,7 +83,7 @@ from mld.operating.plan import (
 )
 from mld.operating.points import Point, PointKind
 from mld.operating.steering import plan_leave_out
-from mld.operating.stream_access import SpanReader, framed_records
+from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.properties.settings import Settings, StreamSetting
 from mld.protocol.codec import FramedRecord
 from mld.retrieval.reader_factory import Placement
@@ -285,13 +285,6 @@ def before(records: Sequence[FramedRecord], bound: int | None, time_ms: int | No
         if time_ms is not None and arrival_ms(record) >= time_ms:
             return records[:number]
     return records
-
-
-def arrival_ms(record: FramedRecord) -> int:
-    """Return when it reached Kinesis, in epoch milliseconds."""
-    value = record.fields()["approximateArrivalTimestamp"]
-    assert isinstance(value, int)
-    return value
 
 
 def _reaches(page: Page, bound: int | None) -> bool:
@@ -557,6 +550,6 @@ def saved_line(lease: Lease, record: FramedRecord) -> str:
 
 
 def _short(record: FramedRecord) -> str:
-    arrived = datetime.fromtimestamp(int(str(record.fields()["approximateArrivalTimestamp"])) / 1000, UTC)
+    arrived = datetime.fromtimestamp(arrival_ms(record) / 1000, UTC)
     sub = f"/{record.sub}" if record.sub else ""
     return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"

@@ -37,7 +37,7 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, InitialPosition, Position, StreamId
-from mld.core.streams import ChildBatch, HashRange, IteratorType, Page, StartingPoint, Streams
+from mld.core.streams import ChildBatch, HashRange, IteratorType, Page, Shard, StartingPoint, Streams
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, find_executable, runnable, say
 from mld.leases.lease import Lease
 from mld.operating.fleet_reader import opened
@@ -196,6 +196,24 @@ class SpanReader:
         if self._last_sequence is None:
             return self._start
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=self._last_sequence)
+
+
+async def all_shards(streams: Streams) -> dict[str, Shard]:
+    """List the shards of a stream, by their ids. Raises StreamError."""
+    found: dict[str, Shard] = {}
+    token = None
+    while True:
+        page = await streams.list_shards(None, token)
+        found |= {shard.shard_id: shard for shard in page.shards}
+        if (token := page.next_token) is None:
+            return found
+
+
+def arrival_ms(record: FramedRecord) -> int:
+    """Return when it reached Kinesis, in epoch milliseconds."""
+    value = record.fields()["approximateArrivalTimestamp"]
+    assert isinstance(value, int)
+    return value
 
 
 def framed_records(page: Page, after: Position, hash_range: HashRange | None = None) -> list[FramedRecord]:
@@ -372,8 +390,7 @@ def _is_wanted(record: PlacedRecord, until: Point) -> bool:
     if until.position is not None:
         return record.position <= until.position
     assert until.time_s is not None
-    arrived_ms = record.framed.fields()["approximateArrivalTimestamp"]
-    return int(str(arrived_ms)) < until.time_s * 1000
+    return arrival_ms(record.framed) < until.time_s * 1000
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -410,6 +427,9 @@ async def run_replay(
     )
     with _ChildWords():
         async with streams_of(settings) as streams:
+            listed = await all_shards(streams)
+            if shard_id not in listed:
+                raise SpanError(f"the stream has no shard {shard_id}; `mld leases` shows the shards")
             replay = Replayer(
                 settings,
                 shard_id,
@@ -418,7 +438,7 @@ async def run_replay(
                 streams,
                 host,
                 clock,
-                await Placement(streams, clock).range_of(await _hash_range(streams, shard_id)),
+                await Placement(streams, clock).range_of(listed[shard_id].hash_range),
                 None if shard.stream is None else await _label(streams, shard, lease),
             )
             await replay.run()
@@ -434,18 +454,6 @@ async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> S
     configured = None if shard.stream is None else shard.stream.epoch
     epoch = configured or (summary.created_ms or 0) // 1000 or UNKNOWN_EPOCH
     return StreamLabel(name, summary.arn, str(StreamId(account, name, epoch)))
-
-
-async def _hash_range(streams: Streams, shard_id: str) -> HashRange:
-    token = None
-    while True:
-        page = await streams.list_shards(None, token)
-        for shard in page.shards:
-            if shard.shard_id == shard_id:
-                return shard.hash_range
-        token = page.next_token
-        if token is None:
-            raise SpanError(f"the stream has no shard {shard_id}; `mld leases` shows the shards")
 
 
 def _tell(done: Replayer) -> int:

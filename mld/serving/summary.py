@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,8 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import ShardActivity, ShardMetrics
+from mld.metrics.shard import ShardActivity
+from mld.operating.fleet_status import duration
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,6 @@ TROUBLE = (
     ShardActivity.STALLED,
     ShardActivity.PAUSED,
 )
-_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +89,18 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
             tell()
 
 
-def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
-    """Return how many shards the worker has, how far behind it is at `wall_s`, and what is wrong.
+def status_line(metrics: Metrics, at: Instant) -> str:
+    """Return how many shards the worker has, how far behind it is, and what is wrong.
 
-    It is made every second, in 0.1 ms for 1,000 shards. Figures are rounded: it changes only when something has.
+    It is made every second. A short lag is rounded, so that the line changes only when something has.
     """
-    count = len(shards)
+    count = len(metrics.shards)
     if count == 0:
         return "no shards"
     parts = [f"{count} shard{'s' * (count != 1)}"]
-    parts += [
-        f"{number} {activity.value}"
-        for activity in TROUBLE
-        if (number := sum(shard.activity_at(wall_s) is activity for shard in shards))
-    ]
-    behind_ms = max((lag for shard in shards if (lag := shard.lag_ms(wall_s)) is not None), default=None)
-    parts.append("lag unknown" if behind_ms is None else f"{_duration(behind_ms / 1000)} behind")
+    parts += [f"{number} {one.value}" for one in TROUBLE if (number := metrics.in_activity(one, at))]
+    behind_s = metrics.furthest_behind_s(at)
+    if behind_s is not None and behind_s < 1:
+        behind_s = round(behind_s, 2)
+    parts.append("lag unknown" if behind_s is None else f"{duration(behind_s)} behind")
     return ", ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    """Return two digits of the largest unit that fits."""
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{_two_digits(seconds / size)} {unit}"
-    return f"{_two_digits(seconds * 1000)} ms"
-
-
-def _two_digits(number: float) -> str:
-    return f"{number:.1f}" if number < 10 and round(number, 1) % 1 else f"{float(f'{number:.2g}'):.0f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
 from mld.serving.summary import status_line
@@ -16,7 +17,7 @@ def line(*shards: tuple[ShardActivity, int | None]) -> str:
     for number, (activity, behind_ms) in enumerate(shards):
         part = metrics.begin(f"shardId-{number:012}", 0.0)
         part.activity, part.behind_ms, part.behind_wall_s = activity, behind_ms, 1.0
-    return status_line(metrics.shards.values(), 1.0)
+    return status_line(metrics, Instant(0.0, 1.0))
 
 
 def test_the_line_says_how_many_shards_what_is_wrong_and_how_far_behind() -> None:
@@ -31,15 +32,15 @@ def test_the_line_says_how_many_shards_what_is_wrong_and_how_far_behind() -> Non
     ("millis", "expected"),
     [
         (0, "0 ms"),
-        (7, "7 ms"),
+        (7, "10 ms"),
         (346, "350 ms"),
-        (999, "1000 ms"),
+        (999, "1 s"),
         (1_000, "1 s"),
-        (1_260, "1.3 s"),
+        (1_260, "1 s"),
         (59_400, "59 s"),
-        (150_000, "2.5 min"),
-        (5_400_000, "1.5 h"),
-        (86_400_000 * 12, "12 d"),
+        (150_000, "2 min"),
+        (5_400_000, "90 min"),
+        (86_400_000 * 12, "12.0 d"),
     ],
 )
 def test_two_digits_are_enough(millis: int, expected: str) -> None:
