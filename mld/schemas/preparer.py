@@ -11,7 +11,10 @@ import asyncio
 import logging
 import os
 import tempfile
+from binascii import a2b_base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 
 from mld.aws.client import occasional_service
@@ -25,11 +28,10 @@ from mld.metrics.worker import WorkerMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import SchemaErrors, SchemaMode
 from mld.protocol.codec import FramedRecord
-from mld.retrieval.rawpage import RawBatch
-from mld.schemas.decoder import Frame, UndecodableError
+from mld.retrieval.rawpage import FRAME_IN_BASE64, RawBatch
+from mld.schemas.decoder import HEADER_BYTES, Frame, UndecodableError, frame_of
 from mld.schemas.decoder_process import DecoderJob, DecoderProcess
-from mld.schemas.decoding import SchemaVersion, decoded, frame_in, job_of, marked
-from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
+from mld.schemas.registry import TIMEOUT_S, SchemaRegistry, SchemaVersion
 
 log = logging.getLogger(__name__)
 
@@ -251,3 +253,70 @@ def registry_of(
 ) -> RegistryPreparer | None:
     """Make it, not open yet; None if frames stay on records. Does no I/O."""
     return None if settings.schemas.mode is SchemaMode.OFF else RegistryPreparer(settings, factory, clock, worker)
+
+
+# --- what becomes of a framed record ----------------------------------------------------------------------------------
+
+
+_DATA_START = len(b'{"data":"')
+_HEADER_CHARS = HEADER_BYTES // 3 * 4  # a whole number of base64's groups, so the payload's base64 begins there
+_END = b',"action":"record"}'
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecord(FramedRecord):
+    """A record with other data; `original` is as it came."""
+
+    original: bytes = b""
+
+    def as_it_came(self) -> FramedRecord:
+        """Return the record with its frame: for dead letters, which must lose nothing."""
+        return FramedRecord(self.sequence, self.sub, self.original)
+
+
+def frame_in(record: FramedRecord) -> Frame | None:
+    """Return the frame of a record's data; None if it has none."""
+    text = record.text
+    if FRAME_IN_BASE64.match(text, _DATA_START) is None:
+        return None
+    return frame_of(a2b_base64(text[_DATA_START : min(_DATA_START + _HEADER_CHARS, _data_end(text))]))
+
+
+def job_of(record: FramedRecord, frame: Frame, version: SchemaVersion, mode: SchemaMode) -> DecoderJob:
+    """Return what is to be done with the payload of a record that has this frame."""
+    definition = version.definition if mode is SchemaMode.JSON and version.data_format == "AVRO" else None
+    return DecoderJob(
+        record.text[_DATA_START + _HEADER_CHARS : _data_end(record.text)], frame.is_compressed, definition
+    )
+
+
+def decoded(
+    record: FramedRecord, payload: bytes, version: SchemaVersion, mode: SchemaMode, schema_file: str | None
+) -> FramedRecord:
+    """Return the record with this payload, in base64, as data."""
+    extra = {
+        "schemaVersionId": version.version_id,
+        "schemaName": version.name,
+        "schemaDataFormat": version.data_format,
+    }
+    if mode is SchemaMode.JSON:
+        extra["dataFormat"] = "JSON" if version.data_format == "AVRO" else version.data_format
+    if schema_file is not None:
+        extra["schemaFile"] = schema_file
+    return _rewritten(record, payload, extra)
+
+
+def marked(record: FramedRecord, why: str) -> FramedRecord:
+    """Return the record as it came, with a key that says why its frame was not taken off."""
+    return _rewritten(record, record.text[_DATA_START : _data_end(record.text)], {"schemaError": why})
+
+
+def _data_end(text: bytes) -> int:
+    return text.index(b'"', _DATA_START)
+
+
+def _rewritten(record: FramedRecord, payload: bytes, extra: Mapping[str, str]) -> FramedRecord:
+    text = record.text
+    keys = "".join(f",{quote(name)}:{quote(value)}" for name, value in extra.items()).encode("ascii")
+    rewritten = b"".join((text[:_DATA_START], payload, text[_data_end(text) : -len(_END)], keys, _END))
+    return DecodedRecord(record.sequence, record.sub, rewritten, text)

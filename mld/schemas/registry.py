@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from mld.aws.service import Service, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
-from mld.schemas.decoding import SchemaVersion, version_of
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,27 @@ TIMEOUT_S = 10.0
 UNKNOWN_CODES = frozenset({"EntityNotFoundException", "InvalidInputException"})
 
 KeptT = TypeVar("KeptT")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A version of a schema. `data_format` is AVRO, JSON or PROTOBUF; `name` is that of the schema."""
+
+    version_id: str
+    name: str
+    data_format: str
+    definition: str
+
+
+def version_of(version_id: str, answer: Mapping[str, Any]) -> SchemaVersion:
+    """Return the version of an answer of GetSchemaVersion. Raises KeyError or TypeError for what is none."""
+    arn = answer.get("SchemaArn")
+    return SchemaVersion(
+        version_id,
+        "" if not isinstance(arn, str) else arn.rpartition("/")[2],
+        str(answer["DataFormat"]),
+        str(answer["SchemaDefinition"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,6 @@ PURE = (
     "processors/spark/sinks/jdbc_columns.py",
     "processors/spark/sinks/jdbc_statements.py",
     "processors/spark/sinks/jdbc_dialects.py",
-    "mld/schemas/decoding.py",
     "mld/tracking/stream_list.py",
     "mld/daemon/catching_up.py",
     "mld/core/periods.py",

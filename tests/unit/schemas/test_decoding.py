@@ -19,7 +19,8 @@ from mld.check.conformance_session import flaw
 from mld.properties.values import SchemaMode
 from mld.protocol.codec import FramedRecord, Splitter, encode_record, line_of
 from mld.schemas.decoder import UndecodableError, avro_decoder
-from mld.schemas.decoding import DecodedRecord, SchemaVersion, decoded, frame_in, job_of, marked, version_of
+from mld.schemas.preparer import DecodedRecord, decoded, frame_in, job_of, marked
+from mld.schemas.registry import SchemaVersion, version_of
 from tests.twins.decoding import decode_here
 
 ID = "00112233-4455-6677-8899-aabbccddeeff"
