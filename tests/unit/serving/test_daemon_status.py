@@ -85,7 +85,6 @@ async def test_it_is_ready_after_initialization_until_it_stops(world: Fleet) -> 
     assert status.why_not_ready() is None
     stops[0] = True
     assert status.why_not_ready() == "not initialized, or stopping"
-    assert not status.is_ready
 
 
 @in_fleet(2)
