@@ -128,17 +128,6 @@ LOOK_PERIOD_S = 5.0
 SILENCE = f"{THROTTLED}: who is silent may be alive, and figures of other workers may be old"
 LOOP = "event loop"
 LOOP_STEP_S = 1.0
-BODY_VALID_S = 1.0
-BODY_COST_SHARE = 0.05
-"""Of the loop's time, the most that goes into making the body of `/status.json`, however many ask for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """`/status.json`, good until `until`."""
-
-    until: float
-    pieces: tuple[bytes, ...]
 
 
 @dataclass(eq=False)
@@ -172,9 +161,6 @@ class DaemonStatus:
         self._looked_at: float | None = None
         self._fleet: FleetStatus | None = None
         self._trouble: str | None = None
-        self._making = asyncio.Lock()
-        self._bodies: dict[bool, _Body] = {}
-        """By whether they are compressed."""
 
     async def run(self) -> None:
         """Measure how late the loop is, and take values for the page, until cancelled."""
@@ -225,21 +211,9 @@ class DaemonStatus:
         return Instant(self.clock.monotonic(), self.clock.wall())
 
     async def body(self, *, zipped: bool) -> tuple[bytes, ...]:
-        """Return the document as JSON, or that in the format of gzip, in pieces.
-
-        It is made once a second at most, and less often if it is long.
-        """
-        async with self._making:
-            began = self.clock.monotonic()
-            kept = self._bodies.get(zipped)
-            if kept is None or began >= kept.until:
-                view = await self._view()
-                seen_at = self.clock.monotonic()
-                pieces = await in_turns(encoded(view, zipped=zipped), self.clock)
-                now = self.clock.monotonic()
-                valid_s = min(LOOK_PERIOD_S, max(BODY_VALID_S, (now - seen_at) / BODY_COST_SHARE))
-                self._bodies[zipped] = kept = _Body(now + valid_s, pieces)
-            return kept.pieces
+        """Return the data of the status page: the whole fleet, and more of this worker; as JSON, or that in the format
+        of gzip, in pieces."""
+        return await in_turns(encoded(await self._view(), zipped=zipped), self.clock)
 
     def own(self, up_s: float) -> Document:
         """Return what this daemon does, without a look at any table; times in seconds, None for what is unknown."""

@@ -85,9 +85,13 @@ Route = Callable[[Question], Awaitable[HttpAnswer]]
 
 
 class SharedAnswers:
-    """Makes an answer at most once in `valid_s` for all who ask; what they ask for has few variants."""
+    """Makes an answer at most once in `valid_s` for all who ask, and less often if it takes long; what they ask for
+    has few variants."""
 
     VARIANTS_MAX = 4
+    VALID_S_MAX = 5.0
+    COST_SHARE = 0.05
+    """Of the loop's time, the most that goes into making it, however many ask for it."""
 
     def __init__(self, valid_s: float = 1.0) -> None:
         self._valid_s = valid_s
@@ -98,12 +102,14 @@ class SharedAnswers:
         """Return the answer that was made last, if it is new enough."""
         async with self._making:
             time = asyncio.get_running_loop().time
-            until, kept = self._kept.get(variant, (-math.inf, None))
-            if kept is None or time() >= until:
+            began, (until, kept) = time(), self._kept.get(variant, (-math.inf, None))
+            if kept is None or began >= until:
                 kept = await make()
                 if len(self._kept) >= self.VARIANTS_MAX:
                     self._kept.clear()
-                self._kept[variant] = time() + self._valid_s, kept
+                now = time()
+                valid_s = max(self._valid_s, min(self.VALID_S_MAX, (now - began) / self.COST_SHARE))
+                self._kept[variant] = now + valid_s, kept
             return kept
 
 

@@ -157,17 +157,6 @@ class StatusView:
                 yield _shard_value(known) | _of_own(held, self.at, self.rates)
 
 
-def document(view: StatusView) -> Steps[Document]:
-    """Return the page's data as plain values."""
-    value = view.head()
-    for name, ones in view.lists().items():
-        value[name] = []
-        while some := list(islice(ones, SHARDS_PER_STEP)):
-            value[name] += some
-            yield
-    return value
-
-
 def encoded(view: StatusView, *, zipped: bool) -> Steps[tuple[bytes, ...]]:
     """Return the document in pieces, as JSON in UTF-8 without needless blanks; `zipped` in the format of gzip.
 

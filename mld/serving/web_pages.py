@@ -31,7 +31,7 @@ class WebPages:
     def __init__(self, status: DaemonStatus, *, with_metrics: bool = True) -> None:
         self._status = status
         self._with_metrics = with_metrics
-        self._expositions = SharedAnswers()
+        self._expositions, self._documents = SharedAnswers(), SharedAnswers()
         self._server: HttpServer | None = None
 
     async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
@@ -69,7 +69,11 @@ class WebPages:
     async def _document(self, question: Question) -> HttpAnswer:
         zipped = takes_gzip(question.headers)
         headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if zipped else {})
-        return HttpAnswer(200, JSON, await self._status.body(zipped=zipped), headers)
+
+        async def made() -> HttpAnswer:
+            return HttpAnswer(200, JSON, await self._status.body(zipped=zipped), headers)
+
+        return await self._documents.answer(str(zipped), made)
 
     async def _live(self, _: Question) -> HttpAnswer:
         return probed(self._status.why_not_alive())

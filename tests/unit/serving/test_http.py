@@ -13,6 +13,7 @@ import pytest
 from mld.core.webrule import WebRule
 from mld.serving import http
 from mld.serving.http import HttpAnswer, HttpServer, Question, SharedAnswers, text_answer
+from tests.virtual_time import virtual
 
 RULE = WebRule(frozenset({"worker.internal"}), "set mld.httpHosts", links=True)
 PATIENCE_S = 30.0
@@ -297,3 +298,18 @@ def test_close_ends_open_connections() -> None:
             writer.close()
 
     assert asyncio.run(check()) == b""
+
+
+@virtual
+async def test_what_takes_long_is_made_seldom() -> None:
+    shared, made = SharedAnswers(), list[int]()
+
+    async def make() -> HttpAnswer:
+        made.append(1)
+        await asyncio.sleep(0.1)
+        return text_answer(200, "ok")
+
+    for _ in range(10):
+        await shared.answer("", make)
+        await asyncio.sleep(0.3)
+    assert len(made) == 2, "in three seconds, as a twentieth of the time may go into it"

@@ -20,7 +20,7 @@ from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
 from mld.properties.redaction import Scrubber
-from mld.serving.status import RecordRates, StatusView, document, encoded
+from mld.serving.status import RecordRates, StatusView, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600
@@ -48,8 +48,13 @@ def view(status: FleetStatus | None, metrics: Metrics | None = None, scrub: Scru
     )
 
 
+def value_of(told: StatusView) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(b"".join(finish(encoded(told, zipped=False))))
+    return value
+
+
 def shown(status: FleetStatus | None, metrics: Metrics | None = None, scrub: Scrubber | None = None) -> dict[str, Any]:
-    return finish(document(view(status, metrics, scrub)))
+    return value_of(view(status, metrics, scrub))
 
 
 def the_shard(status: FleetStatus | None, metrics: Metrics | None = None) -> dict[str, Any]:
@@ -147,7 +152,7 @@ def test_what_children_said_is_shown_without_the_secrets_of_the_file() -> None:
 
 def test_without_the_tables_its_own_shards_remain_and_the_reason_is_told() -> None:
     told = replace(view(None, holding()), trouble="the tables cannot be read: no answer")
-    value = finish(document(told))
+    value = value_of(told)
     assert [(one["shard"], one["owner"], one["state"]) for one in value["shards"]] == [(ROW.key, "w-1", "processing")]
     assert (value["trouble"], value["tableReadAt"], value["leader"]) == (
         "the tables cannot be read: no answer",
@@ -172,7 +177,7 @@ def test_what_is_sent_is_the_document_and_compressed_it_is_a_tenth() -> None:
     rows = [replace(ROW, key=f"shardId-{number:012}", owner=f"w-{number % 7}") for number in range(1000)]
     seen = view(fleet(*rows), holding())
     body = b"".join(finish(encoded(seen, zipped=False)))
-    assert json.loads(body) == finish(document(seen))
+    assert len(json.loads(body)["shards"]) == 1000
     packed = b"".join(finish(encoded(seen, zipped=True)))
     assert gzip.decompress(packed) == body
     assert len(packed) < len(body) / 10
