@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeAlias
 import click
 
 import mld
+from mld.check.refusals import refusals
 from mld.core.streams import StreamKind
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
 from mld.operating.naming import settings_of_one
@@ -239,8 +240,8 @@ def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
     except UnitRefused as error:
         say(str(error))
         sys.exit(EXIT_CONFIGURATION)
-    for remark in remarks:
-        say(remark)
+    for remark in (*refusals(loaded.settings, asked.file), *remarks):
+        say(str(remark))
     _print(text.removesuffix("\n"))
 
 
@@ -423,7 +424,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
 _HOMES = ("/home", "/root", "/run/user")
-_SCRIPT = re.compile(r"[\w./-]+\.(?:py|js|mjs|cjs|ts|rb|pl|php|sh|jar|dll)", re.ASCII)
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
 _SPARK_DIRECTORIES = ("checkpoint", "deadLetter", "ledger", "spool")
@@ -573,11 +573,7 @@ def service_of(
         variables=variables,
         credentials=credentials,
     )
-    remarks = [
-        f"{script} of executableName is not found here: correct it, or run this from the directory that it is in"
-        for script in _missing(words, around)
-    ]
-    return service, [*remarks, *_remarks(service, path, program)]
+    return service, list(_remarks(service, path))
 
 
 def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None:
@@ -628,13 +624,6 @@ def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[
         yield from (part.partition(":")[0].strip() for part in spark.get(PREFIX + name, "").split(","))
 
 
-def _missing(words: Sequence[str], around: Surroundings) -> Iterator[str]:
-    """Yield scripts that are named from the directory in which the daemon runs, and are not in this one."""
-    for word in words[1:]:
-        if _SCRIPT.fullmatch(word) and not (around.directory / word).exists():
-            yield word
-
-
 def _is_here(word: str, directory: Path) -> bool:
     """Return whether this directory has it; `.` is whichever one the daemon runs in, and says nothing of this."""
     names_one = bool(PurePath(word).parts) and not word.startswith(("/", "..")) and "\0" not in word
@@ -670,9 +659,7 @@ def _references(files: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
     )
 
 
-def _remarks(service: ServiceFacts, file: str, program: str | None) -> Iterator[str]:
-    if program is None:
-        yield "the program of executableName is not found here: correct the unit's PATH if it is not found there either"
+def _remarks(service: ServiceFacts, file: str) -> Iterator[str]:
     if service.is_in_home:
         yield "something it needs is below a home directory, which the unit has to show: move it to /opt, /etc and /var"
     if service.user is None:
