@@ -11,8 +11,8 @@ import pytest
 
 from mld.core.errors import TableError, TableMissingError
 from mld.processors.spark.datasource.fetching import Fetcher
-from mld.processors.spark.datasource.looking import plan
 from mld.processors.spark.datasource.read_options import options_of
+from mld.processors.spark.datasource.source import plan
 from mld.properties.loader import load
 from tests.support.servers import REGION, EmbeddedAws
 

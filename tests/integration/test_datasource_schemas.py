@@ -13,9 +13,8 @@ import fastavro
 import pytest
 
 from mld.processors.spark.datasource.fetching import Fetcher
-from mld.processors.spark.datasource.looking import plan
 from mld.processors.spark.datasource.read_options import options_of
-from mld.processors.spark.datasource.source import settings_of
+from mld.processors.spark.datasource.source import plan, settings_of
 from tests.support.servers import REGION, EmbeddedAws
 
 pytest.importorskip("pyspark", reason="the source is imported from where Spark finds it")

@@ -17,8 +17,7 @@ from mld.processors.spark.commit.s3_journal import HEAD_KEY
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.partitioned_files import PartitionedSink
-from mld.processors.spark.sinks.s3_files import S3FileSink, S3Place, ScratchStore
+from mld.processors.spark.sinks.files import PartitionedSink, S3FileSink, S3Place, ScratchStore
 from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.credentials import parse_chain
 from tests.support.servers import ACCOUNT, Ministack, free_port

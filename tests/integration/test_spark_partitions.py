@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.files import BEYOND, directory_of
 from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, PartitionField
-from mld.processors.spark.sinks.partitioned_files import BEYOND, directory_of
 
 pytestmark = [
     pytest.mark.spark,

@@ -403,7 +403,7 @@ def test_a_batch_is_one_commit_of_an_iceberg_table_and_its_metadata_do_not_grow_
 
 
 def test_a_batch_that_lost_races_is_written_once(spark, table, monkeypatch):
-    from mld.processors.spark.sinks.iceberg_table import IcebergTable
+    from mld.processors.spark.sinks.iceberg import IcebergTable
 
     mine, other = iceberg(spark, table), iceberg(spark, table)
     publish(spark, mine, {A: 1}, mine.open())
@@ -415,7 +415,7 @@ def test_a_batch_that_lost_races_is_written_once(spark, table, monkeypatch):
 
 
 def test_a_zombie_that_wakes_between_its_check_and_its_commit_loses(spark, table, monkeypatch):
-    from mld.processors.spark.sinks import iceberg_table
+    from mld.processors.spark.sinks import iceberg
 
     zombie, owner = iceberg(spark, table), iceberg(spark, table)
     marks = publish(spark, zombie, {A: 2}, zombie.open())
@@ -426,7 +426,7 @@ def test_a_zombie_that_wakes_between_its_check_and_its_commit_loses(spark, table
             woken.append(1)
             publish(spark, owner, {A: 6}, marks)
 
-    monkeypatch.setattr(iceberg_table, "stage", asleep)
+    monkeypatch.setattr(iceberg, "stage", asleep)
     with pytest.raises(Fenced):
         publish(spark, zombie, {A: 4}, marks)
     assert spark.table(table).count() == 6
@@ -509,7 +509,7 @@ def test_two_merges_that_race_leave_both_changes(spark, table, monkeypatch):
 
 def test_files_of_a_commit_that_was_refused_after_it_had_happened_stay(spark, table, monkeypatch):
     """A client that repeats a request whose answer was lost is told no, though the first one was done."""
-    from mld.processors.spark.sinks.iceberg_table import IcebergTable
+    from mld.processors.spark.sinks.iceberg import IcebergTable
     from mld.processors.spark.sinks.lake_table import LostRace
 
     mine, other = iceberg(spark, table), iceberg(spark, table)

@@ -21,7 +21,7 @@ from uuid import uuid4
 from mld.aws.objects import S3Bucket
 from mld.processors.spark.commit.s3_journal import ABANDONED_S, S3Journal
 from mld.processors.spark.commit.store import PosixStore
-from mld.processors.spark.session.s3a import s3a_settings
+from mld.processors.spark.session.lakehouse import s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access

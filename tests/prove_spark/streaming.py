@@ -20,12 +20,10 @@ from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.spark_session import SessionHealth
-from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sink_port import SessionGone, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.spark_errors import SessionGone
-from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming.engine import QueryLeader, StreamingEngine
 from mld.processors.spark.streaming.inbox import Inbox, LeadLock
-from mld.processors.spark.streaming.leader import QueryLeader
 from mld.processors.spark.streaming.queries import SparkQueries
 from tests.prove_spark.writer import FAILURES_MAX, GAVE_UP, Writer
 from tests.unit.spark.twins import offer_to, settings_of

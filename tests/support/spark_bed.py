@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.micro_batch import BatchOutcome
 from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host.start_up import HostStartError, engine_of, start

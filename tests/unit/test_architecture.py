@@ -83,7 +83,7 @@ FLEET_TOP = ["fleet"]
 SPARK_MAY_USE = ("mld.aws", "mld.core.errors", "mld.protocol", "mld.properties")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"batch", "host", "replay", "session"},
+    "child": {"batch", "host", "replay"},
     "host": {"batch", "commit", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
@@ -95,27 +95,19 @@ SPARK_ROOMS: dict[str, set[str]] = {
     "testing": {"session"},
 }
 SPARK_LEAVES = {
-    "held_answers",
     "high_water_marks",
     "link",
-    "meeting_place",
     "pipeline",
     "processes",
-    "sanitized",
     "settings",
     "sink_port",
-    "spark_errors",
     "commit_stages",
     "writer_identity",
 }
 # Modules that decide: values in, values out.
 PURE = (
     "processors/spark/session/lakehouse.py",
-    "processors/spark/session/s3a.py",
-    "processors/spark/sinks/iceberg_ledger.py",
     "properties/spark.py",
-    "processors/spark/sinks/table_columns.py",
-    "processors/spark/sinks/jdbc_columns.py",
     "processors/spark/sinks/jdbc_statements.py",
     "processors/spark/sinks/jdbc_dialects.py",
     "mld/tracking/stream_list.py",
@@ -171,22 +163,14 @@ PURE = (
     "properties/stream_list.py",
     "properties/redaction.py",
     "processors/spark/high_water_marks.py",
-    "processors/spark/held_answers.py",
-    "processors/spark/host/trigger_pace.py",
+    "processors/spark/link.py",
     "processors/spark/batch/micro_batch.py",
     "processors/spark/batch/record_columns.py",
-    "processors/spark/link.py",
-    "processors/spark/streaming/progress.py",
-    "processors/spark/host/alignment.py",
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
     "processors/spark/writer_identity.py",
-    "processors/spark/replay/letters.py",
-    "processors/spark/batch/suspects.py",
-    "processors/spark/commit/admission.py",
     "processors/spark/datasource/offsets.py",
     "processors/spark/datasource/read_options.py",
-    "processors/spark/datasource/spans.py",
 )
 IMPURE_MODULES = {
     "asyncio",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mld.processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, check_continues, pause_s, until_published
-from mld.processors.spark.batch.source import BatchSource
+from mld.processors.spark.batch.spool import BatchSource
 from mld.processors.spark.high_water_marks import (
     OF_A_RECORD,
     HighWaterMarks,

@@ -28,12 +28,10 @@ from typing import TYPE_CHECKING, TypeVar
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, bound_fences
 from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
-from mld.processors.spark.batch.micro_batch import MicroBatch
-from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
-from mld.processors.spark.batch.source import BatchSource, source_of, source_of_rows
-from mld.processors.spark.batch.spool import Spool, SpoolError
+from mld.processors.spark.batch.spool import BatchSource, Spool, SpoolError, source_of, source_of_rows
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
@@ -46,8 +44,8 @@ from mld.processors.spark.sink_port import (
     Sink,
     SinkError,
     SinkRefused,
+    first_line,
 )
-from mld.processors.spark.spark_errors import first_line
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:

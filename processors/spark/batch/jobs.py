@@ -5,12 +5,21 @@ No attempt is repeated here (`engine`), and no record is blamed (`poison`).
 How many records of a micro-batch its sinks were not given, because their ledgers have them, is counted (`Repeats`).
 After a crash that is what "exactly once" means. After a reset of the checkpoints it is a replay that goes nowhere, and
 the only sign of it is this count; so every trigger tells it, sink by sink.
+
+Which records of a batch may be malformed, by a small bitmap that the job over the batch makes on its way.
+
+A job says how many records it could not decode, not which: a list of them has no bound. So it sets one bit of 32,768
+for each, by a checksum of where the record stands. Records whose bit is not set are not malformed; of the others only a
+few are read once more. If many bits are set, that is no gain, and all are.
+
+Pure: values in, values out.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from binascii import crc32
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,13 +27,9 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from mld.processors.spark.batch.destinations import Destinations
-from mld.processors.spark.batch.micro_batch import MicroBatch, held
-from mld.processors.spark.batch.outcome import BatchFigures
-from mld.processors.spark.batch.payload_faults import MalformedShare, StrayNames
-from mld.processors.spark.batch.record_columns import SparkRecord
-from mld.processors.spark.batch.source import BatchSource, Rows
-from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.batch.suspects import is_worth_it, suspects
+from mld.processors.spark.batch.micro_batch import BatchFigures, MicroBatch, held
+from mld.processors.spark.batch.record_columns import Row, SparkRecord
+from mld.processors.spark.batch.spool import BatchSource, Rows, Spool
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
@@ -35,6 +40,7 @@ from mld.processors.spark.high_water_marks import (
     spans,
 )
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
+from mld.processors.spark.session.decoding import MalformedShare, StrayNames
 from mld.processors.spark.session.handover import Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused
@@ -42,6 +48,33 @@ from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+BITS = 1 << 15
+"""What Spark's `bitmap_construct_agg` has."""
+SHARE_MAX = 4
+"""Of the records; if more of them are malformed than one in so many, nothing is gained by leaving some out."""
+
+
+def bit_of(shard: str, position: RecordPosition) -> int:
+    """Return the bit as `handover.BIT` has Spark compute it."""
+    return crc32(f"{position.sequence}:{position.sub}:{shard}".encode()) % BITS
+
+
+def is_worth_it(seen: int, malformed: int) -> bool:
+    return malformed * SHARE_MAX <= min(seen, BITS)
+
+
+def suspects(rows: Sequence[Row], bitmap: bytes) -> list[Row]:
+    """Return the rows whose bit is set, by what their columns say: records that are replayed have positions of their
+    own.
+    """
+    found = []
+    for row in rows:
+        bit = bit_of(row[1].shard.decode(), row[1].position)
+        if bitmap[bit >> 3] >> (bit & 7) & 1:
+            found.append(row)
+    return found
 
 
 class Repeats:

@@ -5,6 +5,10 @@ writes nor who reads it holds much at once, and one page of the format for each 
 of `session.handover.RAW`. Between pages and footer stands where the values are, for `rows`.
 
 A child uses this, so it is quick to import. Source of the format: https://parquet.apache.org/docs/file-format/
+
+What of Thrift's compact protocol the head of a page and the foot of a Parquet file need, to be written.
+
+Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
 
 from __future__ import annotations
@@ -17,9 +21,89 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mld.processors.spark.batch import thrift
 from mld.processors.spark.batch.record_columns import GROUP_BYTES, SCHEMA_COLUMNS, RecordColumns, Row, SparkRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+
+Field = tuple[int, int, bytes]
+"""Number, type, and the value as it is written."""
+_I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
+_SHORT_LIST = 15
+
+
+def encoded(*fields: Field) -> bytes:
+    """Encode fields in the order of their numbers, of which none is more than 15 after the one before."""
+    out, last = bytearray(), 0
+    for number, kind, value in fields:
+        out.append((number - last) << 4 | kind)
+        out += value
+        last = number
+    return bytes(out) + b"\0"
+
+
+def i32(number: int, value: int) -> Field:
+    return number, _I32, _zigzag(value)
+
+
+def i64(number: int, value: int) -> Field:
+    return number, _I64, _zigzag(value)
+
+
+def text(number: int, value: str) -> Field:
+    return number, _BINARY, _text(value)
+
+
+def inner(number: int, value: bytes) -> Field:
+    """Return a struct in a field."""
+    return number, _STRUCT, value
+
+
+def structs(number: int, values: Sequence[bytes]) -> Field:
+    return number, _LIST, _list(_STRUCT, values)
+
+
+def i32s(number: int, values: Sequence[int]) -> Field:
+    return number, _LIST, _list(_I32, [_zigzag(value) for value in values])
+
+
+def texts(number: int, values: Sequence[str]) -> Field:
+    return number, _LIST, _list(_BINARY, [_text(value) for value in values])
+
+
+def _list(kind: int, values: Sequence[bytes]) -> bytes:
+    count = len(values)
+    head = bytes((count << 4 | kind,)) if count < _SHORT_LIST else bytes((0xF0 | kind,)) + varint(count)
+    return head + b"".join(values)
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return varint(len(data)) + data
+
+
+def _zigzag(value: int) -> bytes:
+    return varint(value << 1 ^ value >> 63)
+
+
+def varint(value: int) -> bytes:
+    """Encode a number of at least 0."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and how many bytes it takes."""
+    value = width = 0
+    while True:
+        byte = data[at + width]
+        value |= (byte & 0x7F) << 7 * width
+        width += 1
+        if byte < 0x80:
+            return value, width
+
 
 MAGIC = b"PAR1"
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
@@ -219,12 +303,12 @@ def _levels(run: bytes) -> bytes:
 
 def _full(values: Sequence[Any], kind: int) -> bytes:
     """Encode a column that may have nulls, and has none here."""
-    return _levels(thrift.varint(len(values) << 1) + b"\1") + _plain(values, kind)
+    return _levels(varint(len(values) << 1) + b"\1") + _plain(values, kind)
 
 
 def _nothing(count: int) -> bytes:
     """Encode a column that has nulls only."""
-    return _levels(thrift.varint(count << 1) + b"\0")
+    return _levels(varint(count << 1) + b"\0")
 
 
 def _sparse(values: Sequence[Any], kind: int) -> bytes:
@@ -232,29 +316,29 @@ def _sparse(values: Sequence[Any], kind: int) -> bytes:
     bits = sum(1 << at for at, value in enumerate(values) if value is not None)
     eights = -(-len(values) // 8)
     there = [value for value in values if value is not None]
-    return _levels(thrift.varint(eights << 1 | 1) + bits.to_bytes(eights, "little")) + _plain(there, kind)
+    return _levels(varint(eights << 1 | 1) + bits.to_bytes(eights, "little")) + _plain(there, kind)
 
 
 def _page_head(count: int, size: int) -> bytes:
-    levels = thrift.i32(3, _RLE), thrift.i32(4, _RLE)
-    page = thrift.struct(thrift.i32(1, count), thrift.i32(2, _PLAIN), *levels)
-    sizes = thrift.i32(2, size), thrift.i32(3, size)
-    return thrift.struct(thrift.i32(1, _DATA_PAGE), *sizes, thrift.inner(5, page))
+    levels = i32(3, _RLE), i32(4, _RLE)
+    page = encoded(i32(1, count), i32(2, _PLAIN), *levels)
+    sizes = i32(2, size), i32(3, size)
+    return encoded(i32(1, _DATA_PAGE), *sizes, inner(5, page))
 
 
 def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes:
     kept = [[count, *((at + head, size) for at, head, size in places)] for count, places in groups]
     index = json.dumps(kept).encode()
-    elements = [thrift.struct(thrift.text(4, "mld"), thrift.i32(5, len(_COLUMNS)))]
+    elements = [encoded(text(4, "mld"), i32(5, len(_COLUMNS)))]
     for name, kind, is_text, repetition in _COLUMNS:
-        said = [thrift.i32(6, _UTF8)] if is_text else []
-        elements.append(thrift.struct(thrift.i32(1, kind), thrift.i32(3, repetition), thrift.text(4, name), *said))
+        said = [i32(6, _UTF8)] if is_text else []
+        elements.append(encoded(i32(1, kind), i32(3, repetition), text(4, name), *said))
     rows = [_group(count, places) for count, places in groups]
-    footer = thrift.struct(
-        thrift.i32(1, 1),
-        thrift.structs(2, elements),
-        thrift.i64(3, sum(count for count, _ in groups)),
-        thrift.structs(4, rows),
+    footer = encoded(
+        i32(1, 1),
+        structs(2, elements),
+        i64(3, sum(count for count, _ in groups)),
+        structs(4, rows),
     )
     return b"".join((index, _LENGTH.pack(len(index)), footer, _LENGTH.pack(len(footer)), MAGIC))
 
@@ -262,19 +346,19 @@ def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes
 def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
     chunks = []
     for (name, kind, *_), (at, head, size) in zip(_COLUMNS, places, strict=True):
-        sizes = thrift.i64(6, head + size), thrift.i64(7, head + size)
+        sizes = i64(6, head + size), i64(7, head + size)
         about = (
-            thrift.i32(1, kind),
-            thrift.i32s(2, (_PLAIN, _RLE)),
-            thrift.texts(3, (name,)),
-            thrift.i32(4, _UNCOMPRESSED),
-            thrift.i64(5, count),
+            i32(1, kind),
+            i32s(2, (_PLAIN, _RLE)),
+            texts(3, (name,)),
+            i32(4, _UNCOMPRESSED),
+            i64(5, count),
             *sizes,
-            thrift.i64(9, at),
+            i64(9, at),
         )
-        chunks.append(thrift.struct(thrift.i64(2, at), thrift.inner(3, thrift.struct(*about))))
+        chunks.append(encoded(i64(2, at), inner(3, encoded(*about))))
     whole = sum(head + size for _, head, size in places)
-    return thrift.struct(thrift.structs(1, chunks), thrift.i64(2, whole), thrift.i64(3, count))
+    return encoded(structs(1, chunks), i64(2, whole), i64(3, count))
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -318,7 +402,7 @@ def as_line(record: SparkRecord) -> bytes:
 def _some(body: bytes, kind: int, count: int) -> list[Any]:
     start = _LENGTH.size
     at = start + _LENGTH.unpack_from(body)[0]
-    run, width = thrift.read_varint(body, start)
+    run, width = read_varint(body, start)
     bits = int.from_bytes(body[start + width : at], "little")
     there = [bool(bits >> n & 1) for n in range(count)] if run & 1 else [bool(bits)] * count
     found = iter(_all(body, at, kind, sum(there)))

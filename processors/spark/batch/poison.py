@@ -21,12 +21,20 @@ from mld.processors.spark.batch.attempts import Patience, bound_fences, until_pu
 from mld.processors.spark.batch.destinations import Destinations, buried_in
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
-from mld.processors.spark.batch.source import BatchSource, source_of_rows
+from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Blameless, DataRefused, Fenced, JobFailed, Sink, SinkError, SinkRefused
-from mld.processors.spark.spark_errors import failure
+from mld.processors.spark.sink_port import (
+    Blameless,
+    DataRefused,
+    Fenced,
+    JobFailed,
+    Sink,
+    SinkError,
+    SinkRefused,
+    failure,
+)
 from mld.properties.spark import OnPoison
 
 log = logging.getLogger("mld.spark")

@@ -55,8 +55,7 @@ from pathlib import PurePosixPath
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import Admission
-from mld.processors.spark.commit.ledger import LedgerEntry, Names
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry, Names
 from mld.processors.spark.commit.store import Store, failures
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.processes import boot_id

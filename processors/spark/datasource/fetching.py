@@ -21,10 +21,12 @@ from mld.core.streams import ChildBatch, Shard, StartingPoint, Streams
 from mld.metrics.worker import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
-from mld.processors.spark.datasource.spans import ReadSpan
+from mld.processors.spark.datasource.offsets import ReadSpan
+from mld.properties.lines import ConfigurationError
+from mld.properties.loader import load
 from mld.properties.settings import Settings
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader_factory import Placement
+from mld.retrieval.reader_factory import Placement, StreamNaming
 from mld.schemas.preparer import SchemaPreparer, registry_of
 
 READ_INTERVAL_S = 0.2
@@ -220,3 +222,27 @@ def _lost(span: ReadSpan, why: str) -> DataLossError:
         f"records of {span.shard_id} are gone: the range begins at {begin}, and {why}; they have left the stream's "
         "retention. Set the option onDataLoss to continue to go on without them"
     )
+
+
+class NamingError(Exception):
+    """The stream cannot be named; one sentence."""
+
+
+def stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what `MLD_STREAM_…` variables say (`spark.writer_identity`); empty if Kinesis does not answer. Raises
+    NamingError."""
+    try:
+        settings = load(file, (), env).settings
+    except ConfigurationError as error:
+        raise NamingError("\n".join(str(problem) for problem in error.problems)) from error
+    if settings.is_multi_stream:
+        return {"MLD_STREAM_ID": "(several)"}
+    try:
+        return {"MLD_STREAM_NAME": settings.stream_name, **asyncio.run(_described(settings))}
+    except MldError as error:
+        raise NamingError(str(error)) from error
+
+
+async def _described(settings: Settings) -> Mapping[str, str]:
+    async with streams_of(settings) as streams:
+        return await StreamNaming(streams, LoopClock()).variables()

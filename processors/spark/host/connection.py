@@ -1,17 +1,32 @@
-"""The host's end of a link: what a child brings, and what it hears of it."""
+"""The host's end of a link: what a child brings, and what it hears of it.
+
+Offers wait before room is asked for while their shard is ahead of others (`mld.spark.alignMillis`).
+
+Streaming queries have one watermark for all shards, and it follows the newest event. After an outage shards catch up at
+different speeds, and what a slow one brings would come later than the watermark of a fast one. So what a shard offers
+waits in its child until the slowest other one is near; the time is that of arrival in Kinesis, which is known without
+decoding. Children cut what they offer into pieces of at most half of the distance allowed.
+
+A shard that is at its tip, has brought nothing for a while, or has ended holds nobody back. The one that is furthest
+behind may always go on, so somebody always may. What waits takes no room from `mld.spark.maxInFlightBytes`.
+
+Times of arrival are in milliseconds since 1970, `now` is monotonic, in seconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mld.processors.spark import link
 from mld.processors.spark.batch.page_file import SpoolPage
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.host.alignment import ArrivalSpan
-from mld.processors.spark.sanitized import Sanitizer
+from mld.processors.spark.settings import Sanitizer
 from mld.properties.redaction import printable
 
 SAID_BACKLOG_BYTES = 256 * 1024
@@ -218,3 +233,176 @@ def _page(body: dict[str, Any]) -> SpoolPage:
 
 def _span(body: dict[str, Any]) -> ArrivalSpan | None:
     return ArrivalSpan(int(body["first"]), int(body["last"])) if "first" in body else None
+
+
+Shard = TypeVar("Shard")
+
+
+class ArrivalSpan(NamedTuple):
+    """When the records of an offer arrived, in milliseconds since 1970: the first and the last of them."""
+
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFeed:
+    """What is known of a shard.
+
+    `fed_ms`: arrival of the newest record that was let in. `waiting`: what it offers and may not bring yet. `is_busy`:
+    what was let in is on its way. `at_tip`: its last batch was at the tip. `heard_at`: when it last did anything."""
+
+    heard_at: float
+    fed_ms: int | None = None
+    waiting: ArrivalSpan | None = None
+    is_busy: bool = False
+    at_tip: bool = False
+
+
+def earliest_to_come(feed: ShardFeed, now: float, idle_s: float) -> int | None:
+    """Return the arrival before which no record is likely to come from a shard; None if it holds nobody back."""
+    reached = feed.fed_ms or 0
+    if feed.waiting is not None:
+        return max(reached, feed.waiting.first_ms)
+    if feed.is_busy:
+        return reached
+    return None if feed.at_tip or now - feed.heard_at >= idle_s else reached
+
+
+def may_feed(shard: Shard, feeds: Mapping[Shard, ShardFeed], align_ms: int, now: float, idle_s: float) -> bool:
+    """Return whether what a shard offers may be let in: it ends near the slowest other shard, or the shard is the
+    slowest.
+    """
+    mine = feeds[shard].waiting
+    assert mine is not None
+    others = [
+        earliest
+        for one, feed in feeds.items()
+        if one != shard and (earliest := earliest_to_come(feed, now, idle_s)) is not None
+    ]
+    slowest = min(others, default=None)
+    return slowest is None or mine.last_ms <= slowest + align_ms or mine.first_ms <= slowest
+
+
+log = logging.getLogger("mld.spark")
+
+IDLE_S = 30.0
+"""A shard that has brought nothing for so long, for whatever reason, holds nobody back: longer than it takes the daemon
+to read a page, pauses for throttling included."""
+LOOK_S = 1.0
+"""How often to look at what waits: shards become idle without a word."""
+LET_ALL_S = 5.0
+"""When a child is asked to end, all that wait are let in for so long: they hear of the end only after an answer."""
+SAY_S = 60.0
+"""How often the log says who waits for whom."""
+
+
+class AlignedIntake:
+    """Called on the host's loop only. `admit` asks for room, as `OfferQueue.admit`."""
+
+    def __init__(
+        self,
+        align_ms: int,
+        admit: Callable[[ChildConnection, int], None],
+        *,
+        idle_s: float = IDLE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._align_ms = align_ms
+        self._admit = admit
+        self._idle_s = idle_s
+        self._monotonic = monotonic
+        self._feeds: dict[StreamShard, ShardFeed] = {}
+        self._owners: dict[StreamShard, ChildConnection] = {}
+        self._held: dict[StreamShard, tuple[ChildConnection, int]] = {}
+        self._let_all_until = self._say_at = -1e9
+        self._timer: asyncio.Handle | None = None
+
+    def joined(self, child: ChildConnection) -> None:
+        """Note that a child of a shard will offer soon; it takes over from one before."""
+        if self._align_ms and child.shard is not None:
+            self._owners[child.shard] = child
+            self._feeds[child.shard] = ShardFeed(self._monotonic())
+            self._held.pop(child.shard, None)
+
+    def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> None:
+        """Let the child go on with a line once its shard may, and there is room."""
+        shard = child.shard
+        if shard is None or span is None or self._owners.get(shard) is not child:
+            self._admit(child, size)
+            return
+        self._feeds[shard] = replace(self._feeds[shard], waiting=span, heard_at=self._monotonic(), at_tip=False)
+        self._look_soon()
+        if self._may(shard):
+            self._let_in(shard, span)
+            self._admit(child, size)
+        else:
+            self._held[shard] = child, size
+            self._say(shard)
+
+    def brought(self, shard: StreamShard, millis_behind_latest: int | None) -> None:
+        """Note that what was let in has come."""
+        if shard in self._feeds:
+            feed, at_tip = self._feeds[shard], millis_behind_latest == 0
+            self._feeds[shard] = replace(feed, is_busy=False, at_tip=at_tip, heard_at=self._monotonic())
+            self._look_soon()
+
+    def gone(self, child: ChildConnection) -> None:
+        """Note that the child of a shard is gone; another one may be there already."""
+        if child.shard is not None and self._owners.get(child.shard) is child:
+            del self._owners[child.shard]
+            self._feeds.pop(child.shard, None)
+            self._held.pop(child.shard, None)
+            self._look_soon()
+
+    def let_all(self) -> None:
+        """Hold nobody for a moment."""
+        self._let_all_until = self._monotonic() + LET_ALL_S
+        self._look_soon()
+
+    def _may(self, shard: StreamShard) -> bool:
+        now = self._monotonic()
+        return now < self._let_all_until or may_feed(shard, self._feeds, self._align_ms, now, self._idle_s)
+
+    def _let_in(self, shard: StreamShard, span: ArrivalSpan) -> None:
+        feed = self._feeds[shard]
+        self._feeds[shard] = replace(feed, waiting=None, is_busy=True, fed_ms=max(feed.fed_ms or 0, span.last_ms))
+
+    def _look_soon(self, delay_s: float = 0.0) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for shard, (child, size) in list(self._held.items()):
+            span = self._feeds[shard].waiting
+            if span is not None and self._may(shard):
+                del self._held[shard]
+                self._let_in(shard, span)
+                self._admit(child, size)
+        self._look_soon(LOOK_S)
+
+    def _say(self, shard: StreamShard) -> None:
+        now = self._monotonic()
+        if now < self._say_at + SAY_S:
+            return
+        self._say_at = now
+        span = self._feeds[shard].waiting
+        others = {
+            one: earliest
+            for one, feed in self._feeds.items()
+            if one != shard and (earliest := earliest_to_come(feed, now, self._idle_s)) is not None
+        }
+        slowest = min(others, key=others.__getitem__)
+        ahead_s = (span.last_ms - others[slowest]) / 1000 if span is not None and others[slowest] else None
+        log.info(
+            "%s waits for %s, which %s (key mld.spark.alignMillis); %d of %d shards wait",
+            shard.label,
+            slowest.label,
+            "has brought nothing yet" if ahead_s is None else f"is {ahead_s:.0f} s behind",
+            len(self._held),
+            len(self._feeds),
+        )

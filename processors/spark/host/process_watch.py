@@ -13,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mld.processors.spark.meeting_place import LOCK_FILE, SOCKET_FILE, all_directories
-from mld.processors.spark.processes import started_at
-from mld.processors.spark.sanitized import Sanitizer
+from mld.processors.spark.processes import LOCK_FILE, SOCKET_FILE, all_directories, started_at
+from mld.processors.spark.settings import Sanitizer
 
 WATCH_POLL_S = 0.5
 """How often to look: at processes, where the system has no pidfd; and for a child that can take printed lines."""

@@ -3,17 +3,28 @@
 An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
 other, while records gather for the next one (`offers`). The host ends when the daemon and the last child are gone, when
 the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
+
+What a session host tells whoever looks: a small JSON file in its private directory, for `mld check` and monitoring.
+
+Who it is, where its UI is, and counters since its start. The file is replaced as a whole after every trigger and every
+`WRITE_EVERY_S`, so a reader never sees half of it, and an old one is that of a host that hangs. No decision hangs on
+it, and a full disk only makes it old. `mld/core/sparkhosts.py` reads it, and the daemon's metrics tell its figures.
+
+The process of a session host: signals, settings, what earlier hosts left behind, and the exit status.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,25 +33,136 @@ from typing import Any, NoReturn
 from mld.processors.spark import link
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import MicroBatch, plan
-from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, plan
 from mld.processors.spark.batch.page_file import SpoolPage
-from mld.processors.spark.batch.spool import Spool, open_spool
-from mld.processors.spark.held_answers import hold_limits
+from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
 from mld.processors.spark.high_water_marks import StreamShard, fresh
-from mld.processors.spark.host.aligned_intake import AlignedIntake
-from mld.processors.spark.host.alignment import ArrivalSpan
-from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
-from mld.processors.spark.host.offers import OfferQueue, Taken
-from mld.processors.spark.host.process_watch import watch_process
-from mld.processors.spark.host.start_up import HostStartError, Started
-from mld.processors.spark.host.status import WRITE_EVERY_S, HostStatus
-from mld.processors.spark.host.trigger_pace import STALLED_S, is_stalled
-from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE
-from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.host.connection import AlignedIntake, ArrivalSpan, ChildConnection, checkpoint_of
+from mld.processors.spark.host.offers import STALLED_S, OfferQueue, Taken, is_stalled
+from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
+from mld.processors.spark.host.start_up import HostStartError, Started, start
+from mld.processors.spark.link import hold_limits
+from mld.processors.spark.processes import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    SOCKET_FILE,
+    FatalError,
+    scratch_directory,
+    started_at,
+)
+from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by, sanitizer_of
+from mld.processors.spark.sink_port import SessionGone
 from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.processors.spark.writer_identity import PIPELINE_KEY
+
+STATUS_FILE = "status.json"
+VERSION = 1
+WRITE_EVERY_S = 5.0
+
+COUNTED = (
+    "triggers",
+    "records",
+    "bytes",
+    "rows",
+    "commits",
+    "dropped",
+    "malformed",
+    "poisoned",
+    "stray",
+    "late_rows",
+    "failed_jobs",
+    "retries",
+    "stopped_shards",
+)
+"""Counted since the start of the host; docs/use/spark-operating.md says what each of them is."""
+
+
+class HostStatus:
+    """Counters and the file. Called on the host's loop only."""
+
+    def __init__(
+        self, directory: Path, application: str, properties_file: str, daemon_pid: int, interval_s: float = 0.0
+    ) -> None:
+        self._file = directory / STATUS_FILE
+        self._ok = True
+        self._counters = Counter(dict.fromkeys(COUNTED, 0))
+        self._lag_ms: Mapping[str, int | None] = {}
+        self._watermarks: Mapping[str, str] = {}
+        self._aside: list[str] = []
+        self._uncommitted_since: float | None = None
+        self._trigger_since: float | None = None
+        self._about: dict[str, object] = {
+            "version": VERSION,
+            "application": application,
+            "propertiesFile": properties_file,
+            "daemonPid": daemon_pid,
+            "pid": os.getpid(),
+            "pidStarted": started_at(os.getpid()),
+            "startedAt": round(time.time(), 3),
+            "triggerIntervalSeconds": interval_s,
+        }
+
+    def ready(self, about: Mapping[str, object]) -> None:
+        """Note that the session is there: its version, application id, UI and the like."""
+        self._about |= about
+        self.write()
+
+    def triggered(
+        self, records: int, size: int, figures: BatchFigures, stopped: int, lag_ms: Mapping[str, int | None]
+    ) -> None:
+        """Count a micro-batch."""
+        self._counters.update(
+            triggers=1,
+            records=records,
+            bytes=size,
+            rows=figures.rows,
+            commits=figures.jobs,
+            dropped=sum(figures.dropped.values()),
+            malformed=figures.malformed,
+            poisoned=figures.poisoned,
+            stray=figures.stray,
+            late_rows=figures.late_rows,
+            failed_jobs=figures.failures,
+            retries=max(0, figures.attempts - 1),
+            stopped_shards=stopped,
+        )
+        self._lag_ms = dict(lag_ms)
+        self._watermarks = dict(figures.watermarks)
+        self._aside = sorted(figures.aside)
+        self.write()
+
+    def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
+        """Say for how long the oldest accepted record has waited for its commit, and how old a trigger is that has not
+        ended; None if there is none."""
+        now = time.time()
+        self._uncommitted_since = None if uncommitted_s is None else round(now - uncommitted_s, 3)
+        self._trigger_since = None if trigger_s is None else round(now - trigger_s, 3)
+        self.write()
+
+    def write(self) -> None:
+        """Replace the file. What goes wrong is said once."""
+        said: dict[str, object] = {
+            "updatedAt": round(time.time(), 3),
+            "uncommittedSince": self._uncommitted_since,
+            "triggerSince": self._trigger_since,
+            "lagMillis": self._lag_ms,
+            "counters": self._counters,
+        }
+        if self._watermarks:
+            said["watermarks"] = self._watermarks
+        if self._aside:
+            said["sinksAside"] = self._aside
+        text = json.dumps({**self._about, **said})
+        fresh = self._file.with_suffix(".new")
+        try:
+            fresh.write_text(text + "\n", "utf-8")
+            fresh.replace(self._file)
+            self._ok = True
+        except OSError as error:
+            if self._ok:
+                log.warning("cannot write %s: %s; `mld check` shows old figures", self._file, error.strerror)
+            self._ok = False
+
 
 log = logging.getLogger("mld.spark")
 
@@ -400,3 +522,54 @@ class SessionHost:
     def pass_on(self, text: str) -> bool:
         """Pass lines to the daemon's log through a child; False if no child can take them."""
         return any(child.said(text) for child in self._children.values() if child.shard is not None)
+
+
+def main() -> NoReturn:
+    """Run the host: `directory properties-file daemon-pid ready-fd`, as `child` starts it."""
+    directory, file, daemon_pid, told = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    # A supervisor signals a whole group at once; the daemon decides when its shards are done. The JVM inherits it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    log_by(sanitizer_of((), os.environ))
+    try:
+        settings = load(file, os.environ.get("MLD_OVERRIDES", "").splitlines(), os.environ)
+    except SettingsError as error:
+        complain(f"the configuration cannot be used:\n{error}")
+        _exit(EXIT_CONFIGURATION)
+    log_by(settings.fit)
+    sweep()
+    try:
+        scratch = scratch_directory(daemon_pid)
+        locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
+        status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, told, file))
+        del locks
+    except (SpoolError, FatalError) as error:
+        complain(str(error))
+        status = EXIT_CONFIGURATION
+    _exit(status)
+
+
+async def _serve(
+    settings: SparkSettings, directory: Path, scratch: Path, daemon_pid: int, told: int, properties_file: str
+) -> int:
+    loop = asyncio.get_running_loop()
+    host = SessionHost(settings, directory, daemon_pid, start, properties_file, scratch)
+    delivering: list[asyncio.Future[None]] = []
+
+    def listening() -> None:
+        os.write(told, b"+")
+        os.close(told)
+        delivering.append(asyncio.ensure_future(PrintedLines(loop, host.pass_on, settings.fit).keep_delivering()))
+
+    try:
+        return await host.run(listening)
+    finally:
+        for one in delivering:
+            one.cancel()
+        for place in (directory, scratch):
+            clear(place, daemon_lives=not host.daemon_gone)
+
+
+def _exit(status: int) -> NoReturn:
+    sys.stderr.flush()
+    os._exit(status)  # threads of PySpark may still wait for a JVM that is gone

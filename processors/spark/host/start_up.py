@@ -1,9 +1,20 @@
 """What a host needs before its first micro-batch: the user's pipeline, the session, the sinks. In this order, because
-a slip in the pipeline's file is found in a moment and a JVM takes seconds."""
+a slip in the pipeline's file is found in a moment and a JVM takes seconds.
+
+Can `mld-spark` run what a properties file says? Looked at without a session: seconds before a JVM would be there.
+
+    mld-spark --check app.properties        # in the daemon's working directory
+
+The settings, the extra, Java and the pipeline's file are looked at in the order in which a session host needs them. One
+sentence for what is wrong, exit 2; exit 0 with one line otherwise.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -14,18 +25,27 @@ from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool, SpoolError
-from mld.processors.spark.commit import network_files
-from mld.processors.spark.session import cluster, decoding, handover, modules, spark_session
-from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.commit import store
+from mld.processors.spark.processes import EXIT_CONFIGURATION
+from mld.processors.spark.session import cluster, decoding, handover, lakehouse, modules, spark_session
+from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
+from mld.processors.spark.sink_port import (
+    SessionError,
+    SessionUnreachable,
+    Sink,
+    SinkError,
+    SinkRefused,
+    SinkSpec,
+    sentence,
+)
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.spark_errors import SessionError, SessionUnreachable, sentence
 from mld.processors.spark.streaming.engine import StreamingEngine, make_engine
 from mld.processors.spark.writer_identity import UNKNOWN
 from mld.properties.spark import Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 log = logging.getLogger("mld.spark")
 
@@ -70,7 +90,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     try:
         spark_session.check_extra()
         if not settings.trusts_network_files:
-            network_files.check(_places(settings))
+            store.check(_places(settings))
         modules.check(settings)
         modules.importable_here(settings)
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
@@ -140,7 +160,7 @@ def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
 
 
 def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
-    return network_files.places(
+    return store.places(
         settings.sinks,
         dead_letter=settings.dead_letter,
         ledger=settings.ledger,
@@ -188,3 +208,39 @@ def engine_of(
         rescued=settings.rescued_column,
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
+
+
+def examine(file: str, env: Mapping[str, str]) -> str:
+    """Return what was found. Raises SettingsError, SessionError or PipelineError."""
+    settings = load(file, (), env)
+    spark_session.check_extra()
+    java = f"Java at {spark_session.java_home(settings.java_home, env)}"
+    modules.check(settings)
+    modules.importable_here(settings)
+    formats = _formats(settings)
+    pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
+    version = importlib.metadata.version("pyspark")
+    return f"PySpark {version}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
+
+
+def _formats(settings: SparkSettings) -> str:
+    """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
+    formats = lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
+    spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
+    given = {format_ for format_ in formats if lakehouse.is_given(format_, settings.packages, settings.conf)}
+    return "".join(
+        f"{format_} by your own package, " if format_ in given else f"{lakehouse.needs(format_)}, "
+        for format_ in formats
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: mld-spark --check APP.properties\n")
+        return EXIT_CONFIGURATION
+    try:
+        sys.stdout.write(examine(arguments[0], os.environ) + "\n")
+    except (SettingsError, SessionError, pipeline.PipelineError) as error:
+        complain(str(error))
+        return EXIT_CONFIGURATION
+    return 0

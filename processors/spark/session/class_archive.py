@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
-from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.sink_port import SessionError
 
 PLACE = Path("share") / "mld"
 """In the environment of the interpreter."""

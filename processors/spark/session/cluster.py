@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.spark_errors import SessionUnreachable
+from mld.processors.spark.sink_port import SessionUnreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

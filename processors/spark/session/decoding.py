@@ -7,21 +7,28 @@ sample of the records, to count those with stray fields; of all, where a column 
 records, to say which field is wrong. A time that no calendar of four digits has makes its record malformed.
 
 What depends on the fields of the schema is text of SQL, made once: each call of PySpark's functions asks the JVM.
+
+What is said of payloads that do not fit the schema, once for many records, and when there are too many of them.
+
+Pure: counts in, sentences out.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.sink_port import SessionError
+from mld.properties.redaction import printable
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType, StructType
+
 
 PAYLOAD = "payload"
 STRAYS = "_mld_strays"
@@ -374,3 +381,50 @@ def wrong_fields(
         is_wrong = f"{got} IS NULL" if beyond is None else f"({got} IS NULL OR {beyond})"
         said = f"concat({_text(f'{name} is ')}, left({shown}, {VALUE_CHARS_MAX}), {why})"
         yield f"CASE WHEN {value} IS NOT NULL AND {there} AND {is_wrong} THEN {said} END"
+
+
+STRAY_NAMES_MAX = 50
+"""Names of stray fields that are said since the start; producers choose them, so there may be any number."""
+RECORDS_MIN = 100
+"""A share of fewer records says nothing."""
+
+
+class StrayNames:
+    """Which stray fields were said already."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def news(self, count: int, names: str | None) -> str | None:
+        """Return a warning if one of the names, which commas separate, is new; None if all were said before."""
+        new = [name for name in (names or "").split(", ") if name and name not in self._said]
+        if not new or len(self._said) >= STRAY_NAMES_MAX:
+            return None
+        self._said.update(new)
+        return (
+            f"{count} records have fields that mld.spark.schema does not name, and that are left out: "
+            f"{printable(', '.join(new))} (letter case counts); name them there, or keep them in "
+            "mld.spark.rescuedColumn"
+        )
+
+
+class MalformedShare:
+    """How many of the last records, a hundred or more, are malformed."""
+
+    def __init__(self, share_max: float) -> None:
+        self._share_max = share_max
+        self._batches: deque[tuple[int, int]] = deque()
+
+    def excess(self, seen: int, malformed: int) -> str | None:
+        """Take the next records; return why they are too many, if they are: then they come again and are not taken."""
+        self._batches.append((seen, malformed))
+        every, bad = map(sum, zip(*self._batches, strict=True))
+        if every >= RECORDS_MIN and bad > self._share_max * every:
+            self._batches.pop()
+            return (
+                f"{bad} of the last {every} records are malformed, more than mld.spark.malformedShareMax = "
+                f"{self._share_max:g} allows, so they are not put into the dead letter"
+            )
+        while every - self._batches[0][0] >= RECORDS_MIN:
+            every -= self._batches.popleft()[0]
+        return None

@@ -2,13 +2,22 @@
 
 Delta and Iceberg are released for one minor version of Spark each, and later than it. Which is for which stands here;
 what the user gives himself is left as it is. Pure: values in, values out.
+
+What Spark needs to speak to S3 itself (S3A): packages, and how the store is reached, from the keys of the file.
+
+It speaks to S3 where executors of a cluster stage files, and for Delta tables; everything else is done without. Hadoop
+names an SDK of 700 MB, of which S3A needs the few modules that stand here. Executors get no keys from us: they look
+for credentials where they are, with the providers that the daemon has. What the user gives himself is left as it is.
+Pure: values in, values out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from mld import pip_install
+from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
+from mld.properties.credentials import Provider, ProviderKind
 
 DELTA, ICEBERG = "delta", "iceberg"
 EXTRA = pip_install("lakehouse")
@@ -132,3 +141,118 @@ def _listed(text: str) -> list[str]:
 
 def _artifact(coordinate: str) -> str:
     return ":".join(coordinate.split(":")[:2])
+
+
+SDK_OF: Mapping[str, str] = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+"""The SDK that each Hadoop was released with."""
+MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+CLIENT, SDK = "org.apache.hadoop:hadoop-aws", "software.amazon.awssdk"
+EXCLUDED = (f"{SDK}:bundle", "org.wildfly.openssl:wildfly-openssl", "io.netty:*", "org.slf4j:*")
+"""The SDK as a whole, an accelerator of TLS that is off by default, and what Spark has itself."""
+EXCLUDES = "spark.jars.excludes"
+HADOOP = "spark.hadoop."
+FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+PROVIDERS = "fs.s3a.aws.credentials.provider"
+_AUTH, _OF_SDK = "org.apache.hadoop.fs.s3a.auth", "software.amazon.awssdk.auth.credentials"
+CLASSES = {
+    ProviderKind.DEFAULT: f"{_OF_SDK}.DefaultCredentialsProvider",
+    ProviderKind.ENVIRONMENT: f"{_OF_SDK}.EnvironmentVariableCredentialsProvider",
+    ProviderKind.SYSTEM_PROPERTY: f"{_OF_SDK}.SystemPropertyCredentialsProvider",
+    ProviderKind.PROFILE: f"{_AUTH}.ProfileAWSCredentialsProvider",
+    ProviderKind.INSTANCE_METADATA: f"{_AUTH}.IAMInstanceCredentialsProvider",
+    ProviderKind.CONTAINER: f"{_AUTH}.IAMInstanceCredentialsProvider",
+    ProviderKind.WEB_IDENTITY: f"{_OF_SDK}.WebIdentityTokenFileCredentialsProvider",
+    ProviderKind.ANONYMOUS: "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
+    ProviderKind.ASSUME_ROLE: f"{_AUTH}.AssumedRoleCredentialProvider",
+}
+"""Providers of the daemon -> those of S3A and its SDK."""
+
+
+class NoS3A(Exception):
+    """S3A cannot be had as the settings are; one sentence with the remedy."""
+
+
+def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | None, *, elsewhere: bool) -> bool:
+    """Return whether S3A is needed; `elsewhere`: executors are not on this machine, so that they stage files on S3
+    themselves.
+    """
+    specs = tuple(sinks)
+    files = (*(spec.path for spec in specs if spec.format not in ("delta", "iceberg")), dead_letter)
+    tables = (spec.path for spec in specs if spec.format == "delta")
+    return any(map(is_s3, (*tables, spool))) or (elsewhere and any(map(is_s3, files)))
+
+
+def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return settings of Spark, given those that are set already, which win; `hadoop` is the version that PySpark has.
+
+    Raises NoS3A."""
+    ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in _store(access).items()}}
+    if f"{HADOOP}{PROVIDERS}" not in theirs:
+        ours |= {f"{HADOOP}{key}": value for key, value in _credentials(access.credentials.providers).items()}
+    return {key: value for key, value in ours.items() if key in (PACKAGES, EXCLUDES) or key not in theirs}
+
+
+def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
+    if any("hadoop-aws" in theirs.get(key, "") for key in (PACKAGES, *JARS)):
+        return {}
+    sdk = SDK_OF.get(hadoop or "")
+    if sdk is None:
+        raise NoS3A(
+            f"which Amazon SDK goes with Hadoop {hadoop or 'of this PySpark'} is not known here; name {CLIENT} of its "
+            "version in mld.spark.packages, or use PySpark 4.0.1, 4.1 or 4.3"
+        )
+    coordinates = (f"{CLIENT}:{hadoop}", *(f"{SDK}:{module}:{sdk}" for module in MODULES))
+    return {PACKAGES: _joined(theirs.get(PACKAGES), coordinates), EXCLUDES: _joined(theirs.get(EXCLUDES), EXCLUDED)}
+
+
+def _store(access: S3Access) -> dict[str, str]:
+    found = {"fs.s3.impl": FILE_SYSTEM, "fs.s3n.impl": FILE_SYSTEM}
+    if access.region:
+        found["fs.s3a.endpoint.region"] = access.region
+    if access.endpoint:
+        found["fs.s3a.endpoint"] = access.endpoint
+        found["fs.s3a.connection.ssl.enabled"] = str(not access.endpoint.lower().startswith("http:")).lower()
+    if access.path_style:
+        found["fs.s3a.path.style.access"] = "true"
+    if access.kms_key:
+        found |= {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": access.kms_key}
+    return found
+
+
+def _credentials(providers: tuple[Provider, ...]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    classes: list[str] = []
+    for provider in providers:
+        if provider.kind not in CLASSES:
+            raise NoS3A(
+                f"executors cannot use {provider}, which runs in the daemon only; name what they are to use as "
+                f"mld.spark.conf.{HADOOP}{PROVIDERS}"
+            )
+        of_kind = [other for other in providers if other.kind is provider.kind]
+        if provider.kind in (ProviderKind.PROFILE, ProviderKind.ASSUME_ROLE) and len(of_kind) > 1:
+            raise NoS3A(
+                f"S3A takes one {provider.kind.value}, and AwsCredentialsProvider has {len(of_kind)}; name what "
+                f"executors are to use as mld.spark.conf.{HADOOP}{PROVIDERS}"
+            )
+        classes.append(CLASSES[provider.kind])
+        if provider.kind is ProviderKind.PROFILE and provider.arguments:
+            settings["fs.s3a.auth.profile.name"] = provider.arguments[0]
+        if provider.role is not None:
+            role = provider.role
+            settings |= {
+                "fs.s3a.assumed.role.arn": role.role_arn,
+                "fs.s3a.assumed.role.session.name": role.session_name,
+                "fs.s3a.assumed.role.credentials.provider": CLASSES[ProviderKind.DEFAULT],
+            }
+            if role.external_id:
+                settings["fs.s3a.assumed.role.external.id"] = role.external_id
+            if role.endpoint_url:
+                settings["fs.s3a.assumed.role.sts.endpoint"] = role.endpoint_url
+            if role.sts_region:
+                settings["fs.s3a.assumed.role.sts.endpoint.region"] = role.sts_region
+    return {**settings, PROVIDERS: ",".join(dict.fromkeys(classes))}
+
+
+def _joined(given: str | None, more: Iterable[str]) -> str:
+    theirs = [part for item in (given or "").split(",") if (part := item.strip())]
+    return ",".join(dict.fromkeys((*theirs, *more)))

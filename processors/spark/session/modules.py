@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.spark_errors import SessionError, first_line
+from mld.processors.spark.sink_port import SessionError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

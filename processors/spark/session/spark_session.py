@@ -5,6 +5,30 @@ users of the machine: calls to the driver are authenticated with a secret that S
 is no UI unless it is asked for, because Spark's UI asks nobody who he is. The JVM's heap is bounded, it exits when its
 memory is out, and it ignores the signals that a supervisor sends to all processes at once: it ends with its host.
 Everything the user sets by `mld.spark.conf.*` wins.
+
+The way between Python and the JVM, closed to the other users of this machine.
+
+PySpark would hand every setting to the JVM on its command line, which all users can read; the keys of a bucket would
+stand there. Here settings go in a file of this user alone, which is removed when the JVM has read it. What the JVM asks
+Python to do (streaming queries do) comes through a port of the loopback interface, and PySpark lets anybody call it;
+here the caller must have the token that guards the other direction.
+
+Two classes that the JVM of a session is given, compiled there by Janino, a part of Spark.
+
+The log store is for Delta tables on S3 that several drivers use: a version of the log is created by a conditional
+write, which S3 carries out for one of them only, however late a request comes.
+
+Delta's own log store for S3 looks whether a version exists, and then writes it. S3A of Hadoop 3.4.2 and later can send
+the condition (`If-None-Match: *`), but only if it is asked for at each file; so this class asks. It is found by Delta
+by its name; if it were not found, Delta would refuse to write.
+
+A conditional write that the client repeats, because nobody has answered, may find its own first attempt. Delta takes
+that for another writer's commit, and the sink, which asks the table whose entry has its number, finds its own.
+
+The file system is for a session of one machine. Without its native library, which PySpark has not got, Hadoop runs
+`chmod` for every file and directory that it makes, which is most of what a small file costs, and so of what a batch of
+many partitions costs. Here the JVM sets the same permissions by a call. The class takes the place of Hadoop's in the
+cache of file systems, in which every `FileSystem.get` of this JVM looks first.
 """
 
 from __future__ import annotations
@@ -13,24 +37,291 @@ import importlib.util
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mld import pip_install
-from mld.processors.spark.session import class_archive, gateway, jvm_classes
+from mld.processors.spark.session import class_archive
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
-from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
-from mld.processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
+from mld.processors.spark.session.lakehouse import (
+    DELTA,
+    PACKAGES,
+    NoRelease,
+    NoS3A,
+    formats_of,
+    is_needed,
+    lake_settings,
+    s3a_settings,
+)
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.spark_errors import SessionError, SessionGone, first_line
+from mld.processors.spark.sink_port import SessionError, SessionGone, first_line
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+log = logging.getLogger("mld.spark")
+
+CLASS = "MldDeltaLogStore"
+HADOOP_MIN = (3, 4, 2)
+"""The first one that knows the option."""
+SCHEMES = ("s3", "s3a", "s3n")
+KEY = "spark.delta.logStore.{}.impl"
+CONDITION = "fs.option.create.conditional.overwrite"
+NOT_MATCHED = "RemoteFileChangedException"
+"""How S3A says that a condition did not hold."""
+SOURCE = f"""
+import java.io.IOException;
+import java.util.Iterator;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.Path;
+
+public class {CLASS} extends io.delta.storage.HadoopFileSystemLogStore {{
+  public {CLASS}(Configuration configuration) {{ super(configuration); }}
+
+  public void write(Path path, Iterator actions, Boolean overwrite, Configuration configuration) throws IOException {{
+    FileSystem files = path.getFileSystem(configuration);
+    try {{
+      FSDataOutputStream out;
+      if (overwrite.booleanValue()) {{
+        out = files.create(path, true);
+      }} else {{
+        FSDataOutputStreamBuilder builder = files.createFile(path);
+        builder.overwrite(true);
+        builder.must("{CONDITION}", true);
+        out = (FSDataOutputStream) builder.build();
+      }}
+      while (actions.hasNext()) {{
+        out.write((((String) actions.next()) + "\\n").getBytes("UTF-8"));
+      }}
+      out.close();
+    }} catch (org.apache.hadoop.fs.FileAlreadyExistsException error) {{
+      throw new java.nio.file.FileAlreadyExistsException(path.toString());
+    }} catch (IOException error) {{
+      if (!overwrite.booleanValue() && error.getClass().getName().endsWith("{NOT_MATCHED}")) {{
+        throw new java.nio.file.FileAlreadyExistsException(path.toString());
+      }}
+      throw error;
+    }}
+  }}
+
+  public Boolean isPartialWriteVisible(Path path, Configuration configuration) {{ return Boolean.FALSE; }}
+}}
+"""
+"""A stream that is not closed, because an action could not be read, writes nothing: S3A creates the object when it is
+closed."""
+FILES_CLASS, FILES_KEY, LOCAL = "MldLocalFileSystem", "fs.file.impl", "file:///"
+FILES_SOURCE = f"""
+public class {FILES_CLASS} extends org.apache.hadoop.fs.LocalFileSystem {{
+  public {FILES_CLASS}() {{ super(new Raw()); }}
+
+  public static class Raw extends org.apache.hadoop.fs.RawLocalFileSystem {{
+    public void setPermission(
+        org.apache.hadoop.fs.Path path, org.apache.hadoop.fs.permission.FsPermission permission)
+        throws java.io.IOException {{
+      java.nio.file.Path file = pathToFile(path).toPath();
+      int mode = permission.toShort();
+      if (java.nio.file.Files.isDirectory(file, new java.nio.file.LinkOption[0])) {{
+        Object before = java.nio.file.Files.getAttribute(file, "unix:mode", new java.nio.file.LinkOption[0]);
+        mode |= ((Integer) before).intValue() & 06000;
+      }}
+      java.nio.file.Files.setAttribute(file, "unix:mode", Integer.valueOf(mode), new java.nio.file.LinkOption[0]);
+    }}
+  }}
+}}
+"""
+"""As `chmod` does, it leaves a directory the bits by which files in it get its group (setgid)."""
+
+
+def log_settings(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return settings of Spark by which Delta uses it, for schemes for which the user names none; none if Hadoop is
+    older.
+    """
+    parts = [int(part) for part in (hadoop or "").split(".") if part.isdigit()]
+    if tuple(parts) < HADOOP_MIN:
+        return {}
+    return {key: CLASS for key in map(KEY.format, SCHEMES) if key not in theirs}
+
+
+def install(session: SparkSession, scratch: Path) -> None:
+    """Let the JVM of the session find the class; `scratch` is a directory of this user alone. Raises SessionError."""
+    java: Any = session._jvm
+    try:
+        loader, compiler = _compiled(java, SOURCE)
+        directory = scratch / "classes"
+        directory.mkdir(exist_ok=True)
+        for name, code in compiler.getBytecodes().items():
+            (directory / f"{name}.class").write_bytes(bytes(code))
+        loader.addURL(java.java.net.URI(f"{directory.as_uri()}/").toURL())
+        java.java.lang.Class.forName(CLASS, True, loader)
+    except Exception as error:  # whatever a future Spark or Delta has changed
+        raise SessionError(
+            f"the log store for Delta tables on S3 cannot be made ({first_line(error)}); name another one that creates "
+            f"a file only if it is not there, as mld.spark.conf.{KEY.format('s3a')}, or use format = iceberg"
+        ) from error
+
+
+def _compiled(java: Any, source: str) -> tuple[Any, Any]:
+    """Return the JVM's loader of classes, and a compiler that has compiled the source."""
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(source)
+    return loader, compiler
+
+
+def install_files(session: SparkSession) -> bool:
+    """Let the JVM of the session set permissions by itself. Returns false, after a line in the log, if it cannot: then
+    Hadoop goes its own way, slower.
+    """
+    java: Any = session._jvm
+    try:
+        _, compiler = _compiled(java, FILES_SOURCE)
+        configuration = java.org.apache.hadoop.conf.Configuration(session.sparkContext._jsc.hadoopConfiguration())
+        configuration.setClassLoader(compiler.getClassLoader())
+        configuration.set(FILES_KEY, FILES_CLASS)
+        files, uri = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI(LOCAL)
+        # Spark has one already; closing takes it out of the cache, and hurts nobody who still holds it.
+        files.get(uri, configuration).close()
+        files.get(uri, configuration)
+    except Exception as error:  # whatever a future Spark or Hadoop has changed
+        log.info("permissions of files are set by chmod: %s", first_line(error))
+        return False
+    return True
+
+
+FILE = "spark.properties"
+ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+FILE_OPTION = "--properties-file"
+SHELL = "pyspark-shell"
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+_SPECIAL = frozenset(" =:#!")
+CLIENT = "py4j.Gateway"
+CLIENT_FIELD = "cbClient"
+CONNECTION_LIFE_S = 30
+"""Py4J's own default: how long a connection of a call is kept for the next one."""
+
+
+def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
+    """Start the JVM of this process unless it runs; `scratch` is a directory of this user alone.
+
+    Raises SessionError, and whatever PySpark raises if the JVM does not start.
+    """
+    from pyspark import SparkContext
+
+    with told(settings, scratch / FILE):
+        SparkContext._ensure_initialized()
+
+
+@contextmanager
+def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
+    """Give, while the JVM starts: the file, and the arguments that name it."""
+    before = os.environ.get(ARGUMENTS)
+    told = arguments(before, file)
+    file.unlink(missing_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as opened:
+        opened.write(encode(settings))
+    os.environ[ARGUMENTS] = told
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        if before is None:
+            del os.environ[ARGUMENTS]
+        else:
+            os.environ[ARGUMENTS] = before
+
+
+def arguments(given: str | None, file: Path) -> str:
+    """Return what PySpark is to call spark-submit with: the user's own arguments, and the file. Raises SessionError."""
+    try:
+        theirs = shlex.split(given or SHELL)
+    except ValueError as error:
+        raise SessionError(f"{ARGUMENTS} is no list of arguments: {error}; correct it, or remove it") from error
+    if any(word.split("=")[0] == FILE_OPTION for word in theirs):
+        raise SessionError(f"{ARGUMENTS} has {FILE_OPTION}, and Spark takes one; write its lines as mld.spark.conf.*")
+    # The file takes the place of spark-defaults.conf, unless that is asked for too.
+    return shlex.join([FILE_OPTION, str(file), "--load-spark-defaults", *theirs])
+
+
+def encode(settings: Mapping[str, str]) -> str:
+    """Return a properties file of Java's, in ASCII."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    return "".join(map(_escaped_character, text))
+
+
+def _escaped_character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character in _SPECIAL:
+        return f"\\{character}"
+    if " " < character < "\x7f":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def guard_calls_to_python(session: SparkSession) -> None:
+    """Make every later call to Python show the token that PySpark and its JVM share.
+
+    Py4J can do it on both sides, but its JVM forgets the token when it is told the port; so its client of that port is
+    replaced by one that has it. Raises SessionError if this Py4J has no place for that.
+    """
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    gateway: Any = session.sparkContext._gateway
+    token = gateway.gateway_parameters.auth_token
+    if gateway.callback_server_parameters.auth_token == token:
+        return
+    gateway.callback_server_parameters.auth_token = token
+    try:
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        _have_jvm_show(token, gateway)
+    except Exception as error:  # whatever a future Py4J has changed
+        raise SessionError(
+            f"calls from the JVM to Python cannot be kept to this user ({str(error).splitlines()[:1]}); use the "
+            "PySpark that this version names"
+        ) from error
+
+
+def _have_jvm_show(token: str, gateway: Any) -> None:
+    """Replace the JVM's client of our port; the constructor is Py4J's own, the field has no other way to it."""
+    from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
+
+    java = gateway.jvm
+    server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
+    its_gateway = server.getGateway()
+    client = java.py4j.PythonClient(
+        its_gateway,
+        None,
+        gateway._callback_server.port,
+        java.java.net.InetAddress.getByName(gateway.callback_server_parameters.address),
+        CONNECTION_LIFE_S,
+        java.java.util.concurrent.TimeUnit.SECONDS,
+        java.javax.net.SocketFactory.getDefault(),
+        server,
+        True,
+        0,
+        token,
+    )
+    field = java.java.lang.Class.forName(CLIENT).getDeclaredField(CLIENT_FIELD)
+    field.setAccessible(True)
+    field.set(its_gateway, client)
+
 
 JAVA_MIN = 17
 JAVA_CHECK_S = 20.0
@@ -123,9 +414,9 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     for name, value in conf.items():
         builder = builder.config(name, value)
     try:
-        gateway.start_jvm(conf, scratch)
+        start_jvm(conf, scratch)
         session = builder.getOrCreate()
-        gateway.guard_calls_to_python(session)
+        guard_calls_to_python(session)
     except SessionError:
         raise
     except Exception as error:
@@ -135,10 +426,10 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         ) from error
     for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    if jvm_classes.CLASS in conf.values():
-        jvm_classes.install(session, scratch)
-    if settings.is_local and f"spark.hadoop.{jvm_classes.FILES_KEY}" not in settings.conf:
-        jvm_classes.install_files(session)
+    if CLASS in conf.values():
+        install(session, scratch)
+    if settings.is_local and f"spark.hadoop.{FILES_KEY}" not in settings.conf:
+        install_files(session)
     return session
 
 
@@ -187,7 +478,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
     theirs = {**settings.conf, **lake(settings)}
     theirs |= s3_client(settings, theirs)
     if DELTA in formats_of([spec.format for spec in settings.sinks], {}):
-        theirs |= jvm_classes.log_settings(hadoop_version(), theirs)
+        theirs |= log_settings(hadoop_version(), theirs)
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
         theirs[key] = f"{ours[key]} {theirs[key]}"
     return {**ours, **theirs}

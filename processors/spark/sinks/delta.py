@@ -20,8 +20,16 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
 from mld.processors.spark.high_water_marks import HighWaterMarks
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace, PartitionField
-from mld.processors.spark.sinks.merge import Merge, merge_of, quoted
+from mld.processors.spark.sinks.lake_table import (
+    APPLICATION,
+    MISSING,
+    LakeSink,
+    LostRace,
+    Merge,
+    PartitionField,
+    merge_of,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from mld.aws.objects import S3Bucket
-from mld.processors.spark.commit.admission import AdmittedSink, admission_of
 from mld.processors.spark.commit.journal import Journal, signature
-from mld.processors.spark.commit.ledger import LedgerEntry
-from mld.processors.spark.commit.s3_staging import LateClient, place_of
+from mld.processors.spark.commit.ledger import AdmittedSink, LedgerEntry, admission_of
+from mld.processors.spark.commit.s3_journal import LateClient, place_of
 from mld.processors.spark.commit.store import Store, store_at
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
-from mld.processors.spark.sinks.files import FlatSink, write
-from mld.processors.spark.sinks.partitioned_files import PartitionedSink
-from mld.processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore
+from mld.processors.spark.sinks.files import (
+    ClusterS3FileSink,
+    FlatSink,
+    PartitionedSink,
+    S3FileSink,
+    ScratchStore,
+    write,
+)
 from mld.properties.spark import FILES
 
 if TYPE_CHECKING:

@@ -10,35 +10,151 @@ files and a copy of its ledger entry, and appears by one rename. Readers that kn
 column `mld_commit`. Spark reads either the directories or the files beside them, never both, so a sink that has begun
 in this layout (`LedgerEntry.layout` says so) goes on in it.
 
-Partitioned (`partitioned_files`): the files of a commit are renamed one by one into `<column>=<value>/` directories,
+Partitioned: the files of a commit are renamed one by one into `<column>=<value>/` directories,
 and every name begins with the number of its commit. A reader may see a part of the newest commit meanwhile, and no
 record twice.
 
 `commit.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so what its
 own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink.
+
+The files of a dead letter, by the commits that have brought them.
+
+Files on S3, exactly once: numbered files in one directory, or partitioned as Hive does it.
+
+Spark writes to a directory of this machine, so it needs no S3 client; `commit.s3_journal` uploads and publishes. On a
+cluster, executors write to the staging area of the bucket with a client of their own (`session.lakehouse`). Every
+name begins with the number of its commit. Without `partitionBy` a commit is one file, unless
+`mld.spark.sink.<name>.files = many`, and a reader sees the whole of it or nothing. With several files, a reader may
+see a part of the newest commit meanwhile, and no record twice.
+
+Files in the directories of their partitions, as Hive lays them out, with a bound on how many of these a sink begins.
+
+A batch whose rows are all of partitions that were written lately is written in one job. Any other one is looked at
+first (`new_partitions`); rows beyond the bound, and rows whose values no directory can be called by, go to `BEYOND`,
+which readers skip, in files that have all columns. Both are one commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
+from uuid import uuid4
 
+from mld.aws.objects import NotMatched, ObjectError
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import AdmittedSink, admission_of
 from mld.processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
-from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
-from mld.processors.spark.commit.store import StagingStore, Store, as_sink_error
+from mld.processors.spark.commit.ledger import AdmittedSink, Columns, ColumnsClash, FileMove, LedgerEntry, admission_of
+from mld.processors.spark.commit.s3_journal import AT_ONCE, Objects, S3Journal, S3Place, S3Staging, object_failures
+from mld.processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
-from mld.processors.spark.spark_errors import failure
+from mld.processors.spark.sink_port import JobFailed, Published, SinkError, SinkRefused, SinkSpec, failure, sentence
+from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
 from mld.properties.spark import TAKEN_BY
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+IDENTITY_FILE = "_mld_replay"
+"""Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""
+_NAME = re.compile(r"(?:c|mld_commit=)(\d+)[-/][^/]+", re.ASCII)
+
+
+class LetterFiles(Protocol):
+    """Raises SinkError."""
+
+    def commits(self) -> dict[int, list[str]]:
+        """Return the names of all files, by the number of their commit, sorted."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def identity(self) -> str:
+        """Return a name that this directory has got once, and keeps for as long as its numbers go on."""
+
+
+class StoredLetters:
+    """In a directory of a file system."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def commits(self) -> dict[int, list[str]]:
+        try:
+            names: list[str] = []
+            for name in self._store.names(""):
+                inside = self._store.names(name) if name.startswith("mld_commit=") else None
+                names += [name] if inside is None else [f"{name}/{one}" for one in inside]
+            return _by_commit(names)
+        except OSError as error:
+            raise as_sink_error(error, "listing the dead letter") from error
+
+    def read(self, name: str) -> bytes:
+        try:
+            return self._store.read(name)
+        except OSError as error:
+            raise as_sink_error(error, f"reading {name} of the dead letter") from error
+
+    def identity(self) -> str:
+        try:
+            if not self._store.exists(IDENTITY_FILE):
+                fresh = uuid4().hex
+                draft = f"{IDENTITY_FILE}-{fresh}"
+                self._store.write(draft, fresh.encode())
+                self._store.take(draft, IDENTITY_FILE)  # somebody else's is as good
+                self._store.remove(draft)
+                self._store.sync("")
+            return self._store.read(IDENTITY_FILE).decode()
+        except OSError as error:
+            raise as_sink_error(error, "naming the dead letter") from error
+
+
+class LetterObjects:
+    """In a bucket, below a key that ends with a slash or is empty."""
+
+    def __init__(self, objects: Objects, prefix: str) -> None:
+        self._objects = objects
+        self._prefix = prefix
+
+    def commits(self) -> dict[int, list[str]]:
+        try:
+            return _by_commit(one.key.removeprefix(self._prefix) for one in self._objects.list(f"{self._prefix}c"))
+        except ObjectError as error:
+            raise SinkError(f"listing the dead letter: {error}") from error
+
+    def read(self, name: str) -> bytes:
+        try:
+            found = self._objects.get(self._prefix + name)
+        except ObjectError as error:
+            raise SinkError(f"reading {name} of the dead letter: {error}") from error
+        if found is None:
+            raise SinkError(f"reading {name} of the dead letter: it is gone")
+        return found.data
+
+    def identity(self) -> str:
+        key = self._prefix + IDENTITY_FILE
+        try:
+            if self._objects.get(key) is None:
+                with suppress(NotMatched):  # somebody else's is as good
+                    self._objects.put(key, uuid4().hex.encode(), if_absent=True)
+            return self.read(IDENTITY_FILE).decode()
+        except ObjectError as error:
+            raise SinkError(f"naming the dead letter: {error}") from error
+
+
+def _by_commit(names: Iterable[str]) -> dict[int, list[str]]:
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        if (match := _NAME.fullmatch(name)) is not None and not name.rpartition("/")[2].startswith(("_", ".")):
+            found[int(match[1])].append(name)
+    return dict(sorted(found.items()))
+
 
 UNCOUNTED = frozenset(("kafka",))
 """Spark's writer of them runs a job that no listener hears of, so that one would wait for its count for ever."""
@@ -369,3 +485,205 @@ def _suffixes(name: str) -> str:
 def _hidden(name: str) -> bool:
     """Return whether Spark's readers skip it: `_x` and `.x` are no data, `_x=1` is a partition."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)
+
+
+BEYOND = "_mld_beyond"
+"""Where the rows of partitions are that a sink has not begun."""
+STAGED_BEYOND = f"{BEYOND}=rows"
+"""The same in a staging area, with a name under which data is kept."""
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | frozenset(map(chr, range(1, 0x20)))
+"""What Spark does not write into the name of a directory as it is."""
+NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
+"""What file systems take as a name, and S3 as part of a key."""
+RECENT_MAX = 256
+"""Partitions by whose values rows are told apart in one job: the plan names them, and each may have several files."""
+
+
+def directory_of(columns: Sequence[str], values: Iterable[str | None]) -> str:
+    """Return the directory of a partition, as Spark names it."""
+    return "/".join(
+        f"{_escaped(column)}={_escaped(value) if value else NULL_PARTITION}"
+        for column, value in zip(columns, values, strict=True)
+    )
+
+
+def is_possible(directory: str) -> bool:
+    """Return whether a directory can be called so, wherever the sink is."""
+    names = [name.encode() for name in directory.split("/")]
+    sizes = list(map(len, names))
+    return b"\0" not in b"".join(names) and max(sizes) <= NAME_BYTES_MAX and sum(sizes) <= DIRECTORY_BYTES_MAX
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(one):02X}" if one in ESCAPED else one for one in text)
+
+
+class PartitionedSink(FileSink):
+    """Hive's layout."""
+
+    def __init__(
+        self, spec: SinkSpec, store: StagingStore, journal: SinkJournal | None = None, place: str | None = None
+    ) -> None:
+        super().__init__(spec, store, journal, place)
+        self._bound = PartitionBound(spec.name, spec.new_partitions_max)
+        self._recent: tuple[str, ...] = ()
+        """Keys of partitions that were written lately; none if they are too many."""
+
+    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        with self._bound.reported():
+            return super().publish(frame, batch, batch_id)
+
+    def _write(self, frame: DataFrame, token: str) -> int:
+        if not self._spec.partition_by:
+            return super()._write(frame, token)
+        if self._recent:
+            from pyspark.sql import Observation
+            from pyspark.sql import functions as F
+
+            is_recent, others = self._key(frame).isin(*self._recent), Observation()
+            seen = frame.observe(others, F.count_if(~is_recent).alias("rows"))
+            rows = super()._write(seen.filter(is_recent), token)
+            if not others.get["rows"]:
+                return rows
+            self._store.remove(self._journal.data(token))
+        return self._write_by_values(frame, token)
+
+    def _write_by_values(self, frame: DataFrame, token: str) -> int:
+        try:
+            with computed(frame):
+                found = self._bound.look(frame, self._key(frame), self._begun, is_possible, self._directory)
+                wanted = frame_of(found.keys, frame)
+                same = self._key(frame) == wanted[KEY]
+                within = by_partition(frame.join(wanted, same, "left_semi"), self._spec.partition_by)
+                rows = super()._write(within, token) if found.keys else 0
+                if found.rows_beyond:
+                    self._write_beyond(frame.join(wanted, same, "left_anti"), token)
+                    where = f"{self.place.rstrip('/')}/{BEYOND} with all their columns"
+                    self._bound.note(found.rows_beyond, where)
+            recent = dict.fromkeys((*found.keys, *self._recent))
+            is_calm = not found.rows_beyond and len(found.keys) <= RECENT_MAX  # else the next one is looked at at once
+            self._recent = tuple(recent)[:RECENT_MAX] if is_calm else ()
+            return rows + found.rows_beyond
+        except SinkError:
+            raise
+        except Exception as error:  # Spark's and the user's, of any kind
+            raise failure(error, f"sink {self.name}: looking at the values of partitionBy") from error
+
+    def _key(self, frame: DataFrame) -> Column:
+        """Name the partition of a row."""
+        return key_of(frame[name] for name in self._spec.partition_by)
+
+    def _directory(self, key: str) -> str:
+        return directory_of(self._spec.partition_by, json.loads(key))
+
+    def _begun(self, directories: list[str]) -> set[str]:
+        return self._existing(list(filter(is_possible, directories)))
+
+    def _write_beyond(self, frame: DataFrame, token: str) -> None:
+        write(
+            frame,
+            sink=self.name,
+            format=self._spec.format,
+            options={**self._spec.options, **self._write_options},
+            mode="error",
+            path=self._store.uri(f"{self._journal.data(token)}/{STAGED_BEYOND}"),
+        )
+
+    def _check_columns(self, columns: Columns) -> None:
+        names = {name.lower() for name, _ in columns}
+        for column in self._spec.partition_by:
+            if column.lower() not in names:
+                raise SinkRefused(f"sink {self.name}: partitionBy names {column}, the frame has no such column")
+            if column.startswith(("_", ".")):
+                raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
+
+    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
+        prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
+        paths = map(PurePosixPath, files)
+        return tuple(FileMove(f"data/{path}", _target(path.with_name(prefix + path.name))) for path in paths)
+
+
+def _target(path: PurePosixPath) -> str:
+    first, *rest = path.parts
+    return str(PurePosixPath(BEYOND if first == STAGED_BEYOND else first, *rest))
+
+
+COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
+"""Each task moves its own files to their places once the driver lets it: one copy less. They are in a staging area."""
+CANNOT = ("AccessDenied", "NoAuthWithAWS", "NoAwsCredentials", "ClassNotFoundException", "InvalidAccessKeyId")
+"""What a client of S3 says that will say so again."""
+
+
+class ScratchStore(PosixStore):
+    """Files on their way to S3. Nothing of them is needed after a crash, so nothing is made durable."""
+
+    def sync(self, path: str) -> None:
+        pass
+
+    def sync_below(self, path: str) -> None:
+        pass
+
+
+class S3FileSink(PartitionedSink):
+    """`staging` is where Spark writes: a directory of this machine, or the staging areas in the bucket."""
+
+    one_file = True
+
+    def __init__(self, spec: SinkSpec, objects: Objects, place: S3Place, staging: StagingStore) -> None:
+        journal = S3Journal(objects, place.prefix, staging, spec.name, place=str(place))
+        super().__init__(spec, staging, journal, str(place))
+        self._letters = LetterObjects(objects, place.prefix)
+        self._objects, self._prefix = objects, place.prefix
+
+    def letters(self) -> LetterFiles:
+        """Return the files of a dead letter."""
+        return self._letters
+
+    def _existing(self, directories: list[str]) -> set[str]:
+        def is_begun(directory: str) -> bool:
+            return any(True for _ in self._objects.list(f"{self._prefix}{directory}/", most=1))
+
+        with object_failures(f"sink {self.name}: looking for directories"), ThreadPoolExecutor(AT_ONCE) as threads:
+            return {one for one, there in zip(directories, threads.map(is_begun, directories), strict=True) if there}
+
+
+class ClusterS3FileSink(S3FileSink):
+    """Executors write to the bucket themselves; before the first batch they have to show that they can."""
+
+    def __init__(self, spec: SinkSpec, objects: Objects, place: S3Place, spark: SparkSession) -> None:
+        staging = S3Staging(objects, place.bucket, place.prefix, spec.name)
+        super().__init__(replace(spec, options={**COMMITTER, **spec.options}), objects, place, staging)
+        self._spark: SparkSession | None = spark
+
+    def open(self) -> HighWaterMarks:
+        marks = super().open()
+        if self._spark is not None:
+            self._try_executors(self._spark)
+            self._spark = None  # once
+        return marks
+
+    def _try_executors(self, spark: SparkSession) -> None:
+        token = self._journal.stage()
+        data = self._journal.data(token)
+        try:
+            options = {**COMMITTER, **OPTIONS}
+            frame = spark.range(1)
+            write(frame, sink=self.name, format="json", options=options, mode="error", path=self._store.uri(data))
+            if not self._store.files(data):
+                raise SinkRefused(
+                    f"sink {self.name}: what executors write to {self._store.uri(data)} is not there for this host: it "
+                    "asks another store; mld.spark.s3.endpoint and mld.spark.conf.spark.hadoop.fs.s3a.endpoint have to "
+                    "agree"
+                )
+        except JobFailed as error:
+            text = f"{error} {error.__cause__}"
+            said = f"sink {self.name}: executors cannot write to {self.place}: {sentence(text)}"
+            if any(words in text for words in CANNOT):
+                raise SinkRefused(
+                    f"{said}; they use the AwsCredentialsProvider and the mld.spark.s3 keys of the daemon's file on "
+                    "their own nodes, and mld.spark.conf.spark.hadoop.fs.s3a.* replaces them"
+                ) from error
+            raise SinkError(f"{said}; it is tried again") from error
+        finally:
+            self._journal.discard(token)

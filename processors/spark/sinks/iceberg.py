@@ -3,37 +3,413 @@
 The commit adds the batch's files and replaces the ledger's entry, and it is made on top of the snapshot that the entry
 before was read at: if anybody else has committed since, the catalog refuses it. A batch that lost such a race is not
 computed again: its files are there, and the next attempt checks the new marks and adds the same files.
+
+One Iceberg table through its Java API: Spark writes files that belong to no snapshot yet, and one commit adds them.
+
+Spark writes as the actions of Iceberg do that rewrite files: the files are handed to a coordinator instead of being
+committed. Then a snapshot is made of them whose parent is the one the ledger was read at, and table metadata with that
+snapshot and the ledger's entry replace the metadata that were read: the compare-and-swap of every catalog. No loop of
+Iceberg's is in between which would put our snapshot on top of somebody else's.
+
+Decides nothing about marks.
+
+Whether a frame fits the columns of a table: what is added to the table, what stays empty, and what is refused.
+
+Columns are matched by name, without regard to case. A type that every value fits into is no change. Pure.
+
+Where an Iceberg table keeps the ledger: the newest entry as a property of the table, and in the summary of each
+snapshot a short note that says which entry it came with.
+
+Snapshots are kept for days, and all their summaries stand in every metadata file: whole entries there would make each
+commit write what a thousand commits have said. One property is replaced instead, in the commit that moves `main`. The
+note ties the two together: walking from the current snapshot by its parents, the first note must be that of the
+property. If it is not, `main` was moved by hand, and nobody can know which records are in the table.
+
+A note has a `version` that no program knows which looks for whole entries in summaries, so that such a one refuses the
+table. A whole entry in a summary is still read: tables of older programs have it.
+
+Pure: values in, values out.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import signature
-from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.ledger import Columns, LedgerEntry
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import ShardSpans, advanced
 from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.iceberg_ledger import (
-    KEPT_PROPERTY,
-    PROPERTY,
-    MainWasMoved,
-    head_of,
-    moved_sentence,
-    note,
+from mld.processors.spark.sinks.lake_table import (
+    APPLICATION,
+    RACES_MAX,
+    LakeSink,
+    LostRace,
+    Merge,
+    PartitionField,
+    quoted,
+    type_of,
 )
-from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead, changed_rows
-from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace, PartitionField
-from mld.processors.spark.sinks.merge import Merge, quoted, type_of
-from mld.processors.spark.sinks.table_columns import changes
 from mld.properties.spark import TRANSFORM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+PROPERTY = "mld.ledger"
+"""Key of the newest entry among the properties of the table, and of the note or entry in a snapshot's summary."""
+KEPT_PROPERTY = "mld.ledger.keep"
+"""Set by a person to the number of the entry that shall stay in force though `main` was moved by hand."""
+NOTE_VERSION = "note"
+
+
+class MainWasMoved(Exception):
+    """The table was rolled back or replaced: the ledger is ahead of its rows. `number` is that of the ledger."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What the snapshots of `main` say: the summary's text of the first that has one, from the current one by parents;
+    `whole` if the walk has seen the first snapshot of all, so that nothing can have been expired."""
+
+    said: str | None
+    whole: bool
+
+
+def note(entry: LedgerEntry) -> str:
+    """Return what the summary of the entry's snapshot says."""
+    value = {"application": "mld", "version": NOTE_VERSION, "number": entry.number, "token": entry.token}
+    return json.dumps(value, separators=(",", ":"))
+
+
+def head_of(
+    lineage: Lineage, kept: str | None, keep: str | None, decode: Callable[[str], LedgerEntry]
+) -> LedgerEntry | None:
+    """Return the entry in force, of the walk and the table's properties; None if nobody has written with a ledger.
+
+    Raises MainWasMoved, ValueError if a note is damaged, and what `decode` raises."""
+    if lineage.said is None:
+        if kept is None:
+            return None
+        entry = decode(kept)
+        if lineage.whole and keep != str(entry.number):
+            raise MainWasMoved(entry.number)
+        return entry
+    noted = _note_of(lineage.said)
+    if noted is None:
+        return decode(lineage.said)
+    if kept is None:  # a person has taken the property away, so that everything is written again
+        return LedgerEntry(*noted)
+    entry = decode(kept)
+    if entry.token != noted[1] and keep != str(entry.number):
+        raise MainWasMoved(entry.number)
+    return entry
+
+
+def _note_of(text: str) -> tuple[int, str] | None:
+    """Number and token of a note; None if the text is a whole entry. Raises ValueError."""
+    value = json.loads(text)
+    if not isinstance(value, dict) or value.get("version") != NOTE_VERSION:
+        return None
+    number, token = value.get("number"), value.get("token")
+    if not isinstance(number, int) or not isinstance(token, str):
+        raise ValueError(f"no note of a ledger: {text[:200]}")
+    return number, token
+
+
+def moved_sentence(sink: str, table: str, number: int) -> str:
+    """Return what a person can do when `MainWasMoved`."""
+    return (
+        f"sink {sink}: {table} was rolled back or replaced: its ledger is that of commit {number}, which is not in the "
+        "table any more; nothing was written. If what was rolled back is to be delivered again, forget the marks by "
+        f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{PROPERTY}'), and begin the application where you want it to; if "
+        f"it is to stay away, ALTER TABLE {table} SET TBLPROPERTIES ('{KEPT_PROPERTY}' = '{number}')"
+    )
+
+
+WHOLE = ("tinyint", "smallint", "int", "bigint")
+FITS = {
+    **{kind: (*WHOLE[at + 1 :], "float", "double") for at, kind in enumerate(WHOLE[:2])},
+    "int": ("bigint", "double"),
+    "float": ("double",),
+    "void": ("*",),
+}
+"""Types of a table, by the type of a frame, that hold every value of it exactly."""
+TEXTS = ("string", "varchar", "char")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChanges:
+    added: Columns
+    """Columns that the table has not got."""
+    absent: tuple[str, ...]
+    """Columns of the table, by its names, that the frame has not got: they are null."""
+
+
+def changes(have: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]], sink: str, table: str) -> ColumnChanges:
+    """Return what a frame with the columns `new` means for a table with `have`. Raises SinkRefused."""
+    known = {name.lower(): (name, kind) for name, kind in have}
+    added = []
+    for name, kind in new:
+        before = known.get(name.lower())
+        if before is None:
+            if kind == "void":
+                raise SinkRefused(f"sink {sink}: the new column {name} has no type; cast it in the pipeline")
+            added.append((name, kind))
+        elif not fits(kind, before[1]):
+            raise SinkRefused(
+                f"sink {sink}: the column {before[0]} of {table} is {before[1]}, that of the pipeline is {kind}; cast "
+                "it in the pipeline, or give it another name (new columns are added to the table)"
+            )
+    named = {name.lower() for name, _ in new}
+    return ColumnChanges(tuple(added), tuple(name for name, _ in have if name.lower() not in named))
+
+
+def fits(kind: str, column: str) -> bool:
+    """Return whether a column of the type `column` holds every value of the type `kind`."""
+    if kind == column or "*" in FITS.get(kind, ()):
+        return True
+    if kind.partition("(")[0] in TEXTS and column == "string":
+        return True
+    return column in FITS.get(kind, ())
+
+
+MAIN = "main"
+FILE_SET = "rewritten-file-set-id"
+"""Option by which Iceberg before 1.11 is told that files are not to be committed; later ones know it by the name."""
+NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
+"""How Spark says that there is no such table."""
+TABLE_CACHE = "org.apache.iceberg.spark.SparkTableCache"
+WAP_ID, WAP_CONF, WAP_PROPERTY = "wap.id", "spark.wap.id", "write.wap.enabled"
+"""Write, audit, publish: a snapshot's summary, the session's setting, and the table's property that allows it."""
+NOTE_CONF = "spark.sql.iceberg.snapshot-property."
+COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
+
+
+CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
+"""Figures of a MERGE in the summary of its snapshot, since Spark 4.1."""
+
+
+def changed_rows(staged: Any) -> int | None:
+    """Return how many rows the MERGE of a snapshot has changed; None if it does not say."""
+    found = [said for name in CHANGED if (said := staged.summary().get(name)) is not None]
+    return sum(map(int, found)) if found else None
+
+
+class Files:
+    """Data files that no snapshot has yet."""
+
+    def __init__(self, files: list[Any]) -> None:
+        self.files = files
+        self.offered = False
+        """Whether a catalog was ever asked to commit them: its no may be that to a repetition of what it had done."""
+
+    @property
+    def rows(self) -> int:
+        return sum(int(file.recordCount()) for file in self.files)
+
+
+FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+"""Functions of a catalog, by the transforms of a partition that they compute; others are called the same."""
+
+
+class TableAsRead:
+    """The table's metadata as they were read once."""
+
+    def __init__(self, metadata: Any) -> None:
+        self.metadata = metadata
+        current = metadata.currentSnapshot()
+        self.snapshot_id: int | None = None if current is None else int(current.snapshotId())
+
+    def staged(self, wap_id: str) -> Any | None:
+        """Return the newest snapshot that was staged by this name."""
+        for snapshot in reversed(list(self.metadata.snapshots())):
+            if snapshot.summary().get(WAP_ID) == wap_id:
+                return snapshot
+        return None
+
+    def lineage(self) -> Lineage:
+        """Walk from the current snapshot by parents to the first summary that has something of a ledger."""
+        snapshot = self.metadata.currentSnapshot()
+        while snapshot is not None:
+            said = snapshot.summary().get(PROPERTY)
+            if said is not None:
+                return Lineage(said, whole=False)
+            parent = snapshot.parentId()
+            if parent is None:
+                return Lineage(None, whole=True)
+            snapshot = self.metadata.snapshot(parent)
+            if snapshot is None:
+                return Lineage(None, whole=False)  # expired
+        return Lineage(None, whole=True)
+
+    def partition_fields(self, catalog: str) -> list[PartitionField]:
+        """Return what the table is partitioned by; the values are made by functions of the catalog."""
+        from pyspark.sql.functions import expr
+
+        schema, fields = self.metadata.schema(), []
+        for field in self.metadata.spec().fields():
+            source, top = field.sourceId(), schema.asStruct().field(field.sourceId())
+            path = schema.findColumnName(source).split(".") if top is None else [top.name()]
+            transform, _, width = field.transform().toString().rstrip("]").partition("[")
+            value, stored = ".".join(map(quoted, path)), f"partition.{quoted(field.name())}"
+            if transform != "identity":
+                given = ", ".join(filter(None, (width, value)))
+                value = f"{quoted(catalog)}.system.{FUNCTIONS.get(transform, transform)}({given})"
+            takes_null = schema.asStruct().field(path[0]).isOptional()
+            if transform != "void":
+                fields.append(PartitionField(path[0], expr(value), stored, takes_null))
+        return fields
+
+    def property(self, name: str) -> str | None:
+        value: str | None = self.metadata.properties().get(name)
+        return value
+
+
+class IcebergTable:
+    """The table of a name; None of it is kept but the handle."""
+
+    def __init__(self, spark: SparkSession, table: Any) -> None:
+        self._spark, self._table = spark, table
+        self._java: Any = spark._jvm
+        self._operations = table.operations()
+
+    @classmethod
+    def load(cls, spark: SparkSession, name: str) -> IcebergTable | None:
+        """Return the table; None if there is no such table."""
+        java: Any = spark._jvm
+        try:
+            return cls(spark, java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
+        except Exception as error:
+            if any(condition in str(error) for condition in NO_TABLE):
+                return None
+            raise
+
+    def look(self) -> TableAsRead:
+        """Return the metadata as the catalog has them now."""
+        return TableAsRead(self._operations.refresh())
+
+    def write(self, frame: DataFrame, options: Mapping[str, str]) -> Files:
+        """Run the frame; its files are in the table's directory, and in no snapshot."""
+        name = f"mld-{uuid4().hex}"
+        cache = self._cache()
+        coordinator = self._java.org.apache.iceberg.spark.FileRewriteCoordinator.get()
+        cache.add(name, self._table)
+        try:
+            frame.write.format("iceberg").mode("append").options(**{**options, FILE_SET: name}).save(name)
+            return Files(list(coordinator.fetchNewFiles(self._table, name)))
+        finally:
+            with suppress(Exception):  # a JVM that is gone has forgotten both
+                coordinator.clearRewrite(self._table, name)
+                cache.remove(name)
+
+    def _cache(self) -> Any:
+        """Return where Spark finds tables by the names that rewrites give them.
+
+        Its `get()` has a namesake with an argument, and Py4J finds now the one, now the other; hence reflection."""
+        gateway: Any = self._spark.sparkContext._gateway
+        lang = self._java.java.lang
+        loader = lang.Thread.currentThread().getContextClassLoader()
+        cache = lang.Class.forName(TABLE_CACHE, True, loader)
+        return cache.getMethod("get", gateway.new_array(lang.Class, 0)).invoke(None, gateway.new_array(lang.Object, 0))
+
+    def append(
+        self, files: Files, seen: TableAsRead, summary: Mapping[str, str], properties: Mapping[str, str]
+    ) -> None:
+        """Make one commit, on top of what was seen. Raises LostRace if `main` has moved since; anything else that it
+        raises says nothing of whether the commit has happened.
+        """
+        appending = self._table.newAppend()
+        for file in files.files:
+            appending.appendFile(file)
+        for name, value in summary.items():
+            appending.set(name, value)
+        snapshot = appending.apply()
+        if _parent_of(snapshot) != seen.snapshot_id:
+            self._forget(snapshot)
+            raise LostRace
+        stage("checked")
+        files.offered = True
+        self._swap(seen.metadata, snapshot, properties)
+
+    def merge(self, rows: DataFrame, statement: str, wap_id: str, note: str) -> None:
+        """Run a MERGE whose snapshot is staged by this name: it is in the table's metadata, and in no branch.
+
+        `statement` has a place, `{source}`, for the name of a view of the rows."""
+        view = f"mld_{wap_id}"
+        rows.createOrReplaceGlobalTempView(view)
+        conf = {WAP_CONF: wap_id, f"{NOTE_CONF}{PROPERTY}": note}
+        try:
+            for name, value in conf.items():
+                self._spark.conf.set(name, value)
+            self._spark.sql(statement.replace("{source}", f"global_temp.{view}"))
+        finally:
+            with suppress(Exception):  # a JVM that is gone has no settings any more
+                for name in conf:
+                    self._spark.conf.unset(name)
+                self._spark.catalog.dropGlobalTempView(view)
+
+    def publish(self, staged: Any, seen: TableAsRead, properties: Mapping[str, str]) -> None:
+        """Make a staged snapshot, if it is a child of the current one, the current one. Raises as `append`."""
+        if _parent_of(staged) != seen.snapshot_id:
+            raise LostRace
+        stage("checked")
+        self._swap(seen.metadata, int(staged.snapshotId()), properties)
+
+    def _swap(self, base: Any, snapshot: Any, properties: Mapping[str, str]) -> None:
+        """Make another snapshot the newest; `snapshot` is a new one, or the number of one that is in the table."""
+        said = self._java.java.util.HashMap()
+        for name, value in properties.items():
+            said.put(name, value)
+        building = self._java.org.apache.iceberg.TableMetadata.buildFrom(base)
+        if isinstance(snapshot, int):
+            main = self._java.org.apache.iceberg.SnapshotRef.branchBuilder(snapshot).build()
+            building = building.setRef(MAIN, main)
+        else:
+            building = building.setBranchSnapshot(snapshot, MAIN)
+        try:
+            self._operations.commit(base, building.setProperties(said).build())
+        except Exception as error:
+            if java_class(error) != COMMIT_FAILED:
+                raise
+            raise LostRace from error
+
+    def discard(self, files: Files) -> None:
+        """Remove the files, unless they may be part of the table. Those that stay are orphans, or are not."""
+        for file in () if files.offered else files.files:
+            with suppress(Exception):
+                self._table.io().deleteFile(str(file.location()))
+
+    def _forget(self, snapshot: Any) -> None:
+        with suppress(Exception):
+            self._table.io().deleteFile(snapshot.manifestListLocation())
+
+
+def _parent_of(snapshot: Any) -> int | None:
+    parent = snapshot.parentId()
+    return None if parent is None else int(parent)
+
+
+def java_class(error: BaseException) -> str:
+    """Name of the class of the Java exception behind this one; empty if there is none."""
+    if not hasattr(error, "java_exception"):  # PySpark keeps the original in what it makes of it
+        error = getattr(error, "_origin", None) or error
+    found = getattr(error, "java_exception", error if hasattr(error, "getClass") else None)
+    try:
+        return str(found.getClass().getName()) if found is not None else ""
+    except Exception:  # the JVM is gone
+        return ""
 
 
 class IcebergSink(LakeSink):

@@ -7,6 +7,15 @@ Iceberg: `expire_snapshots`), so do not let a table's history expire to less tha
 
 Rows beyond the bound on new partitions are in the same commit, and whole: the columns that the table is partitioned by
 are null in them, and their values are in columns of the same types beside them, `mld_beyond_<column>`.
+
+Change data into a table of current rows (`mode = merge`): what the formats of a lake house share.
+
+A batch is a set of changes. Of several changes of a key within one batch the newest counts, by sequence number and, of
+records that were aggregated, by their place; then one `MERGE` inserts, updates and deletes. Between batches the order
+is that of the shard: changes of one key have to bear one partition key, as in every stream of changes.
+
+Pure but for `newest`, which adds steps to the frame of a batch and runs nothing. Columns are matched by name, without
+regard to case, as Spark does.
 """
 
 from __future__ import annotations
@@ -14,32 +23,158 @@ from __future__ import annotations
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import AdmittedSink, admission_of
 from mld.processors.spark.commit.journal import UPGRADE, signature
-from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.ledger import AdmittedSink, LedgerEntry, admission_of
 from mld.processors.spark.commit_stages import stage
-from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
-from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.merge import quoted
+from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans, advanced
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, failure
+from mld.processors.spark.sinks.files import directory_of, is_possible
 from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
-from mld.processors.spark.sinks.partitioned_files import directory_of, is_possible
-from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+
+SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
+"""Columns of the records that say which change is newer; the first is required, the second has to be there if records
+are aggregated by the producer, the third if a record has several events."""
+DELETED = "_mld_deleted"
+"""Column of the source of a MERGE, never of the table: whether the change deletes its row."""
+RANK = "_mld_rank"
+TARGET, SOURCE = "t", "s"
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How a sink merges; `sink` is its name, for sentences."""
+
+    sink: str
+    keys: tuple[str, ...]
+    """`mld.spark.sink.<name>.keys`: which columns name a row. A null is a value like any other."""
+    delete_when: str | None = None
+    """`mld.spark.sink.<name>.deleteWhen`: a condition of SQL over the columns of the frame; null is no."""
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Check whether a frame of these columns can be merged. Raises SinkRefused that names key and remedy."""
+        have = [name.lower() for name in columns]
+        key = f"mld.spark.sink.{self.sink}.keys"
+        if not self.keys:
+            raise SinkRefused(f"{key} is missing; mode = merge needs the columns that name a row")
+        if missing := [name for name in self.keys if name.lower() not in have]:
+            raise SinkRefused(f"{key} names {', '.join(missing)}, the frame has no such column; select it")
+        if SEQUENCE.lower() not in have:
+            raise SinkRefused(
+                f"sink {self.sink}: mode = merge needs the column {SEQUENCE}, which says which change of a key is the "
+                "newest; select it in the pipeline (and subSequenceNumber, if the producer aggregates records)"
+            )
+        if twice := sorted({name for name in have if have.count(name) > 1}):
+            raise SinkRefused(f"sink {self.sink}: the frame has {', '.join(twice)} more than once; rename one")
+        if own := [name for name in have if name in (DELETED, RANK)]:
+            raise SinkRefused(f"sink {self.sink}: the column {own[0]} is the sink's own; rename it in the pipeline")
+
+    def order(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return expressions by which changes of one key are sorted, the newest first.
+
+        Sequence numbers have too many digits for any number of Spark: with zeros in front they sort as text."""
+        have = {name.lower() for name in columns}
+        places = (f"{quoted(place)} DESC" for place in PLACES if place.lower() in have)
+        return (f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *places)
+
+    def is_deleted(self) -> str:
+        """Return a condition that is true or false, never null."""
+        return f"coalesce(({self.delete_when}), false)" if self.delete_when else "false"
+
+    def newest(self, frame: DataFrame) -> DataFrame:
+        """Return one row per key, the newest, with the column DELETED besides its own. Raises SinkRefused."""
+        from pyspark.sql.functions import expr
+
+        columns = frame.columns
+        self.check(columns)
+        keys = ", ".join(quoted(name) for name in self.keys)
+        ranked = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(self.order(columns))})"
+        return (
+            frame.withColumn(RANK, expr(ranked))
+            .where(f"{RANK} = 1")
+            .withColumn(DELETED, expr(self.is_deleted()))
+            .select(*(quoted(name) for name in columns), DELETED)
+        )
+
+    def inserted(self, frame: DataFrame) -> DataFrame:
+        """Return the rows with which a table begins: what `newest` leaves if nothing was there before."""
+        return self.newest(frame).where(f"NOT {DELETED}").drop(DELETED)
+
+    def statement(self, target: str, source: str, columns: Sequence[str], *, evolve: bool = False) -> str:
+        """Return the `MERGE INTO` of one batch. `target` is quoted as SQL wants it, `source` is what `newest` made, by
+        the name of a view or a marker such as `{source}`; `columns` are those of the frame, without DELETED.
+
+        `evolve` adds columns that the table has not got, where the format can."""
+        named = [quoted(name) for name in columns]
+        on = " AND ".join(f"{TARGET}.{quoted(name)} <=> {SOURCE}.{quoted(name)}" for name in self.keys)
+        of_target = "" if evolve else f"{TARGET}."  # which has not got the columns that are added
+        updates = ", ".join(f"{of_target}{name} = {SOURCE}.{name}" for name in named)
+        values = ", ".join(f"{SOURCE}.{name}" for name in named)
+        evolution = "WITH SCHEMA EVOLUTION " if evolve else ""
+        delete = f"WHEN MATCHED AND {SOURCE}.{DELETED} THEN DELETE" if self.delete_when else ""
+        unless = f" AND NOT {SOURCE}.{DELETED}" if self.delete_when else ""
+        words = (
+            f"MERGE {evolution}INTO {target} AS {TARGET} USING {source} AS {SOURCE} ON {on}",
+            delete,
+            f"WHEN MATCHED THEN UPDATE SET {updates}",
+            f"WHEN NOT MATCHED{unless} THEN INSERT ({', '.join(named)}) VALUES ({values})",  # noqa: S608 - the user's own table
+        )
+        return " ".join(filter(None, words))
+
+
+def quoted(name: str) -> str:
+    """Return a column or table as an identifier of Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def type_of(kind: DataType) -> str:
+    """Return a type as Spark's SQL has it: `simpleString` leaves the names of fields as they are."""
+    match kind.typeName():
+        case "struct":
+            fields = (f"{quoted(field.name)}: {type_of(field.dataType)}" for field in kind.fields)  # type: ignore[attr-defined]
+            return f"struct<{', '.join(fields)}>"
+        case "array":
+            return f"array<{type_of(kind.elementType)}>"  # type: ignore[attr-defined]
+        case "map":
+            return f"map<{type_of(kind.keyType)}, {type_of(kind.valueType)}>"  # type: ignore[attr-defined]
+    return kind.simpleString()
+
+
+def merge_of(spec: SinkSpec) -> Merge | None:
+    """Return how the sink merges; None if it appends. Raises SinkRefused if its keys do not fit together."""
+    key = f"mld.spark.sink.{spec.name}"
+    match spec.mode.lower():
+        case "merge" if spec.keys:
+            return Merge(spec.name, spec.keys, spec.delete_when)
+        case "merge":
+            raise SinkRefused(f"{key}.keys is missing; mode = merge needs the columns that name a row")
+        case "append" if spec.keys or spec.delete_when:
+            given = "keys" if spec.keys else "deleteWhen"
+            raise SinkRefused(f"{key}.{given} has no effect without {key}.mode = merge; set it, or remove {given}")
+        case "append":
+            return None
+        case _:
+            raise SinkRefused(
+                f"{key}.mode is {spec.mode}; {spec.format} is written exactly once, by append or by merge"
+            )
+
 
 log = logging.getLogger("mld.spark")
 
 APPLICATION = "mld"
 """One name for all writers of a table, whoever they are: an entry has the marks of all of them, so two entries of one
-number must not both be there. Whose marks are whose stands in the entry (`mld.processors.spark.commit.admission`)."""
+number must not both be there. Whose marks are whose stands in the entry (`mld.processors.spark.commit.ledger`)."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 MISSING = (

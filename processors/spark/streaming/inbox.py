@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import Admission, AdmittedSink
 from mld.processors.spark.commit.journal import LEDGER, Journal, signature
-from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.ledger import Admission, AdmittedSink, LedgerEntry
 from mld.processors.spark.commit.store import PosixStore, as_sink_error
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans

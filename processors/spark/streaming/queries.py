@@ -4,34 +4,160 @@ Spark's checkpoint makes a query's batches repeatable: whatever dies, batch n ha
 again. What a batch gives is published by the sink itself, with the number of the batch as its mark in the sink's
 ledger; a batch that is repeated finds its mark there and is skipped. So the sinks keep the guarantees and the layouts
 that they have without streaming. The mark bears the id of the query, which changes if its checkpoint is lost.
+
+What the progress of a streaming query says, as Spark reports it in JSON after each of its batches.
+
+Pure: values in, values out. A row is late if it comes to an operator with state after the watermark has passed it;
+Spark leaves it out without a word. Rows are counted where they reach the operator: a window adds up the records of a
+task before, so one row there may be several records of one window and key.
+
+Spark's own log of the inbox files that a query has taken, `sources/<n>` of its checkpoint: read, and kept short.
+
+Spark writes one file per batch, gathers every tenth time all entries so far into `<n>.compact`, and never lets go of
+one. Without care it would grow for ever. So entries of files that are gone from the inbox are dropped from the newest
+`.compact`, which Spark reads again only to write the next. The log also tells, independent of everything else, whether
+a query has taken a file: no record is acknowledged on the word of one source alone.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mld.processors.spark.batch.attempts import pause_s, until_published
-from mld.processors.spark.batch.payload_faults import StrayNames
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard, gaps
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError
 from mld.processors.spark.session import handover
+from mld.processors.spark.session.decoding import StrayNames
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused
-from mld.processors.spark.spark_errors import failure, first_line
-from mld.processors.spark.streaming import progress, source_log
+from mld.processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused, failure, first_line
 from mld.processors.spark.streaming.inbox import QUERIES
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+VERSION = b"v1"
+COMPACT = ".compact"
+KEPT = 100
+"""Entries of files that are gone; Spark needs those of its last batches, of which it keeps 100."""
+TRIMMED_FROM = 10 * KEPT
+_ENTRY = re.compile(r"/(\d{12,})\.jsonl$")
+
+
+class LogUnknown(Exception):
+    """The log is not written as this program knows it; one sentence."""
+
+
+def number_of(path: str) -> int | None:
+    """Return the number of an inbox file in the path of an entry."""
+    found = _ENTRY.search(path)
+    return int(found[1]) if found else None
+
+
+def entries(data: bytes, place: str) -> list[tuple[int, bytes]]:
+    """Number and line of every entry that is an inbox file."""
+    version, _, rest = data.partition(b"\n")
+    if version != VERSION:
+        raise LogUnknown(f"{place} is of version {version[:20]!r}, this program knows {VERSION!r}")
+    found = []
+    for line in rest.splitlines():
+        try:
+            number = number_of(json.loads(line)["path"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogUnknown(f"{place} has an entry that is none: {line[:80]!r}") from error
+        if number is not None:
+            found.append((number, line))
+    return found
+
+
+def newest(names: Iterable[str]) -> tuple[int | None, list[int]]:
+    """Return the number of the newest `.compact`, and those of the batches after it."""
+    plain: list[int] = []
+    compact: list[int] = []
+    for name in names:
+        digits = name.removesuffix(COMPACT)
+        if digits.isascii() and digits.isdigit():
+            (compact if name.endswith(COMPACT) else plain).append(int(digits))
+    last = max(compact, default=None)
+    return last, sorted(number for number in plain if last is None or number > last)
+
+
+def numbers(log: Path) -> set[int]:
+    """Return inbox files that a query has taken, by one of its logs; of those that are gone only the last are known.
+
+    Raises LogUnknown."""
+    last, plain = newest(path.name for path in log.iterdir())
+    files = [*([f"{last}{COMPACT}"] if last is not None else []), *map(str, plain)]
+    found: set[int] = set()
+    for name in files:
+        with suppress(FileNotFoundError):  # gathered meanwhile: it is read again with the next acknowledgement
+            found.update(number for number, _ in entries((log / name).read_bytes(), str(log / name)))
+    return found
+
+
+def trim(log: Path, done: int) -> bool:
+    """Drop entries of files up to `done`, which are gone, but the last; whether there was enough to be worth it."""
+    last, _ = newest(path.name for path in log.iterdir())
+    if last is None:
+        return False
+    path = log / f"{last}{COMPACT}"
+    data = path.read_bytes()
+    if data.count(b"\n") < TRIMMED_FROM:
+        return False
+    kept = [line for number, line in entries(data, str(path)) if number > done - KEPT]
+    draft = log / f".{path.name}.draft"
+    draft.write_bytes(b"\n".join((VERSION, *kept)))
+    # First the checksum: a file without one is not checked, one with that of another file is refused.
+    (log / f".{path.name}.crc").unlink(missing_ok=True)
+    draft.replace(path)
+    return True
+
+
+def logs(checkpoint: Path) -> list[Path]:
+    """Return those of all sources of a query; a pipeline that joins `records` with itself has several."""
+    try:
+        return sorted(path for path in (checkpoint / "sources").iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def missing(checkpoint: Path, wanted: Iterable[int]) -> set[int]:
+    """Return those of the inbox files that a source of the query has not taken. Raises LogUnknown."""
+    wanted = set(wanted)
+    taken = [found for log in logs(checkpoint) if (found := numbers(log))]
+    if not taken:
+        return wanted
+    return {number for number in wanted if any(number not in found for found in taken)}
+
+
+Progress = Mapping[str, Any]
+
+
+def late_rows(progress: Progress) -> int:
+    """Return rows that were left out because they came later than the watermark."""
+    return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in progress.get("stateOperators") or ())
+
+
+def observed(progress: Progress, name: str) -> Mapping[str, Any]:
+    """Return what was observed under this name; empty if nothing was."""
+    return (progress.get("observedMetrics") or {}).get(name) or {}
+
+
+def watermark(progress: Progress) -> str | None:
+    """Return the watermark after the batch, in ISO 8601; None if the query has none."""
+    found = (progress.get("eventTime") or {}).get("watermark")
+    return None if found is None else str(found)
+
 
 log = logging.getLogger("mld.spark")
 
@@ -204,8 +330,8 @@ class SparkQueries:
                 log.debug("no progress of query %s: %s", name, error)
                 continue
             for one in new:
-                self._watermarks |= {name: mark} if (mark := progress.watermark(one)) else {}
-            if late := sum(map(progress.late_rows, new)):
+                self._watermarks |= {name: mark} if (mark := watermark(one)) else {}
+            if late := sum(map(late_rows, new)):
                 self._late_rows += late
                 log.warning(
                     "sink %s: %d rows came later than the watermark, which is %s now, and are left out: give "
@@ -216,7 +342,7 @@ class SparkQueries:
                 )
             if place:
                 continue  # every query sees all records; the first one tells
-            seen = [progress.observed(one, handover.OBSERVED) for one in new]
+            seen = [observed(one, handover.OBSERVED) for one in new]
             if self._settings.rescued_column is None:
                 for one in seen:
                     if news := self._stray_names.news(int(one.get("stray") or 0), one.get("stray_names")):
@@ -224,10 +350,10 @@ class SparkQueries:
             if self._dead is None and (malformed := sum(int(one.get("malformed") or 0) for one in seen)):
                 log.warning("%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", malformed)
 
-    def _new_progress(self, name: str, query: StreamingQuery) -> list[progress.Progress]:
+    def _new_progress(self, name: str, query: StreamingQuery) -> list[Progress]:
         counted_to = self._counted_to.get(name, -1)
         reports = query._jsq.recentProgress()
-        found: list[progress.Progress] = []
+        found: list[Progress] = []
         for at in reversed(range(len(reports))):
             report = reports[at]
             if report.batchId() <= counted_to:
@@ -240,16 +366,16 @@ class SparkQueries:
 
     def untaken(self, numbers: list[int]) -> set[int]:
         try:
-            found = [source_log.missing(self._checkpoint(name), numbers) for name in self._names]
-        except (source_log.LogUnknown, OSError) as error:
+            found = [missing(self._checkpoint(name), numbers) for name in self._names]
+        except (LogUnknown, OSError) as error:
             raise SinkRefused(f"{error}; nothing is acknowledged: use the PySpark that this version names") from error
         return set().union(*found)
 
     def trim(self, done: int) -> None:
-        with suppress(OSError, source_log.LogUnknown):
+        with suppress(OSError, LogUnknown):
             for name in self._names:
-                for source in source_log.logs(self._checkpoint(name)):
-                    source_log.trim(source, done)
+                for source in logs(self._checkpoint(name)):
+                    trim(source, done)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.commit.admission import Admission, admission_of
-from mld.processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry, UnclaimedMarks, admission_of
 from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.sinks.files import FlatSink

@@ -10,8 +10,7 @@ import pytest
 
 from mld.processors.spark.batch.record_columns import pieces_by_time, read_line
 from mld.processors.spark.high_water_marks import StreamShard
-from mld.processors.spark.host.aligned_intake import AlignedIntake
-from mld.processors.spark.host.alignment import ArrivalSpan, ShardFeed, earliest_to_come, may_feed
+from mld.processors.spark.host.connection import AlignedIntake, ArrivalSpan, ShardFeed, earliest_to_come, may_feed
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 

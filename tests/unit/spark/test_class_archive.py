@@ -11,7 +11,7 @@ import pytest
 from mld.processors.spark.session import class_archive
 from mld.processors.spark.session.class_archive import find, is_usable, key, key_of, making, options, options_for
 from mld.processors.spark.session.spark_session import configuration
-from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.sink_port import SessionError
 from tests.unit.spark.twins import settings_of
 
 STAMPS = [("/e/jars/spark-core.jar", 10, 1), ("/e/jars/avro.jar", 5, 1), ("/jvm/libjvm.so", 7, 1)]

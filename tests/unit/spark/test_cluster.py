@@ -14,7 +14,7 @@ from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.start_up import HostStartError, check_spool, start
 from mld.processors.spark.session.cluster import Starved, addresses, await_answer
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
-from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
+from mld.processors.spark.sink_port import SessionError, SessionUnreachable
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
 from tests.unit.spark.twins import offer_to, settings_of
 

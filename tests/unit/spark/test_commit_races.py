@@ -29,8 +29,7 @@ from mld.processors.spark.high_water_marks import (
     spans,
 )
 from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import FileSink, FlatSink
-from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
 from tests.support.tiers import sliced

@@ -7,28 +7,26 @@ import pytest
 from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.streams import ChildShard, HashRange, IteratorType, Shard
 from mld.processors.spark.datasource.offsets import (
+    PIECES_MAX,
     OffsetError,
     ShardProgress,
     StreamOffset,
     admitted,
     advanced,
+    checkpoint_spans,
     from_json,
     heirs_of_lost,
     initial_offset,
+    last_before,
     pruned,
+    span_of,
+    spans_between,
     start_at,
+    times_between,
     to_json,
     to_read,
 )
 from mld.processors.spark.datasource.read_options import OnDataLoss, OptionsError, options_of, parse_checkpoints
-from mld.processors.spark.datasource.spans import (
-    PIECES_MAX,
-    checkpoint_spans,
-    last_before,
-    span_of,
-    spans_between,
-    times_between,
-)
 
 NOW_S = 1_800_000_000.0
 ALL = HashRange(0, 99)

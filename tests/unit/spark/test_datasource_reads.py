@@ -13,10 +13,9 @@ from mld.core.clock import Clock
 from mld.core.streams import HashRange
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.processors.spark.datasource.fetching import DataLossError, Fetcher
-from mld.processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
-from mld.processors.spark.datasource.offsets import StreamOffset, from_json, to_json, to_read
+from mld.processors.spark.datasource.offsets import StreamOffset, from_json, span_of, to_json, to_read
 from mld.processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
-from mld.processors.spark.datasource.spans import span_of
+from mld.processors.spark.datasource.source import Bounds, Scout, first_offset, plan
 from mld.properties.loader import load
 from tests.support.kpl import User, aggregate
 from tests.twins.kinesis_model import ModelStreams

@@ -16,8 +16,15 @@ from mld.processors.spark.batch.jobs import PIPELINE
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
 from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.sink_port import Blameless, DataRefused, InputGone, JobFailed, SinkError, SinkRefused
-from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.sink_port import (
+    Blameless,
+    DataRefused,
+    InputGone,
+    JobFailed,
+    SessionGone,
+    SinkError,
+    SinkRefused,
+)
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
 A = StreamShard("s", "a")

@@ -13,8 +13,7 @@ from mld.processors.spark.commit.journal import LEDGER, STAGING, Journal
 from mld.processors.spark.commit.ledger import FileMove
 from mld.processors.spark.high_water_marks import RecordPosition, spans
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import COPIES, COPIES_SWEPT_FROM, FlatSink
-from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.sinks.files import COPIES, COPIES_SWEPT_FROM, FlatSink, PartitionedSink
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import SHARDS, Frame, Killed, _records, over_memory, read, write_version_1

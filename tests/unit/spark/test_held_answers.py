@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.held_answers import HeldAnswers, hold_limits
+from mld.processors.spark.link import HeldAnswers, hold_limits
 
 HAND_OVER_S = 0.005
 """From an answer to the next batch, if the daemon has it."""

@@ -7,11 +7,11 @@ import os
 import pyspark
 import pytest
 
-from mld.processors.spark.session import preflight
+from mld.processors.spark.host import start_up
 from mld.processors.spark.session.lakehouse import NoRelease, formats_of, lake_settings
 from mld.processors.spark.session.spark_session import lake
 from mld.processors.spark.settings import SettingsError, load
-from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.sink_port import SessionError
 from mld.properties.lines import Sources, parse
 from mld.properties.spark import read
 
@@ -118,10 +118,10 @@ def test_the_check_says_what_each_format_needs_and_what_is_there(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.properties").write_text(GOOD + TABLE + REST)
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
-    assert "iceberg needs PySpark 4.1, pipeline" in preflight.examine("app.properties", os.environ)
+    assert "iceberg needs PySpark 4.1, pipeline" in start_up.examine("app.properties", os.environ)
     monkeypatch.setattr(pyspark, "__version__", "4.3.0")
     with pytest.raises(SessionError, match=r"iceberg needs PySpark 4\.1, and this is 4\.3\.0: pip install 'mld"):
-        preflight.examine("app.properties", os.environ)
+        start_up.examine("app.properties", os.environ)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.jdbc_columns import (
-    ColumnsRefused,
-    FrameColumn,
-    TableColumn,
-    check_unique,
-    created,
-    fitted,
-    newest,
-    staging_columns,
-)
 from mld.processors.spark.sinks.jdbc_dialects import (
     DIALECTS,
     abandoned,
@@ -23,7 +13,18 @@ from mld.processors.spark.sinks.jdbc_dialects import (
     stage_name,
     staging_options,
 )
-from mld.processors.spark.sinks.jdbc_statements import Ordering, StagedColumn
+from mld.processors.spark.sinks.jdbc_statements import (
+    ColumnsRefused,
+    FrameColumn,
+    Ordering,
+    StagedColumn,
+    TableColumn,
+    check_unique,
+    created,
+    fitted,
+    newest,
+    staging_columns,
+)
 
 POSTGRES, MARIADB, MYSQL = DIALECTS
 ID, NAME = FrameColumn("id", "bigint"), FrameColumn("Name", "string")

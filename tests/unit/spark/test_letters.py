@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.commit.store import PosixStore
 from mld.processors.spark.high_water_marks import RecordPosition
-from mld.processors.spark.replay.letters import LetterError, for_us, letters_of, replay_shard
-from mld.processors.spark.replay.program import LetterReplay, ReplayError, said, settings_of
+from mld.processors.spark.replay import (
+    LetterError,
+    LetterReplay,
+    ReplayError,
+    for_us,
+    letters_of,
+    replay_shard,
+    said,
+    settings_of,
+)
 from mld.processors.spark.sink_port import DataRefused, SinkError
-from mld.processors.spark.sinks.letter_files import LetterObjects, StoredLetters
+from mld.processors.spark.sinks.files import LetterObjects, StoredLetters
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.unit.spark.test_engine import two_sinks

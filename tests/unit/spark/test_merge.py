@@ -6,7 +6,7 @@ import pytest
 
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.merge import Merge, merge_of, type_of
+from mld.processors.spark.sinks.lake_table import Merge, merge_of, type_of
 
 COLUMNS = ("id", "name", "sequenceNumber")
 

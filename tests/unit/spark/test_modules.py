@@ -11,7 +11,7 @@ import pytest
 
 from mld.processors.spark.session import modules
 from mld.processors.spark.session.modules import Listed, Parcels, TooMuch, bounded, descends, is_elsewhere, twins
-from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.sink_port import SessionError
 from tests.unit.spark.twins import settings_of
 
 

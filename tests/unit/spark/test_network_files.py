@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.commit import network_files
-from mld.processors.spark.commit.network_files import Mount, is_network, mount_of, mounts, places
+from mld.processors.spark.commit import store
+from mld.processors.spark.commit.store import Mount, is_network, mount_of, mounts, places
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 
 TABLE = r"""
@@ -64,15 +64,15 @@ def test_a_network_file_system_is_refused_with_the_key_that_allows_it(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     for path in (tmp_path, tmp_path / "new" / "deeper", f"file://{tmp_path}/x", tmp_path / "link" / "x"):
         with pytest.raises(SinkRefused, match=r"mld.k = .* is on nfs4, mounted at .*networkFileSystem = trust"):
-            network_files.check([("mld.k", str(path))], table(tmp_path, "nfs4"))
+            store.check([("mld.k", str(path))], table(tmp_path, "nfs4"))
 
 
 def test_disks_and_what_is_no_local_path_pass(tmp_path):
-    network_files.check([("mld.k", str(tmp_path / "x"))], table(tmp_path, "ext4"))
+    store.check([("mld.k", str(tmp_path / "x"))], table(tmp_path, "ext4"))
     elsewhere = [("mld.k", "gs://bucket/x"), ("mld.k", "s3a://bucket/x")]
-    network_files.check(elsewhere, table(tmp_path, "nfs4"))
-    network_files.check([("mld.k", str(tmp_path))], tmp_path / "no table")
+    store.check(elsewhere, table(tmp_path, "nfs4"))
+    store.check([("mld.k", str(tmp_path))], tmp_path / "no table")
 
 
 def test_this_machine_is_asked(tmp_path):
-    network_files.check([("mld.k", str(tmp_path))])
+    store.check([("mld.k", str(tmp_path))])

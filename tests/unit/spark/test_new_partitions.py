@@ -8,10 +8,10 @@ import pytest
 
 from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks import new_partitions
+from mld.processors.spark.sinks.files import directory_of, is_possible
 from mld.processors.spark.sinks.iceberg import IcebergSink
 from mld.processors.spark.sinks.lake_table import PartitionField
 from mld.processors.spark.sinks.new_partitions import HOUR_S, NewPartitions
-from mld.processors.spark.sinks.partitioned_files import directory_of, is_possible
 
 
 class Disk:

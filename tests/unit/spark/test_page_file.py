@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.batch import page_file, record_columns, thrift
+from mld.processors.spark.batch import page_file, record_columns
 from mld.processors.spark.batch.page_file import PageWriter, SpoolPage, as_line, rows
 from mld.processors.spark.batch.record_columns import LineError, read_line
 from mld.processors.spark.batch.record_columns import SparkRecord as PageRecord
@@ -232,8 +232,8 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, count: int) -> None:
 
 def test_lists_and_numbers_of_the_compact_protocol() -> None:
     """By hand, from its specification: a long list says its length after its type, numbers alternate their signs."""
-    assert thrift.struct(thrift.i32s(1, [0, -1, 1])) == bytes((0x19, 0x35, 0, 1, 2, 0))
-    assert thrift.struct(thrift.i64(2, 150)) == bytes((0x26, 0xAC, 0x02, 0))
-    assert thrift.struct(thrift.texts(1, ["a"] * 15)) == bytes((0x19, 0xF8, 15)) + b"\x01a" * 15 + b"\0"
-    assert thrift.struct(thrift.text(1, "é"), thrift.inner(3, b"\0")) == b"\x18\x02\xc3\xa9\x2c\0\0"
-    assert [thrift.read_varint(thrift.varint(n), 0)[0] for n in (0, 127, 128, 2**40)] == [0, 127, 128, 2**40]
+    assert page_file.encoded(page_file.i32s(1, [0, -1, 1])) == bytes((0x19, 0x35, 0, 1, 2, 0))
+    assert page_file.encoded(page_file.i64(2, 150)) == bytes((0x26, 0xAC, 0x02, 0))
+    assert page_file.encoded(page_file.texts(1, ["a"] * 15)) == bytes((0x19, 0xF8, 15)) + b"\x01a" * 15 + b"\0"
+    assert page_file.encoded(page_file.text(1, "é"), page_file.inner(3, b"\0")) == b"\x18\x02\xc3\xa9\x2c\0\0"
+    assert [page_file.read_varint(page_file.varint(n), 0)[0] for n in (0, 127, 128, 2**40)] == [0, 127, 128, 2**40]

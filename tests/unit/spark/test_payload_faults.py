@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.processors.spark.batch.payload_faults import NAMES_MAX, RECORDS_MIN, MalformedShare, StrayNames
+from mld.processors.spark.session.decoding import RECORDS_MIN, STRAY_NAMES_MAX, MalformedShare, StrayNames
 
 
 def test_a_stray_field_is_said_once_and_only_so_many_are():
@@ -13,7 +13,7 @@ def test_a_stray_field_is_said_once_and_only_so_many_are():
     again = names.news(5, "ID, x\n")
     assert again is not None and "x\\n (" in again and "ID" not in again
     assert names.news(0, None) is None
-    assert sum(names.news(1, f"f{n}") is not None for n in range(2 * NAMES_MAX)) == NAMES_MAX - 3
+    assert sum(names.news(1, f"f{n}") is not None for n in range(2 * STRAY_NAMES_MAX)) == STRAY_NAMES_MAX - 3
 
 
 def test_a_share_is_judged_over_the_last_hundred_records_or_more():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.session import handover
-from mld.processors.spark.streaming import progress
+from mld.processors.spark.streaming import queries
 
 NOTHING: dict[str, object] = {"batchId": 3, "stateOperators": [], "eventTime": {}, "observedMetrics": {}}
 
@@ -19,14 +19,14 @@ NOTHING: dict[str, object] = {"batchId": 3, "stateOperators": [], "eventTime": {
     ],
 )
 def test_late_rows_are_those_of_all_operators(operators, late):
-    assert progress.late_rows({**NOTHING, "stateOperators": operators}) == late
+    assert queries.late_rows({**NOTHING, "stateOperators": operators}) == late
 
 
 def test_what_a_query_without_state_or_watermark_says():
     assert (
-        progress.late_rows({}),
-        progress.observed(NOTHING, handover.OBSERVED),
-        progress.watermark(NOTHING),
+        queries.late_rows({}),
+        queries.observed(NOTHING, handover.OBSERVED),
+        queries.watermark(NOTHING),
     ) == (0, {}, None)
 
 
@@ -36,5 +36,5 @@ def test_what_was_observed_and_the_watermark():
         "observedMetrics": {handover.OBSERVED: {"seen": 5, "malformed": 2}},
         "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
     }
-    assert progress.observed(said, handover.OBSERVED) == {"seen": 5, "malformed": 2}
-    assert progress.watermark(said) == "2026-01-01T00:00:00.000Z"
+    assert queries.observed(said, handover.OBSERVED) == {"seen": 5, "malformed": 2}
+    assert queries.watermark(said) == "2026-01-01T00:00:00.000Z"

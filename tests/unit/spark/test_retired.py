@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import admission_of
-from mld.processors.spark.commit.ledger import SHARDS_MAX, LedgerEntry, decode_retired, encode_retired, retired
+from mld.processors.spark.commit.ledger import (
+    SHARDS_MAX,
+    LedgerEntry,
+    admission_of,
+    decode_retired,
+    encode_retired,
+    retired,
+)
 from mld.processors.spark.high_water_marks import (
     ENDED,
     OF_A_RECORD,

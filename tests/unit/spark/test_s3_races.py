@@ -21,8 +21,7 @@ from mld.processors.spark.commit import s3_journal
 from mld.processors.spark.commit.s3_journal import HEAD_KEY, STAGING_KEY, S3Journal
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import FileSink
-from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.sinks.files import FileSink, PartitionedSink
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.tiers import sliced
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.session.s3a import EXCLUDES, HADOOP, PACKAGES, PROVIDERS, NoS3A, is_needed, s3a_settings
+from mld.processors.spark.session.lakehouse import EXCLUDES, HADOOP, PACKAGES, PROVIDERS, NoS3A, is_needed, s3a_settings
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access, SinkSpec
 from mld.properties.credentials import parse_chain

@@ -14,9 +14,8 @@ import pytest
 
 from mld.processors.spark import link
 from mld.processors.spark.host.connection import ChildConnection
-from mld.processors.spark.host.status import HostStatus
-from mld.processors.spark.sanitized import SanitizedLines, sanitizer_of
-from mld.processors.spark.settings import load
+from mld.processors.spark.host.session_host import HostStatus
+from mld.processors.spark.settings import SanitizedLines, load, sanitizer_of
 
 SECRET = "pl4nted-s3cret"
 FILE = f"""\
@@ -71,7 +70,7 @@ class _Transport(asyncio.Transport):
 
 PRINTING = """
 import asyncio, os, sys, time
-from mld.processors.spark.sanitized import sanitizer_of
+from mld.processors.spark.settings import sanitizer_of
 from mld.processors.spark.host.process_watch import PrintedLines
 out = os.dup(1)
 said = []

@@ -18,16 +18,13 @@ import pytest
 
 from mld.core import sparkhosts
 from mld.processors.spark import link
-from mld.processors.spark.child import properties_file
-from mld.processors.spark.child.relay import ChildRelay
+from mld.processors.spark.child import ChildRelay, properties_file
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.host import session_host, trigger_pace
+from mld.processors.spark.host import offers, session_host
 from mld.processors.spark.host.process_watch import clear, hold, sweep, watch_process
-from mld.processors.spark.host.session_host import SessionHost
+from mld.processors.spark.host.session_host import STATUS_FILE, SessionHost
 from mld.processors.spark.host.start_up import HostStartError
-from mld.processors.spark.host.status import STATUS_FILE
-from mld.processors.spark.meeting_place import FatalError, run_directory, scratch_directory
-from mld.processors.spark.processes import started_at
+from mld.processors.spark.processes import FatalError, run_directory, scratch_directory, started_at
 from mld.processors.spark.sink_port import JobFailed, SinkRefused
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
@@ -219,7 +216,7 @@ async def test_a_sink_that_goes_back_between_two_batches_refuses_the_second_one(
 async def test_a_trigger_without_progress_is_said_loudly_and_what_waits_is_told(tmp_path, monkeypatch, caplog):
     """While the JVM hangs its host does not: no lag shows that, because the children have answered."""
     monkeypatch.setattr(session_host, "WRITE_EVERY_S", 0.01)
-    monkeypatch.setattr(trigger_pace, "STALLED_S", 0.02)
+    monkeypatch.setattr(offers, "STALLED_S", 0.02)
     monkeypatch.setattr(session_host, "STALLED_S", 0.02)
 
     def told(name):

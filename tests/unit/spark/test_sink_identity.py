@@ -13,8 +13,7 @@ from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordP
 from mld.processors.spark.host.start_up import DEAD_LETTER, dead_letter_of
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import GenericSink
-from mld.processors.spark.sinks.files import FlatSink
-from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.sinks.files import FlatSink, PartitionedSink
 from mld.processors.spark.streaming.inbox import Inbox
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.unit.spark.twins import settings_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkRefused
-from mld.processors.spark.spark_errors import failure, first_line, sentence
+from mld.processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkRefused, failure, first_line, sentence
 
 PYTHON = """\
 An exception was thrown from the Python worker: Traceback (most recent call last):

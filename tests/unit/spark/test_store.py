@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.commit.s3_staging import place_of
+from mld.processors.spark.commit.s3_journal import place_of
 from mld.processors.spark.commit.store import PosixStore, as_sink_error, local_directory
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access, SinkError, SinkFull, SinkRefused, SinkSpec

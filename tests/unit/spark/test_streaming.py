@@ -13,10 +13,9 @@ import pytest
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused
-from mld.processors.spark.streaming import source_log
-from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming import queries
+from mld.processors.spark.streaming.engine import QueryLeader, StreamingEngine
 from mld.processors.spark.streaming.inbox import Inbox, LeadLock
-from mld.processors.spark.streaming.leader import QueryLeader
 from mld.processors.spark.streaming.queries import QUERY, SparkQueries
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import Bed, Frame, MemoryHealth, MemorySink, settings_of
@@ -389,26 +388,26 @@ def log_of(directory, **files):
 
 def test_the_log_of_a_source_is_read_and_kept_short(tmp_path):
     log = log_of(tmp_path / "sources" / "0", _8=[8], _9_compact=range(1, 2001), _10=[2001], _11=[2002])
-    assert source_log.numbers(log) == set(range(1, 2003))
-    assert source_log.trim(log, 1990)
-    assert source_log.numbers(log) == set(range(1891, 2003))
-    assert not source_log.trim(log, 1990), "not for a few"
-    assert source_log.missing(tmp_path, [2002, 2003]) == {2003}
+    assert queries.numbers(log) == set(range(1, 2003))
+    assert queries.trim(log, 1990)
+    assert queries.numbers(log) == set(range(1891, 2003))
+    assert not queries.trim(log, 1990), "not for a few"
+    assert queries.missing(tmp_path, [2002, 2003]) == {2003}
 
 
 def test_every_source_of_the_inbox_has_to_have_a_file(tmp_path):
     log_of(tmp_path / "sources" / "0", _0=[1, 2])
     log_of(tmp_path / "sources" / "1", _0=[1])
     log_of(tmp_path / "sources" / "2")
-    assert source_log.missing(tmp_path, [1, 2]) == {2}
-    assert source_log.missing(tmp_path / "none", [1, 2]) == {1, 2}
+    assert queries.missing(tmp_path, [1, 2]) == {2}
+    assert queries.missing(tmp_path / "none", [1, 2]) == {1, 2}
 
 
 @pytest.mark.parametrize("text", ["v2\n", "v1\n{}", "v1\nx"])
 def test_a_log_that_is_written_in_another_way_is_refused(tmp_path, text):
     (tmp_path / "0").write_text(text)
-    with pytest.raises(source_log.LogUnknown, match=str(tmp_path)):
-        source_log.numbers(tmp_path)
+    with pytest.raises(queries.LogUnknown, match=str(tmp_path)):
+        queries.numbers(tmp_path)
 
 
 def test_records_and_state_on_this_machine_are_for_this_user_alone(tmp_path):

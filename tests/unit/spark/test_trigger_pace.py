@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.held_answers import hold_limits
-from mld.processors.spark.host.trigger_pace import LITTLE_BYTES, TriggerPace
+from mld.processors.spark.host.offers import LITTLE_BYTES, TriggerPace
+from mld.processors.spark.link import hold_limits
 
 ADAPTIVE = TriggerPace(30.0, 120.0, 64 * LITTLE_BYTES)
 LOW = TriggerPace(1.0, 1.0, 64 * LITTLE_BYTES)

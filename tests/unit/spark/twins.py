@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, plan
-from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.jobs import BITS, bit_of
+from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.page_file import PageWriter, rows
 from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.batch.suspects import BITS, bit_of
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.handover import Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings, make
-from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec
-from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SessionGone, SinkSpec
 from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.properties.lines import Sources, parse
 from mld.properties.spark import read

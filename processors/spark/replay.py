@@ -5,38 +5,136 @@
 
 The marks of the sinks say how far earlier replays have got. What fails again is a new letter, for the next replay.
 Letters stay where they are; when they may be deleted is for people to say.
+
+Letters of a dead letter -> records, as they came from the daemon.
+
+Letters are numbered by where they stand: the number of the commit that has brought them, and their place in it. So a
+position never changes, a letter that comes later has a higher one, and what a sink has got back is one mark.
+
+Pure: values in, values out.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import signal
 import sys
+from binascii import a2b_base64
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.record_columns import SCHEMA_COLUMNS, SUB_END, SparkRecord
 from mld.processors.spark.batch.spool import SpoolError, open_spool
-from mld.processors.spark.datasource.stream_naming import NamingError, stream_variables
+from mld.processors.spark.datasource.fetching import NamingError, stream_variables
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host.process_watch import clear, hold, sweep
 from mld.processors.spark.host.start_up import HostStartError, start
-from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
-from mld.processors.spark.replay.letters import LetterError, SparkLetter, for_us, letters_of, replay_shard
-from mld.processors.spark.sanitized import complain, log_by
-from mld.processors.spark.settings import SettingsError, SparkSettings, load
-from mld.processors.spark.sink_port import SinkError
-from mld.processors.spark.sinks.files import FlatSink
-from mld.processors.spark.sinks.letter_files import LetterFiles
-from mld.processors.spark.sinks.s3_files import S3FileSink
-from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.processes import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
+from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
+from mld.processors.spark.sink_port import SessionGone, SinkError
+from mld.processors.spark.sinks.files import FlatSink, LetterFiles, S3FileSink
 from mld.processors.spark.writer_identity import STREAM_KEY, WriterIdentity
 from mld.properties.redaction import printable
 from mld.properties.spark import Mode
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_DIGITS = re.compile(r"[0-9]{1,129}", re.ASCII)
+REPLAY = "(dead letter)"
+"""Stands for the stream in the marks of what was replayed; no stream can be called so."""
+
+
+class LetterError(Exception):
+    """A line that is no letter; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLetter:
+    """A record that was put aside. `sinks` are those that miss it, None: all do. `writer` is the application and its
+    pipeline, None for letters of version 0.1, which do not say."""
+
+    position: RecordPosition
+    record: SparkRecord
+    reason: str
+    sinks: frozenset[str] | None
+    writer: tuple[str, str] | None
+
+
+def replay_shard(identity: str) -> StreamShard:
+    """Stand in the marks of sinks for the letters of one directory."""
+    return StreamShard(REPLAY, identity)
+
+
+def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[SparkLetter]:
+    """Yield the letters of one commit, from the names and contents of its files, which are sorted. Raises
+    LetterError.
+    """
+    at = 0
+    for name, data in texts:
+        for line in data.splitlines():
+            try:
+                yield _letter(RecordPosition(number, at), json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise LetterError(
+                    f"{name} has a line that is no dead letter of mld-spark ({error!r}): {line[:80]!r}; take it out"
+                ) from error
+            at += 1
+
+
+def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
+    data, key = value.get("data", ""), value.get("partitionKey")
+    sequence, stream, shard = (value[name] for name in ("sequenceNumber", "streamName", "shardId"))
+    if not all(isinstance(text, str) for text in (data, sequence, stream, shard, "" if key is None else key)):
+        raise TypeError("a field of another type")
+    if not _DIGITS.fullmatch(str(sequence)):
+        raise ValueError("no sequenceNumber")
+    sub = value.get("subSequenceNumber", 0)
+    if type(sub) is not int or not 0 <= sub < SUB_END:
+        raise ValueError("no subSequenceNumber")
+    arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
+    schema = (None if (one := value.get(name)) is None else str(one).encode() for name in SCHEMA_COLUMNS)
+    record = SparkRecord(
+        a2b_base64(str(data), strict_mode=True),
+        None if key is None else str(key).encode(),
+        str(sequence).encode(),
+        None if arrived is None else _milliseconds(str(arrived)),
+        sub,
+        str(stream).encode(),
+        str(shard).encode(),
+        *schema,
+    )
+    return SparkLetter(
+        position,
+        record,
+        str(value.get("reason", "")),
+        frozenset(map(str, sinks)) if isinstance(sinks, list) else None,
+        None if application is None else (str(application), str(value.get("pipelineId", ""))),
+    )
+
+
+def _milliseconds(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // _MILLISECOND
+
+
+def for_us(
+    letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
+) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
+    """Yield runs of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other
+    writers, and of sinks that are not there any more, are left out.
+    """
+    mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
+    for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
+        yield only, list(run)
+
 
 log = logging.getLogger("mld.spark")
 

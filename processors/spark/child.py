@@ -1,9 +1,19 @@
-"""The relay of one shard, between the daemon and the session host.
+"""`mld-spark`: the record processor of one shard, a thin relay between the daemon and the session host.
+
+    executableName = mld-spark            (the daemon says in MLD_PROPERTIES_FILE which file it read)
+    executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
+    mld-spark --check app.properties                                        (for people: could it run?)
+    mld-spark --replay-dead-letter [--dry-run] app.properties               (for people: once more, please)
+    mld-spark --archive-classes                                             (for people: sessions start faster)
+
+It imports no pyspark, and little else: a child must start in no time.
+
+The relay of one shard, between the daemon and the session host.
 
 The records of a batch go into a page, a file that Spark reads; its status follows when the host has room for it, and a
 checkpoint when the host says that all sinks hold it, never before. The protocol lets a child checkpoint only while it
 is asked something; so that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard
-is answered after its commit, or after a short while, unless others may have queued after it (`held_answers`). If the
+is answered after its commit, or after a short while, unless others may have queued after it (`link`). If the
 host goes away this process ends with an error, and the daemon starts it anew at the last checkpoint.
 
 A child finds the session host of its daemon, and starts it if there is none: once, under a file lock. The host is a
@@ -17,18 +27,19 @@ import fcntl
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import mld
 from mld.processors.spark import link
-from mld.processors.spark.held_answers import HeldAnswers, HoldLimits
-from mld.processors.spark.meeting_place import (
+from mld.processors.spark.link import HeldAnswers, HoldLimits
+from mld.processors.spark.processes import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
     LOCK_FILE,
@@ -37,12 +48,14 @@ from mld.processors.spark.meeting_place import (
     run_directory,
 )
 from mld.processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
+from mld.processors.standard import claim_standard_streams
 
 if TYPE_CHECKING:
     from mld.processors.spark.batch.page_file import PageWriter
     from mld.processors.spark.batch.record_columns import Line, RecordColumns
 
-_START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.program import main; main()"
+
+_START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.session_host import main; main()"
 
 
 def daemon_pid() -> int:
@@ -122,7 +135,7 @@ CHECKPOINT_ATTEMPTS_MAX = 6
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
 PIECES_OF_ALIGN = 2
-"""Into how many pieces the distance that `host.alignment` allows is cut at least: less than two, and the next piece of
+"""Into how many pieces the distance that `host.connection` allows is cut at least: less than two, and the next piece of
 the slowest shard would itself be too far ahead."""
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
@@ -491,3 +504,64 @@ class ChildRelay:
             self._stdout.flush()
         except BrokenPipeError:
             raise FatalError("the daemon has closed our output") from None
+
+
+USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file
+       mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
+       mld-spark --replay-dead-letter [--dry-run] APP.properties    its letters once more through the pipeline
+       mld-spark --archive-classes       once in each environment: sessions start faster from then on
+"""
+
+
+def properties_file(arguments: list[str]) -> str:
+    """Return the file that the daemon read. Raises FatalError if nobody says which."""
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        raise FatalError(f"{' '.join(arguments)}: not understood\n{USAGE}".rstrip(), EXIT_CONFIGURATION)
+    file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
+    if not file:
+        raise FatalError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
+    return str(Path(file).absolute())
+
+
+def main() -> NoReturn:
+    if sys.argv[1:2] in (["--help"], ["-h"]):
+        sys.stdout.write(USAGE)
+        sys.exit()
+    if sys.argv[1:2] == ["--check"]:
+        from mld.processors.spark.host import start_up
+
+        sys.exit(start_up.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["--replay-dead-letter"]:
+        from mld.processors.spark import replay
+
+        sys.exit(replay.main(sys.argv[2:]))
+    if sys.argv[1:2] in (["--compact"], ["--ddl"]):
+        from mld.properties.spark import REMOVED_OPTIONS
+
+        option = sys.argv[1]
+        sys.stderr.write(f"mld-spark: {option} is of mld 0.2 and no longer there; {REMOVED_OPTIONS[option]}\n")
+        sys.exit(EXIT_CONFIGURATION)
+    if sys.argv[1:2] == ["--archive-classes"]:
+        from mld.processors.spark.host import class_training
+
+        sys.exit(class_training.main(sys.argv[2:]))
+    stdin, stdout = claim_standard_streams()
+    if not os.isatty(stdin.fileno()):
+        # A signal to a whole group or control group reaches us too; the daemon decides when we are done.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+    status = 0
+    try:
+        ChildRelay(stdin, stdout, properties_file(sys.argv[1:])).serve()
+    except FatalError as error:
+        sys.stderr.write(f"mld-spark: {error}\n")
+        status = error.status
+    except link.LinkError as error:
+        sys.stderr.write(f"mld-spark: the session host and this child do not understand each other: {error}\n")
+        status = EXIT_FAILURE
+    sys.stderr.flush()
+    os._exit(status)  # nothing of ours is left to be written, and an interpreter takes its time to end
+
+
+if __name__ == "__main__":
+    main()

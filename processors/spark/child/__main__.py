@@ -1,3 +1,0 @@
-from mld.processors.spark.child import main
-
-main()

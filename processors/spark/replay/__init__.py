@@ -1,1 +1,0 @@
-"""Puts a dead letter back through the pipeline: `mld-spark --replay-dead-letter`."""
