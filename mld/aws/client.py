@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
     from botocore.exceptions import ClientError
 
-    from mld.aws.client_factory import ClientFactory, OccasionalName
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -167,27 +165,6 @@ class BotoService:
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
         return read(self._call_in_thread(operation, params)[RAW_BODY])
-
-
-def occasional_service(
-    factory: ClientFactory,
-    name: OccasionalName,
-    region: str | None,
-    endpoint: str | None,
-    *,
-    label: str,
-    timeout_s: float,
-    threads_max: int,
-) -> BotoService:
-    """Return a service that is asked now and then (dead letters, schemas), with the credentials of Kinesis, and in its
-    region unless there is another. It is not open yet.
-    """
-
-    def client() -> BaseClient:
-        access = factory.access_beside_kinesis(region, endpoint)
-        return factory.create(name, access, timeout_s, timeout_s, 1)
-
-    return BotoService(client, threads_max=threads_max, name=label)
 
 
 def limit_answers(client: BaseClient) -> BaseClient:

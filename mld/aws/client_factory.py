@@ -20,14 +20,17 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld import __version__
-from mld.aws.client import limit_answers
-from mld.aws.service import ServiceTime
-from mld.core.errors import StartupError
+from mld.aws.client import BotoService, keep_raw_body, limit_answers
+from mld.aws.service import REFUSED_CODE, FrameSource, ServiceTime
+from mld.aws.wire.client import WireService
+from mld.core.errors import AwsError, MldError, StartupError
+from mld.metrics.worker import WorkerMetrics
 from mld.properties.credentials import CredentialsChain
 from mld.properties.settings import ClientSettings, Settings
 
@@ -39,29 +42,14 @@ if TYPE_CHECKING:
 
     from mld.aws.credentials import CredentialsResolver, ResolvedCredentials
 
-
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
-
-from mld.aws.client import BotoService, keep_raw_body
-from mld.aws.service import REFUSED_CODE, FrameSource
-from mld.aws.wire.client import WireService
-from mld.core.errors import AwsError, MldError
-from mld.metrics.worker import WorkerMetrics
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
-
 logger = logging.getLogger(__name__)
 
-ServiceName = Literal["kinesis", "dynamodbstreams", "dynamodb", "cloudwatch"]
-OccasionalName = Literal["kinesis", "s3", "sqs", "glue"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
-CONNECT_TIMEOUT_S = 10.0
-"""Of clients for buckets."""
+CONNECT_TIMEOUT_S = 3.0
+BUCKET_CONNECT_TIMEOUT_S = 10.0
 
 
-def access_of(settings: Settings) -> dict[ServiceName, ClientSettings]:
+def access_of(settings: Settings) -> dict[str, ClientSettings]:
     """Return how each service is reached."""
     return {
         "kinesis": settings.kinesis,
@@ -86,9 +74,14 @@ def bucket_client(
     access = ClientSettings(
         credentials=credentials, region=region, endpoint=endpoint_url, dualstack=False, fips=False, proxy_url=None
     )
-    factory = ClientFactory(dict.fromkeys(get_args(ServiceName), access), region_name=region)
-    style = {"addressing_style": "path" if path_style else "auto"}
-    return factory.create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
+    return ClientFactory({}, region_name=region).create_client(
+        "s3",
+        read_timeout_s=timeout_s,
+        connect_timeout_s=BUCKET_CONNECT_TIMEOUT_S,
+        pool_connections_max=connections_max,
+        access=access,
+        s3={"addressing_style": "path" if path_style else "auto"},
+    )
 
 
 def client_factory(settings: Settings) -> ClientFactory:
@@ -99,8 +92,7 @@ def client_factory(settings: Settings) -> ClientFactory:
 class ClientFactory:
     """Makes clients. Services with the same credentials value share one set of credentials and its refreshes."""
 
-    def __init__(self, access: dict[ServiceName, ClientSettings], *, region_name: str | None) -> None:
-        assert set(access) == set(get_args(ServiceName))
+    def __init__(self, access: Mapping[str, ClientSettings], *, region_name: str | None) -> None:
         self._access = access
         self._region_name = region_name
         self.service_time = ServiceTime()
@@ -117,24 +109,21 @@ class ClientFactory:
         return replace(kinesis, region=region or kinesis.region, endpoint=endpoint_url)
 
     def create_client(
-        self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
-    ) -> BaseClient:
-        """Return a client that makes one attempt per call, and another one if it was refused for our clock only.
-
-        Raises StartupError when no credentials provider yields any, or when no region is known.
-        """
-        return self.create(service, self._access[service], read_timeout_s, connect_timeout_s, pool_connections_max)
-
-    def create(
         self,
         service: str,
-        access: ClientSettings,
+        *,
         read_timeout_s: float,
         connect_timeout_s: float,
         pool_connections_max: int,
+        access: ClientSettings | None = None,
         s3: Any = None,
     ) -> BaseClient:
-        """Return a client of any service, which is reached as `access` says. Raises as `create_client` does."""
+        """Return a client that makes one attempt per call, and another one if it was refused for our clock only.
+
+        Without `access` it is a service that the settings know. Raises StartupError when no credentials provider yields
+        any, or when no region is known.
+        """
+        access = access or self._access[service]
         started_at = time.monotonic()
         from botocore import UNSIGNED
         from botocore.config import Config
@@ -171,17 +160,17 @@ class ClientFactory:
         )  # fmt: skip
         return client
 
-    def credentials_of(self, service: ServiceName) -> Credentials | None:
+    def credentials_of(self, service: str) -> Credentials | None:
         """Return those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
         with self._lock:
             return self._credentials(self._access[service].credentials).credentials
 
-    def provider_of(self, service: ServiceName) -> str:
+    def provider_of(self, service: str) -> str:
         """Return the provider that yielded the credentials of `service`."""
         with self._lock:
             return self._credentials(self._access[service].credentials).provider
 
-    def ca_bundle_of(self, service: ServiceName) -> str | None:
+    def ca_bundle_of(self, service: str) -> str | None:
         """Return the file that the environment or the profile names for verifying servers."""
         with self._lock:
             chain = self._access[service].credentials
@@ -288,19 +277,20 @@ AwsService = BotoService | WireService
 
 def service_of(
     factory: ClientFactory,
-    name: ServiceName,
+    name: str,
     *,
     label: str,
-    lean: bool,
     threads_max: int,
-    calls_max: int,
     read_timeout_s: float,
-    connect_timeout_s: float,
+    calls_max: int | None = None,
+    access: ClientSettings | None = None,
 ) -> AwsService:
     """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
 
-    The lean client has up to `calls_max` calls under way, few of which need a thread.
+    With `calls_max` it is the lean one, which has up to so many calls under way, few of which need a thread. `access`
+    is as for `ClientFactory.create_client`.
     """
+    connect_timeout_s = min(CONNECT_TIMEOUT_S, read_timeout_s)
 
     def client() -> BaseClient:
         made = factory.create_client(
@@ -308,13 +298,14 @@ def service_of(
             read_timeout_s=read_timeout_s,
             connect_timeout_s=connect_timeout_s,
             pool_connections_max=threads_max,
+            access=access,
         )
         if name in ("kinesis", "dynamodbstreams"):
             keep_raw_body(made, "GetRecords")
         return made
 
     plain = BotoService(client, threads_max=threads_max, name=label)
-    if not lean:
+    if calls_max is None:
         return plain
     return WireService(
         plain,

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
-from mld.aws.client import BotoService, occasional_service
-from mld.aws.client_factory import ClientFactory, OccasionalName
+from mld.aws.client_factory import AwsService, ClientFactory, service_of
 from mld.aws.threads import Workers
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 from mld.properties.settings import Settings
@@ -128,7 +127,7 @@ def _file_name(text: str) -> str:
 class ServiceBox:
     """What the boxes of AWS have in common: one call for each letter."""
 
-    def __init__(self, service: BotoService, place: str) -> None:
+    def __init__(self, service: AwsService, place: str) -> None:
         self._service = service
         self._place = place
 
@@ -149,7 +148,7 @@ class ServiceBox:
 class BucketBox(ServiceBox):
     """One object for each letter, under the prefix and then named as in a directory."""
 
-    def __init__(self, service: BotoService, bucket: str, prefix: str) -> None:
+    def __init__(self, service: AwsService, bucket: str, prefix: str) -> None:
         super().__init__(service, f"s3://{bucket}")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
@@ -164,7 +163,7 @@ class BucketBox(ServiceBox):
 class StreamBox(ServiceBox):
     """One record for each letter; its partition key is the shard it comes from."""
 
-    def __init__(self, service: BotoService, stream_arn: str) -> None:
+    def __init__(self, service: AwsService, stream_arn: str) -> None:
         super().__init__(service, stream_arn)
         self._arn = stream_arn
 
@@ -177,7 +176,7 @@ class StreamBox(ServiceBox):
 class QueueBox(ServiceBox):
     """One message for each letter; in a FIFO queue those of a shard are a group."""
 
-    def __init__(self, service: BotoService, url: str) -> None:
+    def __init__(self, service: AwsService, url: str) -> None:
         super().__init__(service, url)
         self._url = url
 
@@ -213,7 +212,6 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
             return QueueBox(_service(factory, "sqs", place.region, f"{parts.scheme}://{parts.netloc}"), place.name)
 
 
-def _service(factory: ClientFactory, name: OccasionalName, region: str | None, endpoint: str | None) -> BotoService:
-    return occasional_service(
-        factory, name, region, endpoint, label="dead letters", timeout_s=CALL_TIMEOUT_S, threads_max=1
-    )
+def _service(factory: ClientFactory, name: str, region: str | None, endpoint: str | None) -> AwsService:
+    access = factory.access_beside_kinesis(region, endpoint)
+    return service_of(factory, name, label="dead letters", threads_max=1, read_timeout_s=CALL_TIMEOUT_S, access=access)

@@ -207,7 +207,6 @@ KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through boto
 KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
 DYNAMO_READ_TIMEOUT_MIN_S = 1.0
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
-CONNECT_TIMEOUT_S = 3.0
 STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
 SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
 KEPT_MEMORY_BYTES = 16 * 1024 * 1024  # an answer; see `_keep_freed_memory`
@@ -404,26 +403,21 @@ def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind:
         factory,
         service_name(kind),
         label=LABELS[kind],
-        lean=True,
         threads_max=KINESIS_THREADS_MAX,
         calls_max=KINESIS_CALLS_MAX,
         read_timeout_s=KINESIS_READ_TIMEOUT_S,
-        connect_timeout_s=CONNECT_TIMEOUT_S,
     )
     return CountedService(service, service_name(kind), metrics.worker)
 
 
 def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> CountedService:
-    request_timeout_s = _request_timeout_s(settings)
     service = service_of(
         factory,
         "dynamodb",
         label="DynamoDB",
-        lean=True,
         threads_max=settings.leases.renewals_concurrent_max,
         calls_max=settings.leases.renewals_concurrent_max,
-        read_timeout_s=request_timeout_s,
-        connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
+        read_timeout_s=_request_timeout_s(settings),
     )
     return CountedService(service, "dynamodb", metrics.worker)
 

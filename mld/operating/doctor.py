@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mld.aws.client import BotoService
-from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
+from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.wire.requests import proxies_of
 from mld.check.refusals import faults_of
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
@@ -53,7 +53,7 @@ SPARK_CHECK_TIMEOUT_S = 120.0
 NO_TABLE_STREAM = "check streamArn: the table's LatestStreamArn, which changes when the stream is switched off and on"
 SWITCH_ON = "its records last 24 hours; to go on, switch the stream on and set streamArn to its new ARN"
 NO_STREAM = "check streamName or streamArn, regionName and the account of the credentials"
-LABELS: dict[ServiceName, str] = {
+LABELS: dict[str, str] = {
     "kinesis": "Kinesis",
     "dynamodbstreams": "DynamoDB Streams",
     "dynamodb": "DynamoDB",
@@ -85,9 +85,7 @@ class Doctor:
 
     # --- services -----------------------------------------------------------------------------------------------------
 
-    async def _reach(
-        self, name: ServiceName, stream_arn: str | None = None
-    ) -> tuple[list[Diagnosis], BotoService | None]:
+    async def _reach(self, name: str, stream_arn: str | None = None) -> tuple[list[Diagnosis], BotoService | None]:
         """Look for credentials and endpoints: (findings, the service if all are there)."""
         label = LABELS[name]
         service = BotoService(lambda: _client(self._factory, name), threads_max=1, name=label)
@@ -112,7 +110,7 @@ class Doctor:
             return found, None
         return found, service
 
-    def _credentials(self, name: ServiceName, label: str) -> Diagnosis:
+    def _credentials(self, name: str, label: str) -> Diagnosis:
         about = f"{label} credentials"
         credentials = self._factory.credentials_of(name)
         provider = self._factory.provider_of(name)
@@ -437,7 +435,7 @@ class Doctor:
         return findings.files_finding(self._open_shards() or 0, None if soft == resource.RLIM_INFINITY else soft)
 
 
-def _client(factory: ClientFactory, name: ServiceName) -> Any:
+def _client(factory: ClientFactory, name: str) -> Any:
     return factory.create_client(
         name, read_timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S / 2, pool_connections_max=1
     )

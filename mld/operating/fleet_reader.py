@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from mld.aws.client_factory import ServiceName, client_factory, service_of
+from mld.aws.client_factory import client_factory, service_of
 from mld.aws.service import RawService, Service, TableCalls, table_error
 from mld.core.clock import Clock, LoopClock, a_few_at_a_time, in_turns
 from mld.core.errors import AwsError, AwsUnreachableError, TableError, TableMissingError
@@ -38,24 +38,20 @@ from mld.properties.settings import Settings
 from mld.tracking import stream_list
 
 REQUEST_TIMEOUT_S = 10.0
-CONNECT_TIMEOUT_S = 5.0
 THREADS = 4  # segments of a large table are scanned beside each other
 
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, name: ServiceName, label: str, timeout_s: float = REQUEST_TIMEOUT_S
+    settings: Settings, name: str, label: str, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> AsyncIterator[RawService]:
     """Open a service of a properties file, and close it. Raises errors of `mld.core.errors`."""
     service = service_of(
         client_factory(settings),
         name,
         label=label,
-        lean=False,
         threads_max=THREADS,
-        calls_max=THREADS,
         read_timeout_s=timeout_s,
-        connect_timeout_s=CONNECT_TIMEOUT_S,
     )
     await service.open()
     try:

@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from mld.aws.client_factory import CountedService, ServiceName
+from mld.aws.client_factory import CountedService
 from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.aws.fanout import KinesisFanOut
 from mld.aws.kinesis import KinesisStreams
@@ -158,7 +158,7 @@ def kind_of(arn: str | None) -> StreamKind:
     return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
 
 
-def service_name(kind: StreamKind) -> ServiceName:
+def service_name(kind: StreamKind) -> str:
     """Return the API that streams of this kind have."""
     return "kinesis" if kind is StreamKind.KINESIS else "dynamodbstreams"
 

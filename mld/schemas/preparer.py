@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 
-from mld.aws.client import occasional_service
-from mld.aws.client_factory import ClientFactory, CountedService
+from mld.aws.client_factory import ClientFactory, CountedService, service_of
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
 from mld.core.clock import Clock
 from mld.core.errors import SchemaUnknownError, SchemaUnreachableError
@@ -218,14 +217,13 @@ class RegistryPreparer(SchemaPreparer):
     def __init__(self, settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics) -> None:
         """Make it, not open yet. Does no I/O."""
         asked = settings.schemas
-        glue = occasional_service(
+        glue = service_of(
             factory,
             "glue",
-            asked.region,
-            asked.endpoint,
             label="schema registry",
-            timeout_s=TIMEOUT_S,
             threads_max=LOOKUPS_AT_ONCE_MAX,
+            read_timeout_s=TIMEOUT_S,
+            access=factory.access_beside_kinesis(asked.region, asked.endpoint),
         )
         self._service = CountedService(glue, "glue", worker)
         self._decoder = DecoderProcess()

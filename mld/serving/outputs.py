@@ -18,8 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Protocol
 
-from mld.aws.client import BotoService
-from mld.aws.client_factory import ClientFactory, service_of
+from mld.aws.client_factory import AwsService, ClientFactory, service_of
 from mld.aws.service import Service
 from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import kept_running, survived
@@ -184,7 +183,6 @@ def _output(
 # --- CloudWatch -------------------------------------------------------------------------------------------------------
 
 CALL_TIMEOUT_S = 5.0  # as Java's
-CONNECT_TIMEOUT_S = 3.0
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 PASSING = frozenset(
     {
@@ -201,22 +199,11 @@ PASSING = frozenset(
 """Refusals that another time may end otherwise; so may everything from 500 on."""
 
 
-def cloudwatch_service(factory: ClientFactory) -> BotoService:
+def cloudwatch_service(factory: ClientFactory) -> AwsService:
     """Return a client of CloudWatch that makes itself with its first call: a start never waits for it, nor fails by
     it.
     """
-    service = service_of(
-        factory,
-        "cloudwatch",
-        label="CloudWatch",
-        lean=False,
-        threads_max=1,
-        calls_max=1,
-        read_timeout_s=CALL_TIMEOUT_S,
-        connect_timeout_s=CONNECT_TIMEOUT_S,
-    )
-    assert isinstance(service, BotoService)
-    return service
+    return service_of(factory, "cloudwatch", label="CloudWatch", threads_max=1, read_timeout_s=CALL_TIMEOUT_S)
 
 
 class CloudWatchOutput:

@@ -87,8 +87,8 @@ async def kinesis_at(aws: StrictAws, directory: Path, *lines: str) -> AsyncItera
     )
     file.write_text("\n".join([*keys, "AwsCredentialsProvider=EnvironmentVariableCredentialsProvider", *lines]))
     service = service_of(
-        client_factory(load(file).settings), "kinesis", label="Kinesis", lean=True, threads_max=2, calls_max=2,
-        read_timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S,
+        client_factory(load(file).settings), "kinesis", label="Kinesis", threads_max=2, calls_max=2,
+        read_timeout_s=PATIENCE_S,
     )  # fmt: skip
     assert isinstance(service, WireService)
     await service.open()

@@ -15,7 +15,7 @@ from botocore import UNSIGNED
 from botocore.client import BaseClient
 from botocore.credentials import Credentials
 
-from mld.aws.client_factory import USER_AGENT_TOKEN, ClientFactory, ServiceName, client_factory
+from mld.aws.client_factory import USER_AGENT_TOKEN, ClientFactory, client_factory
 from mld.aws.credentials import CredentialsUnavailableError
 from mld.core.errors import StartupError
 from mld.properties.settings import Settings
@@ -29,11 +29,11 @@ ROLE = "arn:aws:iam::123456789012:role/reader"
 pytestmark = pytest.mark.usefixtures("no_aws_environment")
 
 
-def create(settings: Settings, service: ServiceName = "kinesis") -> BaseClient:
+def create(settings: Settings, service: str = "kinesis") -> BaseClient:
     return create_by(client_factory(settings), service)
 
 
-def create_by(factory: ClientFactory, service: ServiceName = "kinesis") -> BaseClient:
+def create_by(factory: ClientFactory, service: str = "kinesis") -> BaseClient:
     return factory.create_client(service, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=7)
 
 
@@ -83,7 +83,7 @@ def test_a_client_makes_one_attempt_and_says_who_it_is(configure: Configure) -> 
     ],
 )
 def test_region_and_endpoint_of_each_service(
-    configure: Configure, service: ServiceName, line: str, region: str, url: str
+    configure: Configure, service: str, line: str, region: str, url: str
 ) -> None:
     meta = create(configure("AnonymousCredentialsProvider", line), service).meta
     assert (meta.region_name, meta.endpoint_url) == (region, url)
@@ -111,7 +111,7 @@ def test_each_service_has_its_own_credentials_and_shares_equal_ones(
     use_environment_keys(monkeypatch)
     (tmp_path / "credentials").write_text("[leases]\naws_access_key_id=AKP\naws_secret_access_key=SKP\n")
     dynamo_db = "AwsCredentialsProviderDynamoDB=ProfileCredentialsProvider|leases"
-    services: tuple[ServiceName, ...] = ("kinesis", "dynamodb")
+    services: tuple[...] = ("kinesis", "dynamodb")
     for line, keys in ((dynamo_db, ["AKENV", "AKP"]), ("", ["AKENV", "AKENV"])):
         factory = client_factory(configure("EnvironmentVariableCredentialsProvider", line))
         clients = [
@@ -360,7 +360,7 @@ def test_clients_may_be_created_from_several_threads(configure: Configure, monke
     factory = client_factory(configure("EnvironmentVariableCredentialsProvider"))
     made: list[Any] = []
 
-    def make(service: ServiceName) -> None:
+    def make(service: str) -> None:
         made.append(factory.create_client(service, read_timeout_s=1, connect_timeout_s=1, pool_connections_max=1))
 
     threads = [threading.Thread(target=make, args=(name,)) for name in ("kinesis", "dynamodb", "kinesis")]

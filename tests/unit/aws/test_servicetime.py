@@ -62,9 +62,7 @@ def keys(no_aws_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
 async def services(factory: ClientFactory, *, lean: bool) -> AsyncIterator[tuple[AwsService, AwsService]]:
     """Kinesis and DynamoDB, open."""
     kinesis, dynamo = (
-        service_of(
-            factory, name, label=name, lean=lean, threads_max=4, calls_max=4, read_timeout_s=5, connect_timeout_s=5
-        )
+        service_of(factory, name, label=name, threads_max=4, read_timeout_s=5, calls_max=4 if lean else None)
         for name in ("kinesis", "dynamodb")
     )
     try:

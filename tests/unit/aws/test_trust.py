@@ -53,8 +53,7 @@ def strict_defaults(monkeypatch: pytest.MonkeyPatch, no_aws_environment: None) -
 async def kinesis_at(url: str, configure: Configure) -> AsyncIterator[AwsService]:
     factory = client_factory(configure("EnvironmentVariableCredentialsProvider", f"kinesisEndpoint={url}"))
     service = service_of(
-        factory, "kinesis", label="Kinesis", lean=True, threads_max=2, calls_max=2, read_timeout_s=5,
-        connect_timeout_s=5,
+        factory, "kinesis", label="Kinesis", threads_max=2, calls_max=2, read_timeout_s=5,
     )  # fmt: skip
     await service.open()
     try:
