@@ -60,7 +60,7 @@ class LetterError(Exception):
 @dataclass(frozen=True, slots=True)
 class SparkLetter:
     """A record that was put aside. `sinks` are those that miss it, None: all do. `writer` is the application and its
-    pipeline, None for letters of version 0.1, which do not say."""
+    pipeline, None if a letter does not say."""
 
     position: RecordPosition
     record: SparkRecord

@@ -12,7 +12,6 @@ pytest.importorskip("pyspark")
 from mld.processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, JobFailed, SinkRefused, SinkSpec
-from mld.processors.spark.sinks import files
 from mld.processors.spark.sinks.factory import make_sink
 
 pytestmark = [
@@ -60,24 +59,6 @@ def test_a_plain_read_of_the_directory_gives_the_rows_and_nothing_else(format, m
         *(("000000000001", n) for n in (1, 2, 3)),
         *(("000000000002", n) for n in (2, 3, 4)),
     }
-
-
-def test_a_sink_in_directories_goes_on_in_directories(make, spark, tmp_path, monkeypatch):
-    """As version 0.1 began it; Spark would not read files beside them."""
-    with monkeypatch.context() as before:
-        before.setattr(files, "IN_FILES", "{}")
-        sink = make()
-        sink.open()
-        sink.publish(spark.range(2), step(1), "b")
-    sink = make()
-    assert sink.open() == {SHARD: RecordPosition(1)}
-    assert sink.publish(spark.range(2, 4), step(2), "b").number == 2
-    rows = spark.read.parquet(str(tmp_path / "out")).collect()
-    assert sorted((row.id, row.mld_commit) for row in rows) == [(0, 1), (1, 1), (2, 2), (3, 2)]
-    with pytest.raises(SinkRefused, match="mld_commit is the sink's own"):
-        sink.publish(spark.range(1).selectExpr("id AS MLD_commit"), step(3), "b")
-    shutil.rmtree(tmp_path / "out/_mld")
-    assert make().open() == {SHARD: RecordPosition(2)}
 
 
 def test_frames_without_rows_advance_the_marks_and_add_no_files(make, spark, tmp_path):

@@ -9,7 +9,6 @@ from collections import Counter
 
 import pytest
 
-from mld.processors.spark.commit.journal import Journal
 from mld.processors.spark.commit.store import store_at
 from mld.processors.spark.high_water_marks import ENDED, RecordPosition, StreamShard, spans
 from mld.processors.spark.sink_port import DataRefused, Fenced, SinkError, SinkRefused, SinkSpec
@@ -151,17 +150,15 @@ def test_another_writer_is_refused_by_name_and_by_sharing_writes_everything(tabl
     assert found(table) == numbers("0", 1, 7) + numbers("0", 1, 3)
 
 
-def test_the_ledger_of_an_older_version_is_taken_over_once(table, tmp_path):
+def test_marks_of_version_0_1_elsewhere_are_refused_where_the_table_has_none(table, tmp_path):
     old = GenericSink(SinkSpec("out", "noop", ledger=str(tmp_path), writer=ONE), store_at(f"{tmp_path}/out", "k"))
     old.open()
     publish_nothing(old, 7, {})
     table.sql(f"CREATE TABLE {table.name} ({quoted(table, 'shardId')} VARCHAR(9), sequence BIGINT)")
-    sink = table.sink(writer=ONE, ledger=str(tmp_path))
-    assert isinstance(sink._inherited, Journal)
-    assert sink.open() == {A: RecordPosition(7)}
-    publish(sink, {A: 9}, sink.open())
-    assert table.sink(writer=ONE).open() == {A: RecordPosition(9)}
-    assert found(table) == numbers("0", 8, 9)
+    with pytest.raises(SinkRefused, match=r"as mld 0\.1 kept them, which this version does not read"):
+        table.sink(writer=ONE, ledger=str(tmp_path)).open()
+    publish(table.sink(writer=ONE), {A: 9}, {})
+    assert table.sink(writer=ONE, ledger=str(tmp_path)).open() == {A: RecordPosition(9)}, "taken over before"
 
 
 # --- merge -----------------------------------------------------------------------------------------------------------

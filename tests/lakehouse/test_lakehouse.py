@@ -5,15 +5,12 @@ They are released after Spark, so this has an environment of its own, with the n
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections import Counter
 
 import pytest
 
-from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import encode
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, spans
 from mld.processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
 from mld.processors.spark.writer_identity import WriterIdentity
@@ -227,37 +224,6 @@ def test_a_lost_race_against_a_writer_that_shares_keeps_the_marks_of_both(make, 
     assert publish(spark, mine, {A: 3}, {A: RecordPosition(1)}) == {A: RecordPosition(3)}
     assert (mine.open(), other.open()) == ({A: RecordPosition(3)}, {A: RecordPosition(4)})
     assert read() == Counter([("0", n) for n in range(1, 4)]) + Counter([("0", n) for n in range(1, 5)])
-
-
-def version_1(entry, application="mld"):
-    """As version 1 of this program wrote the entry of the application `one`."""
-    value = json.loads(encode(entry, application))
-    (mine,) = value.pop("writers")
-    del value["unclaimed"]
-    return json.dumps({**value, "version": 1, "batch": "one-1", "marks": mine["marks"]}, separators=(",", ":")).encode()
-
-
-def test_a_table_of_version_1_is_taken_over_by_one_commit_without_rows(make, read, spark, monkeypatch):
-    old = make(ONE)
-    old.open()
-    with monkeypatch.context() as patched:
-        patched.setattr(ledger, "encode", version_1)
-        old.publish(
-            spark.range(1, 6).selectExpr("'0' AS shardId", "id AS sequence"), spans({A: RecordPosition(5)}, {}), "b"
-        )
-    assert make(ONE)._head().writers == {}
-    with pytest.raises(SinkRefused, match="an older version of this program for stream s"):
-        make(OTHERS["application"]).open()
-    mine = make(ONE)
-    assert mine.open() == {A: RecordPosition(5)}
-    head = mine._head()
-    assert (head.number, head.writers, head.unclaimed.marks) == (2, {ONE: {A: RecordPosition(5)}}, {})
-    assert make(ONE).open() == {A: RecordPosition(5)}
-    assert mine._head().number == 2
-    with pytest.raises(SinkRefused):
-        make(OTHERS["made again"]).open()
-    publish(spark, mine, {A: 7}, mine.open())
-    assert read() == Counter(("0", n) for n in range(1, 8))
 
 
 # --- partitions that producers choose --------------------------------------------------------------------------------

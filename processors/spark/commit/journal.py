@@ -21,9 +21,6 @@ A commit
 A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
 or publishes next finishes it. A writer that answers late finds its number taken.
 
-An entry with removals is a compaction of version 0.2.0-dev. It takes its old files away before its new file gets its
-place, whoever finishes it, so no reader finds both.
-
 The answer of step 3 may get lost, and a network file system that repeats it by itself then hears that the name exists.
 The entry of that number says by its token whose it is.
 
@@ -55,7 +52,7 @@ from pathlib import PurePosixPath
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry, Names
+from mld.processors.spark.commit.ledger import LedgerEntry, Names
 from mld.processors.spark.commit.store import Store, failures
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.processes import boot_id
@@ -71,13 +68,6 @@ RACES_MAX = 1000
 ABANDONED_S = 24 * 3600.0
 """A staging area of which nobody can tell whether its writer lives, such as one of another machine, is left alone for a
 day."""
-
-UPGRADE = "upgrade"
-"""Name of the batch, without records, that gives marks of version 1 their owner."""
-
-
-class _Claimed(Exception):
-    """Another worker of ours was faster."""
 
 
 class SinkJournal(ABC):
@@ -115,35 +105,6 @@ class SinkJournal(ABC):
         """Publish a staging area whose data are durable.
 
         `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
-
-    def claim(self, head: LedgerEntry | None, admission: Admission) -> LedgerEntry | None:
-        """Return the head, once the writer owns those marks of version 1 that are its own: by a commit without files,
-        so that nobody drops a record by marks that another may claim. Raises SinkRefused if the writer may not write
-        here.
-        """
-
-        def follow(head: LedgerEntry | None) -> LedgerEntry:
-            admission.marks(head)
-            if head is None or not admission.upgrades(head):
-                raise _Claimed
-            return admission.following(
-                head,
-                {},
-                token,
-                layout=head.layout,
-                columns=head.columns,
-                batch_id=UPGRADE,
-                **signature(),
-            )
-
-        admission.marks(head)
-        if not admission.upgrades(head):
-            return head
-        try:
-            with self.staged() as token:
-                return self.commit(token, follow)
-        except _Claimed:
-            return self.head()
 
     @contextmanager
     def staged(self, token: str | None = None) -> Iterator[str]:
@@ -303,18 +264,8 @@ class Journal(SinkJournal):
 
     def _move_all(self, entry: LedgerEntry) -> bool:
         """Return false if another process has finished the whole entry meanwhile."""
-        if not entry.removals:
-            return self._move(entry, entry.moves)
-        # A copy of the entry comes first: without its files it says what was being taken away.
-        hidden = tuple(move for move in entry.moves if move.target.startswith("_"))
-        if not self._move(entry, hidden):
-            return False
-        self._take_away(entry)
-        return self._move(entry, tuple(move for move in entry.moves if move not in hidden))
-
-    def _move(self, entry: LedgerEntry, moves: tuple[ledger.FileMove, ...]) -> bool:
         directories = set()
-        for index, move in enumerate(moves):
+        for index, move in enumerate(entry.moves):
             parent = str(PurePosixPath(move.target).parent)
             if parent not in directories:
                 self._store.make(parent)
@@ -326,14 +277,6 @@ class Journal(SinkJournal):
         for parent in sorted(directories):
             self._store.sync(parent)
         return True
-
-    def _take_away(self, entry: LedgerEntry) -> None:
-        """Remove files that others replace, durably. Repeated harmlessly, however late: no name is given again."""
-        self._store.sync(LEDGER)  # whoever finishes an entry may not be the one who has made it durable
-        for name in entry.removals:
-            self._store.remove(name)
-        for parent in sorted({str(PurePosixPath(name).parent) for name in entry.removals}):
-            self._store.sync(parent)
 
     def _moved(self, entry: LedgerEntry, move: ledger.FileMove) -> bool:
         """Move one file unless somebody has. False if another process has finished the whole entry."""

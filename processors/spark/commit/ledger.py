@@ -5,12 +5,8 @@ are kept only to keep their numbers taken. An entry follows its head by one; who
 first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
 are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
 
-The numbers are the sink's, the marks are each writer's own (`writer_identity`; `Admission` says who may write). An
-entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes. Shards that
-have ended have the mark ENDED, and take next to no room in the file.
-
-An entry of version 4 also takes files away: a compaction of version 0.2.0-dev, which published one large file in place
-of many small ones. It is read, and finished if it was not; none is written.
+The numbers are the sink's, the marks are each writer's own (`writer_identity`; `Admission` says who may write). Shards
+that have ended have the mark ENDED, and take next to no room in the file.
 
 Shards that have ended are named as briefly as they can be. Once the daemon has taken a shard's last checkpoint, and
 every sink holds all that came of it, nothing of the shard can be new any more: whatever is delivered of it again,
@@ -29,10 +25,6 @@ Every writer has marks of its own, so that none mistakes another's finished reco
 the ledger may go on. Another one is admitted if nobody else is in it, or if `mld.spark.sink.<name>.writers = shared`
 says that several are meant to be; else it is refused, with its own name and theirs.
 
-Ledgers of version 1 do not say whose their marks are. They become those of the first writer that opens the sink for the
-stream of that name, by a commit of its own before anything is dropped by them; unless the entry shows that they are
-somebody else's: the stream was made later, or another application wrote the entry.
-
 An application that reads one stream may become one that reads several, and the other way round.
 The marks of the stream are taken over from the writer that it was: whoever of the two commits takes them away from the
 other in the same entry, so that they are never in two places.
@@ -46,7 +38,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -148,12 +139,9 @@ def _number(text: str) -> int:
 
 
 VERSION = 3
-UNCLAIMED_VERSION = 1
-"""The version that does not say whose its marks are."""
-REMOVING_VERSION = 4
-"""The version of an entry that takes files away."""
-VERSIONS = (UNCLAIMED_VERSION, 2, VERSION, REMOVING_VERSION)
-"""Those that are read. Version 2 names every shard that ever was; a program that knows no later one refuses."""
+"""That of mld 0.2.0. Entries that mld 0.1 wrote do not say whose their marks are, and are refused."""
+NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
+"""Stands in every entry, because mld 0.2.0 asks for it: marks without an owner, which nobody has."""
 NUMBER_DIGITS = 12
 """One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
 ENTRIES_KEPT = 64
@@ -177,29 +165,12 @@ class FileMove:
 
 
 @dataclass(frozen=True, slots=True)
-class UnclaimedMarks:
-    """Marks of version 1 that no writer has claimed yet, with the time and batch of the last entry that had them."""
-
-    marks: HighWaterMarks = field(default_factory=dict)
-    at: str = ""
-    batch_id: str = ""
-
-    def without(self, taken: HighWaterMarks) -> UnclaimedMarks:
-        """Return what is left for others. Once one writer took a part, the last batch's name says nothing of the
-        rest.
-        """
-        left = {shard: mark for shard, mark in self.marks.items() if shard not in taken}
-        return self if len(left) == len(self.marks) else UnclaimedMarks(left, self.at) if left else UnclaimedMarks()
-
-
-@dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """One commit. `token` names the writer's staging area, which is unique, and so says whose entry it is."""
 
     number: int
     token: str
     writers: Mapping[WriterIdentity, HighWaterMarks] = field(default_factory=dict)
-    unclaimed: UnclaimedMarks = field(default_factory=UnclaimedMarks)
     moves: tuple[FileMove, ...] = ()
     layout: str = ""
     """Format and partitioning of the sink's files; one directory keeps one."""
@@ -208,8 +179,6 @@ class LedgerEntry:
     writer: str = ""
     at: str = ""
     rows: int | None = None
-    removals: tuple[str, ...] = ()
-    """Files of the sink that go before those of `moves` come; no entry of this version has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,16 +252,9 @@ def following(
 ) -> LedgerEntry:
     """Return the entry that follows `head` with this batch; to be asked only if none of its shards has moved.
 
-    `marks` are the writer's before it: those in `head`, or what it takes over of the unclaimed ones."""
-    writers = head.writers if head else {}
-    unclaimed = head.unclaimed if head else UnclaimedMarks()
-    return LedgerEntry(
-        number=head.number + 1 if head else 1,
-        token=token,
-        writers={**writers, writer: advanced(marks, batch)},
-        unclaimed=unclaimed if writer in writers else unclaimed.without(marks),
-        **said,
-    )
+    `marks` are the writer's before it."""
+    writers = {**(head.writers if head else {}), writer: advanced(marks, batch)}
+    return LedgerEntry(number=head.number + 1 if head else 1, token=token, writers=writers, **said)
 
 
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
@@ -307,11 +269,7 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "at": entry.at,
         "rows": entry.rows,
         "writers": [{**writer._asdict(), **_encode_shards(entry.writers[writer])} for writer in sorted(entry.writers)],
-        "unclaimed": {
-            "marks": encode_marks(entry.unclaimed.marks),
-            "at": entry.unclaimed.at,
-            "batch": entry.unclaimed.batch_id,
-        },
+        "unclaimed": NO_UNCLAIMED,
         "layout": entry.layout,
         "columns": [list(column) for column in entry.columns],
         "moves": [[move.source, move.target] for move in entry.moves],
@@ -323,15 +281,15 @@ def decode(data: bytes) -> LedgerEntry:
     """Decode an entry. Raises ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
-        if value["version"] not in VERSIONS:
-            known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSIONS[-1]}"
-            raise ValueError(f"an entry of version {value['version']!r}; this program knows {known}")
-        unclaimed = value["version"] == UNCLAIMED_VERSION
+        if value["version"] != VERSION or value["unclaimed"]["marks"]:
+            raise ValueError(
+                f"an entry of version {value['version']!r}, or with marks of a version before mld 0.2.0; this program "
+                f"knows version {VERSION}"
+            )
         return LedgerEntry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
-            writers={} if unclaimed else _decode_writers(value),
-            unclaimed=_unclaimed(value if unclaimed else value["unclaimed"]),
+            writers=_decode_writers(value),
             moves=tuple(FileMove(_inside(source), _inside(target)) for source, target in value["moves"]),
             columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
             layout=_string(value["layout"]),
@@ -339,7 +297,6 @@ def decode(data: bytes) -> LedgerEntry:
             writer=_string(value["writer"]),
             at=_string(value["at"]),
             rows=value["rows"],
-            removals=tuple(map(_removable, value["removals"])) if value["version"] == REMOVING_VERSION else (),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error
@@ -353,16 +310,10 @@ def _encode_shards(marks: HighWaterMarks) -> dict[str, Any]:
 
 
 def _decode_writers(value: dict[str, Any]) -> dict[WriterIdentity, HighWaterMarks]:
-    """Decode the writers' marks. Up to version 2 every shard has a mark."""
-    none: dict[str, Any] = {"ended": {}} if value["version"] < VERSION else {}
     return {
-        WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired((none | writer)["ended"])}
+        WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired(writer["ended"])}
         for writer in value["writers"]
     }
-
-
-def _unclaimed(value: dict[str, Any]) -> UnclaimedMarks:
-    return UnclaimedMarks(decode_marks(value["marks"]), _string(value["at"]), _string(value["batch"]))
 
 
 class ColumnsClash(Exception):
@@ -413,16 +364,6 @@ def _inside(value: object) -> str:
     return path
 
 
-def _removable(value: object) -> str:
-    """Return a file that a commit of the sink has published: nothing else is ever taken away."""
-    path = _inside(value)
-    if path.startswith("_") or not _PUBLISHED.fullmatch(path.rpartition("/")[2]):
-        raise ValueError(f"no file of a commit: {path!r}")
-    return path
-
-
-CLOCKS_APART_MAX = timedelta(minutes=5)
-"""How far the clock of a host that wrote an entry may differ from that of AWS, which refuses calls beyond that."""
 NAMED_MAX = 3
 """How many writers of a sink a sentence names."""
 
@@ -444,19 +385,9 @@ class Admission:
         if head is None:
             return {}
         passed = passed_on(head, self.writer)
-        if self.writer in head.writers:
-            return _higher(head.writers[self.writer], passed.marks)
-        mine = adoptable(head, self.writer)
-        others = [str(other) for other in sorted(passed.left)]
-        if left := head.unclaimed.marks.keys() - mine.keys():
-            others.append(_claimant(head.unclaimed, left))
-        if others and not self.shared:
-            raise SinkRefused(self._refusal(others))
-        return _higher(mine, passed.marks)
-
-    def upgrades(self, head: LedgerEntry | None) -> bool:
-        """Return whether marks of version 1 are to become this writer's: by a commit, before they are used."""
-        return head is not None and self.writer not in head.writers and bool(adoptable(head, self.writer))
+        if self.writer not in head.writers and passed.left and not self.shared:
+            raise SinkRefused(self._refusal([str(other) for other in sorted(passed.left)]))
+        return _higher(head.writers.get(self.writer, {}), passed.marks)
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
         """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
@@ -544,37 +475,3 @@ def _other_names(
 def _higher(marks: HighWaterMarks, more: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
     """Return all shards of both, each with its higher mark."""
     return {**marks, **{shard: max(mark, marks.get(shard, mark)) for shard, mark in more.items()}}
-
-
-def adoptable(head: LedgerEntry, writer: WriterIdentity) -> HighWaterMarks:
-    """Return the marks without an owner that may become the writer's: those of its stream's name, and of queries."""
-    unclaimed = head.unclaimed
-    streams = {shard.stream for shard in unclaimed.marks} - {QUERY}
-    if streams and writer.stream not in streams:
-        return {}
-    if _is_older(unclaimed, writer) or (len(streams) < 2 and _is_of_another_application(unclaimed, writer)):
-        return {}
-    return {shard: mark for shard, mark in unclaimed.marks.items() if shard.stream in (QUERY, writer.stream)}
-
-
-def _is_older(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
-    """Return whether the marks were written before the stream was made."""
-    try:
-        return datetime.fromisoformat(unclaimed.at) + CLOCKS_APART_MAX < datetime.fromisoformat(writer.created)
-    except (ValueError, TypeError):
-        return False  # one of them does not say
-
-
-def _is_of_another_application(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
-    """Return whether it is another application's: the batches of version 1 are called `<application>-<number>`, or
-    `<application>-query-<number>`.
-    """
-    ours = rf"{re.escape(writer.application)}(-query)?-\d+"
-    return bool(re.fullmatch(r".+-\d+", unclaimed.batch_id)) and not re.fullmatch(ours, unclaimed.batch_id)
-
-
-def _claimant(unclaimed: UnclaimedMarks, shards: set[StreamShard]) -> str:
-    names = ", ".join(sorted({shard.stream for shard in shards} - {QUERY})) or "another checkpoint"
-    last = f", last at {unclaimed.at}" if unclaimed.at else ""
-    last += f" by batch {unclaimed.batch_id}" if unclaimed.batch_id else ""
-    return f"an older version of this program for stream {names}{last}"

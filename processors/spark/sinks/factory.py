@@ -51,7 +51,7 @@ class GenericSink(AdmittedSink):
 
     def open(self) -> HighWaterMarks:
         if self._journal:
-            self._marks = self._admission.marks(self._journal.claim(self._journal.open(), self._admission))
+            self._marks = self._admission.marks(self._journal.open())
         else:
             self._marks = {}  # what we have written says nothing of a shard that another worker has had meanwhile
         return self._marks
@@ -136,7 +136,6 @@ def _ledger_store(spec: SinkSpec) -> Store:
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     """Return the sink of a table by JDBC; None for a database whose statements it does not know."""
-    from mld.processors.spark.commit.journal import Journal
     from mld.processors.spark.sinks.jdbc import JdbcSink
     from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, checked_options, dialect_of
 
@@ -155,8 +154,7 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     if dialect is None:
         return None
     checked_options(spec)
-    inherited = Journal(_ledger_store(spec), spec.name) if spec.ledger else None
-    return JdbcSink(spec, spark, dialect, inherited)
+    return JdbcSink(spec, spark, dialect, _ledger_store(spec) if spec.ledger else None)
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:

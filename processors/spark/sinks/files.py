@@ -5,11 +5,6 @@ one rename, so a reader sees the whole of it or nothing. Several files are renam
 of the newest commit meanwhile, and no record twice. Beside them, in `_mld_copies`, are copies of the newest entries of
 the ledger, each put there before the first file of its commit: whoever loses `_mld` has not lost the marks.
 
-Flat in directories, as sinks were until version 0.2: each commit is a directory, `mld_commit=<number>`, with its data
-files and a copy of its ledger entry, and appears by one rename. Readers that know partitions show the number as a
-column `mld_commit`. Spark reads either the directories or the files beside them, never both, so a sink that has begun
-in this layout (`LedgerEntry.layout` says so) goes on in it.
-
 Partitioned: the files of a commit are renamed one by one into `<column>=<value>/` directories,
 and every name begins with the number of its commit. A reader may see a part of the newest commit meanwhile, and no
 record twice.
@@ -64,7 +59,9 @@ if TYPE_CHECKING:
 
 IDENTITY_FILE = "_mld_replay"
 """Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""
-_NAME = re.compile(r"(?:c|mld_commit=)(\d+)[-/][^/]+", re.ASCII)
+_NAME = re.compile(r"c(\d+)-[^/]+", re.ASCII)
+OF_OLD = "mld_commit="
+"""Begins the names of the directories that mld 0.1 kept the files of a commit in."""
 
 
 class LetterFiles(Protocol):
@@ -87,10 +84,12 @@ class StoredLetters:
 
     def commits(self) -> dict[int, list[str]]:
         try:
-            names: list[str] = []
-            for name in self._store.names(""):
-                inside = self._store.names(name) if name.startswith("mld_commit=") else None
-                names += [name] if inside is None else [f"{name}/{one}" for one in inside]
+            names = self._store.names("")
+            if old := [name for name in names if name.startswith(OF_OLD)]:
+                raise SinkRefused(
+                    f"the dead letter has {min(old)}, as mld 0.1 kept letters, which this version does not read; put "
+                    "its records into the stream by a program of your own, and move the directory elsewhere"
+                )
             return _by_commit(names)
         except OSError as error:
             raise as_sink_error(error, "listing the dead letter") from error
@@ -151,7 +150,7 @@ class LetterObjects:
 def _by_commit(names: Iterable[str]) -> dict[int, list[str]]:
     found: defaultdict[int, list[str]] = defaultdict(list)
     for name in sorted(names):
-        if (match := _NAME.fullmatch(name)) is not None and not name.rpartition("/")[2].startswith(("_", ".")):
+        if (match := _NAME.fullmatch(name)) is not None:
             found[int(match[1])].append(name)
     return dict(sorted(found.items()))
 
@@ -190,14 +189,12 @@ def write(
         raise failure(error, f"sink {sink}: writing a batch as {format}") from error
 
 
-COMMIT = "mld_commit"
-COPY = "_ledger.json"
 COPIES = "_mld_copies"
 """Outside of `_mld`, so that it outlives it; readers skip what begins with an underscore."""
 DRAFT_OF_COPY = "copy.json"
 COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
 IN_FILES = "{} in files"
-"""Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
+"""Layout of a flat sink by its format."""
 BY_PLACE = frozenset(("csv",))
 """Formats whose columns have no names once they are written."""
 DEFAULTS = {"parquet": {"parquet.dictionary.page.size": str(128 * 1024)}}
@@ -240,7 +237,7 @@ class FileSink(AdmittedSink):
                 )
         head = self._journal.open() or self._lost_ledger()
         self._check_layout(head)
-        return self._admission.marks(self._journal.claim(head, self._admission))
+        return self._admission.marks(head)
 
     def newest(self) -> int:
         """Return the number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
@@ -260,9 +257,9 @@ class FileSink(AdmittedSink):
                     head,
                     batch,
                     token,
-                    layout=self._layout_after(head),
+                    layout=self._layout,
                     columns=self._widened(head, columns),
-                    moves=self._moves(head.number + 1 if head else 1, files, self._layout_after(head)),
+                    moves=self._moves(head.number + 1 if head else 1, files),
                     batch_id=batch_id,
                     **signature(),
                     rows=rows,
@@ -327,15 +324,11 @@ class FileSink(AdmittedSink):
         self._widened(head, columns)
 
     def _check_layout(self, head: LedgerEntry | None) -> None:
-        if head and head.layout != self._layout_after(head):
+        if head and head.layout != self._layout:
             raise SinkRefused(
                 f"sink {self.name}: {self.place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
             )
-
-    def _layout_after(self, head: LedgerEntry | None) -> str:
-        """Return the layout of the commit that follows a head."""
-        return self._layout
 
     def _widened(self, head: LedgerEntry | None, columns: Columns) -> Columns:
         have = head.columns if head else ()
@@ -349,7 +342,7 @@ class FileSink(AdmittedSink):
     def _check_columns(self, columns: Columns) -> None:
         raise NotImplementedError
 
-    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
         raise NotImplementedError
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
@@ -368,47 +361,35 @@ class FileSink(AdmittedSink):
 
 
 class FlatSink(FileSink):
-    """All files in one directory; or one directory per commit, where the sink has begun so."""
+    """All files in one directory."""
 
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         super().__init__(spec, store)
-        self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
+        self._layout = IN_FILES.format(self._layout)
 
     def letters(self) -> LetterFiles:
         """Return the files of a dead letter."""
         return StoredLetters(self._store)
 
-    def _layout_after(self, head: LedgerEntry | None) -> str:
-        return self._in_directories if head and head.layout == self._in_directories else self._layout
-
-    def _check(self, head: LedgerEntry | None, batch: ShardSpans, columns: Columns) -> None:
-        super()._check(head, batch, columns)
-        if self._layout_after(head) == self._in_directories and any(name.lower() == COMMIT for name, _ in columns):
-            raise SinkRefused(f"sink {self.name}: the column {COMMIT} is the sink's own; rename it in the pipeline")
-
     def _check_columns(self, columns: Columns) -> None:
         pass
 
-    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
         if not files:
             return ()
         digits = f"{number:0{ledger.NUMBER_DIGITS}d}"
-        if layout == self._in_directories:
-            return (FileMove("data", f"{COMMIT}={digits}"),)
         copy = FileMove(DRAFT_OF_COPY, f"{COPIES}/{ledger.entry_name(number)}")
         targets = (f"c{digits}-{index:05d}{_suffixes(name)}" for index, name in enumerate(files))
         return (copy, *(FileMove(f"data/{name}", target) for name, target in zip(files, targets, strict=True)))
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
         if entry.moves:
-            data = self._journal.data(token)
-            inside = entry.layout == self._in_directories
-            path = f"{data}/{COPY}" if inside else str(PurePosixPath(data).with_name(DRAFT_OF_COPY))
-            self._store.write(path, ledger.encode(entry))
+            draft = PurePosixPath(self._journal.data(token)).with_name(DRAFT_OF_COPY)
+            self._store.write(str(draft), ledger.encode(entry))
 
     def _committed(self, entry: LedgerEntry) -> None:
         """Remove old copies. Failing to clean is no failure."""
-        if not entry.moves or entry.layout == self._in_directories:
+        if not entry.moves:
             return
         with suppress(OSError):
             copies = self._copies()
@@ -433,27 +414,17 @@ class FlatSink(FileSink):
             names, copies = self._store.names(""), self._copies()
             if self._journal.head() is not None:
                 return self._journal.open()  # the first commit has come meanwhile, and these are its files
-            if commits := [name for name in names if name.startswith(f"{COMMIT}=")]:
-                return self._restored(f"{max(commits)}/{COPY}")
+            if old := [name for name in names if name.startswith(OF_OLD)]:
+                raise SinkRefused(
+                    f"sink {self.name}: {self.place} has {min(old)}, as mld 0.1 kept commits, which this version does "
+                    "not read, and no ledger; use a new directory"
+                )
             newest = max((number for name in names if (number := ledger.commit_of(name)) is not None), default=0)
             # A copy without its files was never seen by a reader; its number is given again, to another commit.
-            unseen = [number for number in copies if number > newest]
-            for number in unseen:
-                self._check_removals(f"{COPIES}/{ledger.entry_name(number)}", names)
-            self._remove_copies(unseen)
+            self._remove_copies(number for number in copies if number > newest)
             return self._restored(f"{COPIES}/{ledger.entry_name(newest)}") if newest else None
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
-
-    def _check_removals(self, copy: str, names: list[str]) -> None:
-        """Check that a compaction of 0.2.0-dev whose file has not come has taken none away."""
-        with suppress(ValueError):  # what cannot be read was no compaction's
-            gone = set(ledger.decode(self._store.read(copy)).removals) - set(names)
-            if gone:
-                raise SinkRefused(
-                    f"sink {self.name}: {self._store.uri('')} has no ledger, and {len(gone)} files are missing that "
-                    f"the compaction of {copy} was replacing, {min(gone)} among them; restore _mld, which has them"
-                )
 
     def _restored(self, copy: str) -> LedgerEntry:
         try:
@@ -464,14 +435,12 @@ class FlatSink(FileSink):
                 f"sink {self.name}: {self._store.uri('')} holds commits, but no ledger, and {copy} cannot be read "
                 f"({error}); restore _mld, or use a new directory"
             ) from error
-        if entry.layout != self._in_directories:
-            missing = [move.target for move in entry.moves if not self._store.exists(move.target)]
-            if missing:
-                raise SinkRefused(
-                    f"sink {self.name}: {self._store.uri('')} has no ledger, and of its newest commit {entry.number} "
-                    f"{missing[0]} is missing; restore _mld, or, if nobody has deleted it, delete all files of that "
-                    "commit: it was never acknowledged, and its records are delivered again"
-                )
+        if missing := [move.target for move in entry.moves if not self._store.exists(move.target)]:
+            raise SinkRefused(
+                f"sink {self.name}: {self._store.uri('')} has no ledger, and of its newest commit {entry.number} "
+                f"{missing[0]} is missing; restore _mld, or, if nobody has deleted it, delete all files of that "
+                "commit: it was never acknowledged, and its records are delivered again"
+            )
         assert isinstance(self._journal, Journal)
         return self._journal.restore(data)
 
@@ -598,7 +567,7 @@ class PartitionedSink(FileSink):
             if column.startswith(("_", ".")):
                 raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
 
-    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
         prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
         paths = map(PurePosixPath, files)
         return tuple(FileMove(f"data/{path}", _target(path.with_name(prefix + path.name))) for path in paths)

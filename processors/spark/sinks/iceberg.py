@@ -25,9 +25,6 @@ commit write what a thousand commits have said. One property is replaced instead
 note ties the two together: walking from the current snapshot by its parents, the first note must be that of the
 property. If it is not, `main` was moved by hand, and nobody can know which records are in the table.
 
-A note has a `version` that no program knows which looks for whole entries in summaries, so that such a one refuses the
-table. A whole entry in a summary is still read: tables of older programs have it.
-
 Pure: values in, values out.
 """
 
@@ -64,7 +61,7 @@ if TYPE_CHECKING:
 
 
 PROPERTY = "mld.ledger"
-"""Key of the newest entry among the properties of the table, and of the note or entry in a snapshot's summary."""
+"""Key of the newest entry among the properties of the table, and of the note in a snapshot's summary."""
 KEPT_PROPERTY = "mld.ledger.keep"
 """Set by a person to the number of the entry that shall stay in force though `main` was moved by hand."""
 NOTE_VERSION = "note"
@@ -107,8 +104,6 @@ def head_of(
             raise MainWasMoved(entry.number)
         return entry
     noted = _note_of(lineage.said)
-    if noted is None:
-        return decode(lineage.said)
     if kept is None:  # a person has taken the property away, so that everything is written again
         return LedgerEntry(*noted)
     entry = decode(kept)
@@ -117,15 +112,13 @@ def head_of(
     return entry
 
 
-def _note_of(text: str) -> tuple[int, str] | None:
-    """Number and token of a note; None if the text is a whole entry. Raises ValueError."""
+def _note_of(text: str) -> tuple[int, str]:
+    """Number and token of a note. Raises ValueError."""
     value = json.loads(text)
-    if not isinstance(value, dict) or value.get("version") != NOTE_VERSION:
-        return None
-    number, token = value.get("number"), value.get("token")
-    if not isinstance(number, int) or not isinstance(token, str):
-        raise ValueError(f"no note of a ledger: {text[:200]}")
-    return number, token
+    match value:
+        case {"version": "note", "number": int(number), "token": str(token)}:
+            return number, token
+    raise ValueError(f"no note of a ledger: {text[:200]}")
 
 
 def moved_sentence(sink: str, table: str, number: int) -> str:

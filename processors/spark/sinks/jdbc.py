@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import UPGRADE, Journal, signature
+from mld.processors.spark.commit.journal import LEDGER, signature
 from mld.processors.spark.commit.ledger import Admission, AdmittedSink, LedgerEntry
+from mld.processors.spark.commit.store import Store
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import (
@@ -246,6 +247,16 @@ SILENT_MARGIN_S = 60
 SWEEP_EVERY_S = 3600.0
 
 
+def check_marks_before(sink: str, before: Store | None, table: str) -> None:
+    """Raise SinkRefused if mld 0.1 has kept marks of a table that has none in its own database."""
+    if before is not None and (names := before.names(LEDGER)):
+        raise SinkRefused(
+            f"sink {sink}: {before.uri(LEDGER)} has {max(names)}: marks of table {table} as mld 0.1 kept them, which "
+            "this version does not read. Write to another table; or, if records that come once more since the last "
+            "checkpoints do no harm there, remove that directory"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Staging:
     """A frame on its way: its staging table, what becomes of its columns, and its rows once they are there."""
@@ -257,8 +268,7 @@ class Staging:
 
 
 class JdbcSink(AdmittedSink):
-    """A table of PostgreSQL, MySQL or MariaDB. `inherited` is the ledger that an older version of this
-    program kept of the sink in `mld.spark.ledger`: its marks are taken over once."""
+    """A table of PostgreSQL, MySQL or MariaDB. `before` is where mld 0.1 would have kept the marks of the sink."""
 
     exactly_once = True
 
@@ -267,12 +277,12 @@ class JdbcSink(AdmittedSink):
         spec: SinkSpec,
         spark: SparkSession,
         dialect: JdbcDialect,
-        inherited: Journal | None = None,
+        before: Store | None = None,
         *,
         lock_wait_s: int = LOCK_WAIT_S,
         idle_s: int = IDLE_S,
     ) -> None:
-        self._spec, self._spark, self._dialect, self._inherited = spec, spark, dialect, inherited
+        self._spec, self._spark, self._dialect, self._before = spec, spark, dialect, before
         self._lock_wait_s, self._idle_s = lock_wait_s, idle_s
         self.name = spec.name
         given = {name.lower(): value for name, value in spec.options.items()}
@@ -282,7 +292,6 @@ class JdbcSink(AdmittedSink):
         self._swept_at: float | None = None
         self._checked = False
         self._has_warned = False
-        self._old_head: LedgerEntry | None = None
         remedy = (
             "Use another table; or, if both are meant to write there, set "
             f"mld.spark.sink.{spec.name}.writers = shared: each then has marks of its own"
@@ -296,19 +305,14 @@ class JdbcSink(AdmittedSink):
             self._sweep(connection, target)
             head = self._head(connection, target)
             has_table = bool(self._columns(connection, target))
+            if head is None and has_table:
+                check_marks_before(self.name, self._before, str(target))
             if head is not None and not has_table:
                 raise SinkRefused(
                     f"sink {self.name}: there is no table {target}, and its row in {target.beside(LEDGER_TABLE)} says "
                     f"what it holds, last in commit {head.number}; restore the table, or delete that row as well"
                 )
-            inherits = self._inherited is not None and head is None and has_table
-            self._old_head = self._inherited.open() if self._inherited is not None and inherits else None
-            head = head or self._old_head
-            marks = self._admission.marks(head)
-            if self._old_head is None and not self._admission.upgrades(head):
-                return marks
-            self._make_ledger(connection, target)
-            return self._admission.marks(self._transaction(connection, target, None, {}, UPGRADE))
+            return self._admission.marks(head)
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         with self._said("writing a batch"):
@@ -316,7 +320,7 @@ class JdbcSink(AdmittedSink):
                 self._check_server(connection)
                 target = self._target(connection)
                 self._sweep(connection, target)
-                head = self._head(connection, target) or self._old_head
+                head = self._head(connection, target)
                 self._admission.check(head, batch)
                 if frame is None and not self._columns(connection, target):
                     # No table yet: an empty batch that comes again is as empty.
@@ -496,7 +500,7 @@ class JdbcSink(AdmittedSink):
         if not rows:
             raise SinkError(f"sink {self.name}: the row of {target.table} in {table} is gone; it is tried again")
         ((number, text),) = rows
-        head = self._decoded(number, text) or self._old_head
+        head = self._decoded(number, text)
         stage("locked")
         entry = self._admission.following(
             head,

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import UPGRADE, signature
+from mld.processors.spark.commit.journal import signature
 from mld.processors.spark.commit.ledger import AdmittedSink, LedgerEntry, admission_of
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans, advanced
@@ -244,12 +244,7 @@ class LakeSink(AdmittedSink):
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
 
     def _opened(self) -> HighWaterMarks:
-        """Return the writer's marks. Those of version 1 become its own by a commit without rows, before they are
-        used.
-        """
-        head = self._head()
-        marks = self._admission.marks(head)
-        return self._attempt(None, {}, UPGRADE).marks if self._admission.upgrades(head) else marks
+        return self._admission.marks(self._head())
 
     def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         head = self._head()

@@ -76,7 +76,9 @@ class Inbox(AdmittedSink):
 
     def open(self) -> LedgerEntry | None:
         """Finish what others left half done; the newest entry. Raises SinkRefused if the inbox is somebody else's."""
-        return self._journal.claim(self._journal.open(), self._admission)
+        head = self._journal.open()
+        self._admission.marks(head)
+        return head
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
         """Return what the inbox holds of each shard. Raises SinkRefused if it is somebody else's."""

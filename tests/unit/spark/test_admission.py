@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry, UnclaimedMarks, admission_of
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry, admission_of
 from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.sinks.files import FlatSink
@@ -59,60 +59,6 @@ def test_a_sink_with_many_writers_is_refused_in_one_sentence():
     head = LedgerEntry(1, "t", {ME._replace(application=f"app-{n}"): {} for n in range(9)})
     with pytest.raises(SinkRefused, match=r"app-0, .*app-2, .* and 6 more"):
         admission().marks(head)
-
-
-def version_1(*shards: StreamShard, at: str = "", batch_id: str = "") -> LedgerEntry:
-    return LedgerEntry(7, "t", {}, UnclaimedMarks(dict.fromkeys(shards, RecordPosition(500)), at, batch_id))
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        version_1(A, B),
-        version_1(A, at="2026-03-01T00:00:00.000+00:00", batch_id="app-17"),
-        version_1(A, at="2026-01-02T03:03:00.000+00:00", batch_id="app-query-17"),
-        version_1(A, StreamShard(QUERY, "id")),
-    ],
-    ids=["says nothing", "later, by us", "a clock that is a minute slow", "streaming"],
-)
-def test_marks_of_version_1_become_those_of_the_stream_of_their_name(head):
-    assert admission().upgrades(head)
-    assert admission().marks(head) == head.unclaimed.marks
-    after = admission().following(head, {}, "u")
-    assert after.writers == {ME: head.unclaimed.marks}
-    assert not admission().upgrades(after)
-    for other in OTHERS.values():
-        with pytest.raises(SinkRefused):
-            admission(other).marks(after)
-
-
-@pytest.mark.parametrize(
-    ("head", "said"),
-    [
-        (version_1(StreamShard("views", "0")), "an older version of this program for stream views"),
-        (version_1(A, at="2025-12-31T00:00:00.000+00:00"), "last at 2025-12-31T00:00:00.000+00:00"),
-        (version_1(A, batch_id="billing-17"), "by batch billing-17"),
-        (version_1(A, StreamShard("views", "0")), "for stream views"),
-    ],
-    ids=["another stream", "older than the stream", "another application", "and another stream"],
-)
-def test_marks_of_version_1_that_are_of_somebody_else_refuse(head, said):
-    with pytest.raises(SinkRefused) as refused:
-        admission().marks(head)
-    assert said in str(refused.value)
-
-
-def test_streams_that_shared_a_sink_in_version_1_each_take_over_their_own():
-    views = StreamShard("views", "0")
-    head = version_1(A, views, batch_id="viewers-3")
-    first = admission(shared=True).following(
-        head, {A: ShardSpan(RecordPosition(500), RecordPosition(501))}, "u", batch_id="app-1"
-    )
-    assert first.unclaimed == UnclaimedMarks({views: RecordPosition(500)}), "the last batch says nothing of the rest"
-    other = WriterIdentity("viewers", "main", "views", ARN.replace("clicks", "views"), CREATED)
-    second = admission(other, shared=True).following(first, {}, "v")
-    assert second.writers == {ME: {A: RecordPosition(501)}, other: {views: RecordPosition(500)}}
-    assert second.unclaimed.marks == {}
 
 
 # --- a sink of files ------------------------------------------------------------------------------------------------

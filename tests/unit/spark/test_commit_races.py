@@ -25,7 +25,6 @@ from mld.processors.spark.high_water_marks import (
     ShardSpan,
     ShardSpans,
     StreamShard,
-    encode_marks,
     spans,
 )
 from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
@@ -291,51 +290,6 @@ def test_a_stream_read_alone_and_among_several_is_written_once(layout):
             assert not [record for record, count in read(world.disk).items() if count > 1], seed
         theirs = {shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}
         assert read(world.disk) == Counter(_records(theirs, alone)), f"seed {seed}"
-
-
-@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
-def test_a_ledger_of_version_1_is_taken_over_once_whoever_dies(layout):
-    """Two applications race for it; one of them owns the marks, and the other writes everything."""
-    old = {SHARDS[0]: RecordPosition(5), SHARDS[1]: RecordPosition(RECORDS)}
-    owner, stranger = WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")
-    for seed in range(SEEDS // 2):
-        world = World(random.Random(seed), layout)
-        write_version_1(MemoryStore(world.disk, 99), layout, old)
-        pid = 0
-        for death in (0.05, 0.03, 0.0):
-            for writer in (owner, owner, stranger):
-                pid += 1
-                world.start(pid, SHARDS, writer)
-            world.play(death)
-        theirs = {shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}
-        left = spans(dict.fromkeys(SHARDS, RecordPosition(RECORDS)), old)
-        expected = Counter([*_records(left, owner), *_records(theirs, stranger)])
-        assert read(world.disk) == expected, f"seed {seed}"
-
-
-def write_version_1(store: MemoryStore, layout: type[FileSink], marks: HighWaterMarks) -> None:
-    """A sink as version 1 left it, whose last batch was of the application `one`; its data are gone meanwhile."""
-    by = " by p" if layout is PartitionedSink else ""
-    entry = {
-        "application": "mld",
-        "version": 1,
-        "number": 9,
-        "token": "t",
-        "batch": "one-9",
-        "writer": "w",
-        "at": "",
-        "rows": 1,
-        "spans": {},
-        "marks": encode_marks(marks),
-        "layout": f"parquet{by}",
-        "columns": [],
-        "moves": [],
-    }
-    for path in (STAGING, LEDGER, TRASH):
-        store.make(path)
-    store.write(f"{LEDGER}/{ledger.entry_name(9)}", json.dumps(entry).encode())
-    store.mark(f"{LEDGER}/{ledger.done_name(9)}")
-    store.sync(LEDGER)
 
 
 def test_nothing_is_left_behind():

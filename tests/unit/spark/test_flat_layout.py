@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, STAGING, Journal
-from mld.processors.spark.commit.ledger import FileMove
+from mld.processors.spark.commit.journal import LEDGER
 from mld.processors.spark.high_water_marks import RecordPosition, spans
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import COPIES, COPIES_SWEPT_FROM, FlatSink, PartitionedSink
-from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.store import Disk, MemoryStore
-from tests.unit.spark.test_commit_races import SHARDS, Frame, Killed, _records, over_memory, read, write_version_1
+from tests.unit.spark.test_commit_races import SHARDS, Frame, Killed, _records, over_memory, read
 
 
 class ManyFiles(FlatSink):
@@ -59,14 +55,6 @@ def test_names_are_the_number_of_the_commit_and_of_the_file():
         "c000000000001-00001.c000.snappy.parquet",
         "c000000000002-00000.c000.snappy.parquet",
     ]
-
-
-def test_a_directory_that_has_begun_in_directories_goes_on_so():
-    disk = Disk()
-    write_version_1(MemoryStore(disk), FlatSink, {SHARDS[0]: RecordPosition(1)})
-    for number in (2, 3):
-        publish(over_memory(FlatSink, MemoryStore(disk), WriterIdentity("one", stream="s")), number)  # type: ignore[arg-type]
-    assert {name.partition("/")[0] for name in shown(disk)} == {"mld_commit=000000000011", "mld_commit=000000000012"}
 
 
 def test_few_copies_stay():
@@ -171,85 +159,22 @@ def test_a_first_commit_that_comes_while_another_worker_opens_is_no_lost_ledger(
     assert len(read(disk)) == 2
 
 
-def compacted(disk: Disk) -> None:
-    """What 0.2.0-dev left: three commits, and a compaction of them that is linked and not finished."""
-    for upto in (2, 4, 6):
-        publish(one(MemoryStore(disk)), upto)
+def test_directories_of_version_0_1_whose_ledger_is_lost_are_refused():
+    store = MemoryStore(Disk())
+    store.put("mld_commit=000000000012/part-0.json", b"[]")
+    with pytest.raises(SinkRefused, match=r"has mld_commit=000000000012, as mld 0\.1 kept commits"):
+        one(store).open()
+
+
+def test_a_ledger_of_version_0_1_is_refused_with_its_version():
+    disk = Disk()
+    publish(one(MemoryStore(disk)), 2)
     store = MemoryStore(disk)
-    head = Journal(store, "out").head()
-    assert head is not None
-    moves = (FileMove("copy.json", f"{COPIES}/{ledger.entry_name(4)}"), FileMove("data/p", "c000000000004-00000.json"))
-    value = json.loads(ledger.encode(replace(head, number=4, token="gone.t", moves=moves, rows=0)))
-    entry = json.dumps({**value, "version": 4, "removals": list(shown(disk))}).encode()
-    records = [record for name in shown(disk) for record in json.loads(store.read(name))]
-    for name, content in (("data/p", json.dumps(records).encode()), ("copy.json", entry)):
-        store.put(f"{STAGING}/gone.t/{name}", content)
-        store.sync_below(f"{STAGING}/gone.t")
-    store.write(f"{LEDGER}/{ledger.entry_name(4)}", entry)
-
-
-def test_a_compaction_of_an_older_version_is_finished_whatever_dies_meanwhile():
-    expected = Counter((SHARDS[0].shard, number) for number in range(1, 7))
-    seen = set()
-    for after in range(1, 100):
-        disk, left = Disk(), after
-        compacted(disk)
-
-        def before(_: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Killed
-
-        ended = True
-        try:
-            one(MemoryStore(disk, 1, before)).open()
-        except Killed:
-            ended = False
-        found = read(disk)
-        assert max(found.values(), default=1) == 1, after
-        seen.add(len(found))
-        sink = one(MemoryStore(disk, 2, alive={2}))
-        assert sink.open() == {SHARDS[0]: RecordPosition(6)}
-        assert read(disk) == expected, after
-        publish(sink, 8)
-        assert len(read(disk)) == 8
-        if ended:
-            break
-    assert seen == {0, 2, 4, 6}, "the proof has to come to every step of taking files away"
-
-
-def test_whoever_loses_the_ledger_within_a_compaction_of_an_older_version_loses_no_record():
-    refused = 0
-    for after in range(1, 100):
-        disk, left = Disk(), after
-        compacted(disk)
-
-        def before(_: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Killed
-
-        try:
-            one(MemoryStore(disk, 1, before)).open()
-        except Killed:
-            ended = False
-        else:
-            ended = True
-        lose(disk)
-        found = read(disk)
-        try:
-            marks = one(MemoryStore(disk, 2, alive={2})).open()
-        except SinkRefused as error:
-            assert "restore _mld, which has them" in str(error) or "is missing; restore _mld" in str(error)
-            refused += 1
-        else:
-            assert marks == {SHARDS[0]: RecordPosition(6)}
-            assert len(found) == 6, after
-        if ended:
-            break
-    assert refused
+    path = f"{LEDGER}/{ledger.entry_name(1)}"
+    value = json.loads(store.read(path))
+    store.write(path, json.dumps({**value, "version": 1, "marks": {}}).encode())
+    with pytest.raises(SinkRefused, match="an entry of version 1"):
+        one(MemoryStore(disk, 2, alive={2})).open()
 
 
 @pytest.mark.parametrize("name", ["_delta_log", "_spark_metadata"])

@@ -33,12 +33,9 @@ def head(said, kept, *, whole=False, keep=None):
     [
         (None, None, True, None),
         (note(entry(3)), text(entry(3)), False, 3),
-        (text(entry(2)), None, False, 2),  # a table of a program that kept entries in summaries
-        (text(entry(4)), text(entry(3)), False, 4),  # a sink through Spark Connect came last
-        (text(entry(2)), text(entry(3)), False, 2),  # rolled back to a whole entry, which says all there is to know
         (None, text(entry(3)), False, 3),  # the snapshots with notes have expired
     ],
-    ids=["nothing", "both agree", "older program", "connect", "rolled back to an entry", "expired"],
+    ids=["nothing", "both agree", "expired"],
 )
 def test_the_entry_in_force(said, kept, whole, number):
     found = head(said, kept, whole=whole)
@@ -60,7 +57,7 @@ def test_a_table_that_was_rolled_back_is_refused_unless_a_person_decides(said, w
     assert forgotten is None or (forgotten.number, forgotten.writers) == (2, {})
 
 
-def test_a_note_is_short_and_no_older_program_takes_it_for_an_entry():
+def test_a_note_is_short_and_nobody_takes_it_for_an_entry():
     long = entry(7)
     assert len(note(long)) < 150
     with pytest.raises(ValueError, match="version 'note'"):

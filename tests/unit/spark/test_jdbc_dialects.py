@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.processors.spark.commit.journal import LEDGER
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.jdbc import check_marks_before
 from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
 from mld.processors.spark.sinks.jdbc_statements import DatabaseFault, Ordering, StagedColumn, TableName, table_named
+from tests.twins.store import Disk, MemoryStore
 
 POSTGRES, MARIADB, MYSQL = DIALECTS
 TARGET, STAGE = TableName(("lake", 'odd "name')), TableName(("lake", "mld_stage_1_ab"))
@@ -218,3 +221,12 @@ def test_whatever_a_column_is_called_it_is_a_name_and_nothing_else(dialect, data
         found = database.execute(f"SELECT * FROM {dialect.place(table)}")
         assert [one[0] for one in found.description] == [*names, "mld_added"]
         assert found.fetchall() == [("v",) * len(names) + (None,)]
+
+
+def test_marks_that_version_0_1_kept_elsewhere_are_refused_and_not_forgotten():
+    store = MemoryStore(Disk())
+    check_marks_before("out", None, "clicks")
+    check_marks_before("out", store, "clicks")
+    store.put(f"{LEDGER}/000000000007.json", b"{}")
+    with pytest.raises(SinkRefused, match=r"000000000007\.json: marks of table clicks as mld 0\.1 kept them"):
+        check_marks_before("out", store, "clicks")

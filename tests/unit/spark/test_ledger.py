@@ -14,7 +14,6 @@ from mld.processors.spark.commit.ledger import (
     FileMove,
     LedgerEntry,
     Names,
-    UnclaimedMarks,
 )
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.writer_identity import WriterIdentity
@@ -32,7 +31,7 @@ FIRST = (
 
 def test_an_entry_survives_its_file():
     entry = ledger.following(
-        LedgerEntry(6, "s", {TWO: {A: RecordPosition(3)}}, UnclaimedMarks({B: RecordPosition(4)}, "2026-01-01", "b")),
+        LedgerEntry(6, "s", {TWO: {A: RecordPosition(3)}}),
         ONE,
         {},
         {A: ShardSpan(None, RecordPosition(5, 2))},
@@ -58,34 +57,13 @@ def test_entries_are_cumulative_and_count_on():
     assert ledger.following(head, ONE, marks, {}, "u").number == 8
 
 
-def compaction(*names: str) -> bytes:
-    """An entry as version 0.2.0-dev wrote it for a compaction."""
-    entry = LedgerEntry(8, "u", {ONE: {A: RecordPosition(5)}}, moves=(FileMove("data/x", "day=1/c8-x"),), rows=0)
-    value = json.loads(ledger.encode(entry))
-    return json.dumps({**value, "version": 4, "removals": names}).encode()
-
-
-def test_an_entry_that_takes_files_away_is_read_and_followed_by_one_that_does_not():
-    entry = ledger.decode(compaction("day=1/c000000000001-x"))
-    assert entry.removals == ("day=1/c000000000001-x",)
-    following = ledger.following(entry, ONE, entry.writers[ONE], {}, "v")
-    assert (following.number, following.removals, following.writers) == (9, (), entry.writers)
-
-
-@pytest.mark.parametrize(
-    "name", ["../c000000000001-x", "_mld/c000000000001-x", "day=1/mine.parquet", "c1-x", "/c000000000001-x"]
-)
-def test_nothing_but_files_of_commits_is_ever_taken_away(name):
-    with pytest.raises(ValueError, match=r"no file of a commit|leaves the sink"):
-        ledger.decode(compaction(name))
-
-
-def test_an_entry_of_version_1_is_read_and_its_marks_are_nobodys_yet():
-    entry = ledger.decode(FIRST)
-    assert (entry.number, entry.layout, entry.columns) == (3, "parquet", (("id", "bigint"),))
-    assert (entry.writers, entry.unclaimed.marks) == ({}, {A: RecordPosition(5)})
-    after = ledger.following(entry, ONE, entry.unclaimed.marks, {}, "u")
-    assert (after.writers, after.unclaimed) == ({ONE: {A: RecordPosition(5)}}, UnclaimedMarks())
+def test_an_entry_of_a_state_before_the_first_release_is_refused_by_its_version():
+    with pytest.raises(ValueError, match=r"version 1, .*this program knows version 3"):
+        ledger.decode(FIRST)
+    value = json.loads(ledger.encode(LedgerEntry(1, "t")))
+    value["unclaimed"]["marks"] = {"clicks": {"shardId-0": "5"}}
+    with pytest.raises(ValueError, match=r"marks of a version before mld 0\.2\.0"):
+        ledger.decode(json.dumps(value).encode())
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from mld.processors.spark.replay import (
     said,
     settings_of,
 )
-from mld.processors.spark.sink_port import DataRefused, SinkError
+from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused
 from mld.processors.spark.sinks.files import LetterObjects, StoredLetters
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.bucket import BucketInMemory, MemoryObjects
@@ -238,21 +238,24 @@ def test_a_sink_that_refuses_stops_the_replay_where_it_is(tmp_path):
 # --- where letters are ------------------------------------------------------------------------------------------------
 
 
-def test_files_are_found_by_their_commits_in_both_layouts(tmp_path):
+def test_files_are_found_by_their_commits(tmp_path):
     for name in ("c0000000012-00000.json", "c0000000003-00001.json", "c0000000003-00000.json", "other.json", "_x"):
         (tmp_path / name).write_text(name)
-    (tmp_path / "mld_commit=0000000001").mkdir()
-    for name in ("part-0.json", "_ledger.json", ".part-0.json.crc"):
-        (tmp_path / "mld_commit=0000000001" / name).write_text(name)
     box = StoredLetters(PosixStore(tmp_path))
     assert box.commits() == {
-        1: ["mld_commit=0000000001/part-0.json"],
         3: ["c0000000003-00000.json", "c0000000003-00001.json"],
         12: ["c0000000012-00000.json"],
     }
     assert box.read("c0000000012-00000.json") == b"c0000000012-00000.json"
     with pytest.raises(SinkError, match="reading c5"):
         box.read("c5-0.json")
+
+
+def test_letters_in_directories_of_version_0_1_are_refused_and_not_skipped(tmp_path):
+    (tmp_path / "c0000000012-00000.json").write_text("")
+    (tmp_path / "mld_commit=0000000001").mkdir()
+    with pytest.raises(SinkRefused, match=r"mld_commit=0000000001, as mld 0\.1 kept letters"):
+        StoredLetters(PosixStore(tmp_path)).commits()
 
 
 def test_a_directory_keeps_its_identity_until_it_is_made_anew(tmp_path):

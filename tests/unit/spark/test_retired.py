@@ -132,32 +132,9 @@ def test_marks_of_an_application_that_comes_to_read_several_streams_stay_ended()
 LIVE, CLOSED = range(3_000, 3_064), range(3_000)
 
 
-def of_version_2(entry: LedgerEntry, batch) -> bytes:
-    """As the version before wrote it."""
-    value = json.loads(ledger.encode(entry))
-    for writer in value["writers"]:
-        del writer["ended"]
-    texts = {f"{s.stream}/{s.shard}": [span.after.encode(), span.upto.encode()] for s, span in batch.items()}
-    return json.dumps({**value, "version": 2, "spans": texts}, separators=(",", ":")).encode() + b"\n"
-
-
 def test_an_entry_of_64_live_and_3000_closed_shards_is_small():
-    batch = {shard(number): ShardSpan(at(SEQUENCE), at(SEQUENCE + number)) for number in LIVE}
     marks = {shard(number): at(SEQUENCE + number) for number in (*LIVE, *CLOSED)}
-    before = of_version_2(LedgerEntry(7, "t", {ONE: marks}), batch)
     ended = {shard(number): at(SEQUENCE + number) for number in CLOSED}
     after = ledger.encode(LedgerEntry(7, "t", {ONE: retired(marks, ended)}))
-    assert 260_000 < len(before) < 300_000
     assert len(after) < 6_000
-    assert ledger.decode(before).writers == {ONE: marks}
     assert ledger.decode(after).writers == {ONE: {**marks, **dict.fromkeys(ended, ENDED)}}
-
-
-def test_the_live_shards_of_an_entry_are_said_once():
-    marks = {shard(number): at(SEQUENCE + number) for number in LIVE}
-    batch = {one: ShardSpan(at(SEQUENCE), mark) for one, mark in marks.items()}
-    before, after = (
-        of_version_2(LedgerEntry(7, "t", {ONE: marks}), batch),
-        ledger.encode(LedgerEntry(7, "t", {ONE: marks})),
-    )
-    assert 2.4 * len(after) < len(before)

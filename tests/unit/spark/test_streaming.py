@@ -179,20 +179,6 @@ def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
     assert one.inbox.number() == 1
 
 
-def test_an_inbox_of_version_1_becomes_its_streams_and_goes_on(workers):
-    one = workers()
-    one.run(one.offer("a", range(1, 6)))
-    one.engine.stop()
-    (entry,) = (one.root / "inbox" / "_mld" / "ledger").glob("*.json")
-    value = json.loads(entry.read_text())
-    old = {name: value[name] for name in value if name not in ("writers", "unclaimed")}
-    entry.write_text(json.dumps({**old, "version": 1, "marks": value["writers"][0]["marks"]}))
-    two = workers("two")
-    two.queries.taken = {1}
-    assert two.run(two.offer("a", range(3, 9))).failed == {}
-    assert numbers(two) == [6, 7, 8]
-
-
 def test_two_workers_share_one_leader(workers):
     one, two = workers("one"), workers("two")
     one.run(one.offer("a", range(1, 4)))
