@@ -11,8 +11,9 @@ from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION
 from mld.leases.rows import LEASE_TABLE_KEY
 from tests.scenarios.conditions import place
-from tests.scenarios.naming import shard_list, short
+from tests.scenarios.naming import full, shard_list, short
 from tests.scenarios.world import LEGACY, Line, StoryWorld
+from tests.support.fleet import TABLE
 
 
 class Reports:
@@ -38,6 +39,10 @@ class Reports:
         if len(table) == 1:
             return ["no rows"]
         return _columns(table)
+
+    def do_attributes(self, words: list[str]) -> list[str]:
+        """attributes shard-0: what its row has."""
+        return [", ".join(sorted(self.world.dynamo.row(TABLE, full(words[0])) or ()))]
 
     def do_fleet(self, words: list[str]) -> list[str]:
         """fleet: the rows beside the leases: client version and who set it, leader, table migration, reports."""

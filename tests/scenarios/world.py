@@ -40,6 +40,7 @@ from tests.twins.streams import VirtualClock
 SEED = 1
 POLL_S = 0.05
 STOP_MAX_S = 120.0
+LOAD_OF_A_LEASE = 10.0
 LEGACY = ", in the legacy table"
 
 load_settings = cache(lambda pairs: settings_of(**dict(pairs)))
@@ -154,9 +155,7 @@ class StoryWorld:
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> Machine:
-        old = self.machines.get(name)
-        if old is not None and old.is_up:
-            raise StoryError(f"{name} is {old.state}")
+        self._check_down(name)
         pairs = {**self.keys, **self.keys_of.get(name, {})}
         worker_id = pairs.pop("id", name)
         settings = load_settings(tuple(sorted(pairs.items())))
@@ -170,9 +169,12 @@ class StoryWorld:
         process = Process(name)
         return self._started_as(name, worker_id, worker, host, process, worker.run(settings.shutdown_grace_s))
 
-    def start_java(self, name: str, version: str, *, config: str = "3X", ahead_s: float = 0.0) -> Machine:
-        """A Java worker of the simulation: 3.5, 3.4 (any from 3.0 on) or 2.x."""
-        more = {} if version == "2.x" else {"tagged": version == "3.5", "config": config}
+    def start_java(
+        self, name: str, version: str, *, config: str = "3X", ahead_s: float = 0.0, load: float | None = None
+    ) -> Machine:
+        """A Java worker of the simulation: 3.5, 3.4 (any from 3.0 on) or 2.x; `load` is that without leases."""
+        self._check_down(name)
+        more: dict[str, Any] = {} if version == "2.x" else {"tagged": version == "3.5", "config": config}
         self._started += 1
         worker = (JavaWorker3 if more else JavaWorker)(
             name,
@@ -191,10 +193,18 @@ class StoryWorld:
             **cast("Any", more),
         )
 
+        if isinstance(worker, JavaWorker3) and load is not None:
+            worker.load = lambda: load + LOAD_OF_A_LEASE * len(worker.held())
+
         async def run() -> bool:
             return await worker.run() == 0
 
         return self._started_as(name, name, worker, None, Process(name), run())
+
+    def _check_down(self, name: str) -> None:
+        old = self.machines.get(name)
+        if old is not None and old.is_up:
+            raise StoryError(f"{name} is {old.state}")
 
     def _started_as(
         self,

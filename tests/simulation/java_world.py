@@ -79,6 +79,10 @@ class JavaWorld:
         self.exits[name] = self.processes[name].spawn(worker.run())
         return worker
 
+    def open_shards(self) -> list[str]:
+        page = self.kinesis.list_shards(STREAM, now=self.clock.wall())
+        return [state.shard_id for state in page.shards if state.view().is_open]
+
     def kill(self, name: str) -> None:
         self.processes[name].kill()
         del self.workers[name]

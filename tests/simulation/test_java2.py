@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 import pytest
@@ -27,26 +26,11 @@ class Java2World(JavaWorld):
     def start(self, name: str, rates: Rates | None = None) -> JavaWorker:
         return self.run(JavaWorker, name, rates=rates or Rates())
 
-    def open_shards(self) -> list[str]:
-        page = self.kinesis.list_shards(STREAM, now=self.clock.wall())
-        return [state.shard_id for state in page.shards if state.view().is_open]
-
-    def split(self, shard_id: str) -> None:
-        page = self.kinesis.list_shards(STREAM, now=self.clock.wall())
-        ends = next(s.view().hash_range for s in page.shards if s.shard_id == shard_id)
-        self.kinesis.split_shard(STREAM, shard_id, (ends.start + ends.end) // 2, now=self.clock.wall())
-
     def row(self, key: str):
         return self.dynamo.row(TABLE, key)
 
     def owners(self) -> dict[str, str]:
         return {key: self.row(key)["leaseOwner"]["S"] for key in self.open_shards()}
-
-    def check_order(self) -> None:
-        last: dict[tuple[int, str], int] = {}
-        for _, child, shard, sequence in self.notes.deliveries:
-            assert sequence > last.get((child, shard), -1)
-            last[child, shard] = sequence
 
 
 def lease(key: str, owner: str | None, moved_at: float = 0.0) -> Lease:
@@ -81,59 +65,6 @@ def test_a_lease_is_very_old_after_more_than_three_lease_durations():
     assert [taken.key for taken in at_31] == ["a"]  # in spite of the target
 
 
-@in_world(Java2World)
-async def test_two_workers_share_eight_shards_and_deliver_everything(world: Java2World) -> None:
-    world.start("w1"), world.start("w2")
-    for _ in range(20):
-        world.records(20)
-        await world.clock.sleep(START_S / 4)
-    assert Counter(world.owners().values()) == {"w1": 4, "w2": 4}
-    assert world.notes.seen() == world.put
-    assert {key: len(w.held()) for key, w in world.workers.items()} == {"w1": 4, "w2": 4}
-    assert len(world.notes.deliveries) < 1.2 * len(world.put)
-    world.check_order()
-
-
-@in_world(Java2World, 2)
-async def test_rows_are_those_of_a_2x_worker(world: Java2World) -> None:
-    world.start("w1")
-    world.records(50)
-    await world.clock.sleep(START_S)
-    first, _ = world.open_shards()
-    row = world.row(first)
-    assert set(row) == {
-        "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint",
-        "checkpointSubSequenceNumber", "startingHashKey", "endingHashKey",
-    }  # fmt: skip
-    parsed = parse_row(row)
-    assert (parsed.owner, parsed.owner_switches) == ("w1", 0)
-    assert parsed.checkpoint.number == max(s for _, _, shard, s in world.notes.deliveries if shard == first)
-
-
-@in_world(Java2World, 4)
-async def test_splits_and_merges_are_followed_and_finished_rows_are_deleted(world: Java2World) -> None:
-    world.start("w1"), world.start("w2")
-    world.records(100)
-    await world.clock.sleep(START_S)
-    old = world.open_shards()
-    world.split(old[0])
-    world.kinesis.merge_shards(STREAM, old[1], old[2], now=world.clock.wall())
-    world.records(100)
-    await world.clock.sleep(60.0)
-    parent = parse_row(world.row(old[0]))
-    children = [key for key in world.open_shards() if key not in old]
-    assert parent.checkpoint.is_shard_end
-    assert len(parent.children) == 2 and len(children) == 3
-    assert all(parse_row(world.row(key)).parents for key in children)
-    assert all("entityType" not in world.row(key) for key in children)
-    world.records(100)
-    await world.clock.sleep(400.0)
-    assert world.notes.seen() == world.put
-    assert [key for key in old[:3] if world.row(key)] == []
-    assert set(world.owners().values()) == {"w1", "w2"}
-    world.check_order()
-
-
 @in_world(Java2World, 2)
 async def test_children_wait_for_both_parents(world: Java2World) -> None:
     world.start("w1")
@@ -148,29 +79,6 @@ async def test_children_wait_for_both_parents(world: Java2World) -> None:
     shards = [shard for _, _, shard, _ in world.notes.deliveries]
     assert world.notes.seen() == world.put
     assert child not in shards[: max(n for n, shard in enumerate(shards) if shard != child)]
-
-
-@in_world(Java2World)
-async def test_a_killed_worker_is_replaced_and_nothing_is_lost(world: Java2World) -> None:
-    world.start("w1"), world.start("w2")
-    world.records(100)
-    await world.clock.sleep(2 * START_S)
-    world.kill("w2")
-    world.records(100)
-    await world.clock.sleep(60.0)
-    assert set(world.owners().values()) == {"w1"}
-    assert world.notes.seen() == world.put
-
-
-@in_world(Java2World, 2)
-async def test_a_worker_that_comes_back_under_its_name_goes_on_at_once(world: Java2World) -> None:
-    world.start("w1")
-    await world.clock.sleep(START_S)
-    world.kill("w1")
-    world.records(100)
-    world.start("w1")
-    await world.clock.sleep(10.0)
-    assert world.notes.seen() == world.put
 
 
 @in_world(Java2World, 2)
@@ -265,19 +173,3 @@ async def test_taking_leaves_the_checkpoint_owner_where_it_is(world: Java2World)
     row = world.row(key)
     assert (row["leaseOwner"], row["checkpointOwner"]) == ({"S": "w2"}, {"S": "w0"})
     assert row["ownerSwitchesSinceCheckpoint"] == {"N": "1"}
-
-
-@in_world(Java2World, 2)
-async def test_one_unreadable_row_stops_all_taking(world: Java2World) -> None:
-    world.start("w1")
-    await world.clock.sleep(START_S)
-    key, other = world.open_shards()
-    world.kill("w1")
-    whole = world.row(key)
-    world.dynamo.put_row(TABLE, {name: value for name, value in whole.items() if name != "leaseCounter"})
-    worker = world.start("w2")
-    await world.clock.sleep(90.0)
-    assert not worker.held()
-    world.dynamo.put_row(TABLE, whole)
-    await world.clock.sleep(60.0)
-    assert worker.held() == {key, other}

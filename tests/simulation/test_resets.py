@@ -10,17 +10,17 @@ import pytest
 from mld.operating.plan import Fate
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
-from tests.simulation.java_world import JavaWorld, in_world
+from tests.simulation.java_world import STREAM, TABLE, JavaWorld, in_world
 from tests.simulation.resets import live
-from tests.simulation.test_java2 import START_S as START_2_S
-from tests.simulation.test_java2 import Java2World
-from tests.simulation.test_java3 import START_S as START_3_S
-from tests.simulation.test_java3 import Java3World
+from tests.simulation.world.java2 import JavaWorker
+from tests.simulation.world.java3 import JavaWorker3
 from tests.support.changes import operator_on
 from tests.virtual_time import run_virtual
 
 SEEDS = 12
 MORE_SEEDS = 60
+START_2_S, START_3_S = 100.0, 150.0
+"""Until Java workers of 2.x and 3.x have all leases of a new application."""
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -42,13 +42,13 @@ async def reset_all(world: JavaWorld) -> None:
     assert {outcome.fate for outcome in outcomes} == {Fate.DONE}
 
 
-@in_world(Java2World, 4)
-async def test_java_workers_that_steal_leases_read_everything_again(world: Java2World) -> None:
+@in_world(JavaWorld, 4)
+async def test_java_workers_that_steal_leases_read_everything_again(world: JavaWorld) -> None:
     for name in "ab":
-        world.start(name)
+        world.run(JavaWorker, name)
     world.records(40)
     await world.clock.sleep(START_2_S)
-    world.split(world.open_shards()[0])
+    world.kinesis.split_shard(STREAM, world.open_shards()[0], 2**125, now=world.clock.wall())
     world.records(40)
     await world.clock.sleep(120)
     assert world.notes.seen() == world.put
@@ -59,22 +59,23 @@ async def test_java_workers_that_steal_leases_read_everything_again(world: Java2
     assert world.notes.seen() == world.put
 
 
-@in_world(Java3World, 4)
-async def test_a_java_leader_leaves_the_leases_of_an_operator_alone(world: Java3World) -> None:
+@in_world(JavaWorld, 4)
+async def test_a_java_leader_leaves_the_leases_of_an_operator_alone(world: JavaWorld) -> None:
     for name in "ab":
-        world.start(name)
+        world.run(JavaWorker3, name, load=lambda: 5.0)
     world.records(40)
-    await world.wait(START_3_S + 60)
-    assert world.seen() == world.put
+    await world.clock.sleep(START_3_S + 60)
+    assert world.notes.seen() == world.put
 
     app = operator_on(world)
     async with app.hold(await app.look()) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=True)
-        await world.wait(app.lease_duration_s)
+        await world.clock.sleep(app.lease_duration_s)
         world.notes.deliveries.clear()
-        await world.wait(300)
-        assert set(world.owners()) == {hold.me}
+        await world.clock.sleep(300)
+        rows = [row for row in world.dynamo.rows(TABLE).values() if "leaseCounter" in row]
+        assert {row["leaseOwner"]["S"] for row in rows} == {hold.me}
         assert not world.notes.deliveries
     await reset_all(world)
-    await world.wait(300)
-    assert world.seen() == world.put
+    await world.clock.sleep(300)
+    assert world.notes.seen() == world.put

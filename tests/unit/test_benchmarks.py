@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,16 +18,13 @@ from mld.core.positions import Position
 from mld.core.streams import HashRange
 from mld.leases.rows import parse_row
 from mld.retrieval.rawbody import page_of
-from tests.benchmarks import __main__ as benchmarks
-from tests.benchmarks.path import java, plot, report
-from tests.benchmarks.path.__main__ import arguments_of, plan_of_table
+from tests.benchmarks.path import java, report
 from tests.benchmarks.path.canned import Kinesis
 from tests.benchmarks.path.figures import LOADS, Row, read, write
-from tests.benchmarks.path.records import Records, chunk, event_records_max, index_of, sequence_number
-from tests.benchmarks.path.rig import PYTHON_SINK, Rig, Stand, Tools, build
-from tests.benchmarks.path.subject import Notes, checkout, java_of
+from tests.benchmarks.path.records import Records, event_records_max, index_of, sequence_number
+from tests.benchmarks.path.rig import PYTHON_SINK, Stand, build
+from tests.benchmarks.path.subject import Notes
 from tests.benchmarks.path.yardsticks import BOTO3, per
-from tests.benchmarks.process import ROOT
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import make_client
 
@@ -174,40 +169,6 @@ def test_the_table_has_the_ranges_of_all_turns_and_factors_of_each(tmp_path: Pat
     assert "with TLS" not in shown
 
 
-def test_what_a_turn_lacks_is_a_dash_and_what_is_no_number_is_lacking() -> None:
-    no_steady_part = {"steady_cpu_s_per_gb": math.nan, "whole_cpu_s_per_gb": 30.0, "peak_mb": 1.0}
-    ours = Row("backlog", "mld", "1 KB", 1, True, figures=no_steady_part, turn=1)
-    assert "| 1 KB, 1 shard, s/GB | - / 30.0 | - |" in report.markdown([ours])
-
-
-def test_the_plot_has_a_bar_for_each_and_the_factor_to_ours() -> None:
-    shown = plot.svg([*turn_of(1, 12.0, 2.0), *turn_of(2, 20.0, 4.0), *turn_of(3, 18.0, 3.0)])
-    assert shown.count("<rect") == 1 + 3, "boto3, Java and ours"
-    assert ">18.0 (6.0 x mld)<" in shown
-    assert ">3.0<" in shown
-
-
-def test_a_subject_is_a_checkout_with_a_name_of_its_own(tmp_path: Path) -> None:
-    assert checkout(f"main={ROOT}").command(None)[0] == f"{ROOT}/bin/mld"
-    for wrong in (f"mld={ROOT}", f"main={tmp_path}", "main", "main="):
-        with pytest.raises(argparse.ArgumentTypeError, match="write NAME=DIRECTORY"):
-            checkout(wrong)
-
-
-def test_java_is_known_by_its_main_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_java", lambda: tmp_path / "bin" / "java")
-    with pytest.raises(argparse.ArgumentTypeError, match=r"no amazon-kinesis-client-multilang-\*.jar"):
-        java_of(str(tmp_path))
-    for name in ("amazon-kinesis-client-3.5.1.jar", "amazon-kinesis-client-multilang-3.5.1.jar"):
-        (tmp_path / name).touch()
-    found = java_of(str(tmp_path))
-    assert found.name == "Java 3.5.1"
-    assert f"{tmp_path}/*" in found.command(None)
-    monkeypatch.setattr(java, "find_java", lambda: None)
-    with pytest.raises(argparse.ArgumentTypeError, match="install a JDK 17"):
-        java_of(str(tmp_path))
-
-
 def test_java_finds_a_lease_without_an_owner_for_each_shard(server: Stand) -> None:
     leases = Stand("leases")
     try:
@@ -221,29 +182,8 @@ def test_java_finds_a_lease_without_an_owner_for_each_shard(server: Stand) -> No
     assert found_leases["shardId-000000000001"].hash_range == HashRange(2**127, 2**128 - 1)
 
 
-def test_what_is_set_beside_mld_makes_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--beside", "main=/a", "--runs", "1"]
-    monkeypatch.setattr("sys.argv", ["benchmarks", *words])
-    monkeypatch.setattr(benchmarks.path, "main", lambda found: 7 if found == ["table", *words] else 1)
-    assert benchmarks.main() == 7
-
-
-def test_the_plan_of_the_table_goes_by_turns(tmp_path: Path) -> None:
-    arguments = arguments_of(["table", "--beside", f"main={ROOT}", "--runs", "2", "--wire", "plain"])
-    rig = cast("Rig", None)
-    plan = [measure.args[1] for measure in cast("Any", plan_of_table(rig, arguments))]
-    turns = [measure.args[0] for measure in cast("Any", plan_of_table(rig, arguments))]
-    assert turns == [1] * 5 + [2] * 5 + ([1] * 3 + [2] * 3) * 2 + [1, 1, 2, 2] * 2
-    assert [getattr(step.args[1], "name", "") for step in plan[:5]] == ["1 KB", "mld", "main", "mld", "main"]
-
-
 def test_backlogs_are_whole_events() -> None:
     for load in LOADS.values():
         each = event_records_max(load.record_bytes)
         assert load.records(64, each) % each == 0
         assert load.records(64, each) <= load.records(1, each)
-
-
-def test_tools_without_a_compiler() -> None:
-    assert Tools(PYTHON_SINK, False).aged_sink[-1] == "delays"
-    assert chunk(b"abc") == b"3\r\nabc\r\n"

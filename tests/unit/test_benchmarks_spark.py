@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
-from typing import Any, cast
 
 import pytest
 
 from tests.benchmarks import spark_report
 from tests.benchmarks.path.figures import Row
 from tests.benchmarks.path.records import sequence_number
-from tests.benchmarks.spark import Live, arguments_of, live_of, plan, subject_of
-from tests.benchmarks.spark_rig import PARTS, Rig, Running, SparkStand
-from tests.benchmarks.spark_stand import KINDS, payloads
+from tests.benchmarks.spark_rig import PARTS, Running, SparkStand
+from tests.benchmarks.spark_stand import KINDS
 from tests.support.servers import make_client
 
 SHARD = "shardId-000000000001"
@@ -35,11 +32,6 @@ def test_records_are_events_of_the_size_that_is_said(server: SparkStand) -> None
     assert [record["SequenceNumber"] for record in found] == [sequence_number(n) for n in range(12)]
     assert {len(record["Data"]) for record in found} == {1024}
     assert [json.loads(record["Data"])["kind"] for record in found] == list(KINDS) * 3
-
-
-def test_payloads_are_the_same_every_time_and_differ_from_each_other() -> None:
-    assert payloads(50, 600) == payloads(50, 600)
-    assert len(set(payloads(50, 600))) == 50
 
 
 def test_triggers_are_read_from_the_log_once(tmp_path) -> None:
@@ -80,28 +72,6 @@ def test_turns_are_compared_one_by_one() -> None:
     table = spark_report.markdown(rows)
     ratios = [line.split("|")[-3:-1] for line in table.splitlines() if "| old |" in line]
     assert ratios == [[" 2.00 ", " 0.75 "], [" 1.50 ", " 1.50 "]]
-
-
-def test_each_turn_of_a_backlog_is_a_measurement_of_its_own() -> None:
-    planned = cast("Any", plan(cast("Rig", None), arguments_of(["backlog", "--shards", "4", "--turns", "2"])))
-    assert [measure.args[-1] for measure in planned] == [0, 1]
-
-
-def test_what_a_backlog_is_measured_beside(tmp_path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/mld").touch()
-    old = subject_of(f"old={tmp_path}")
-    assert (old.name, old.root, dict(old.keys)) == ("old", tmp_path, {})
-    large = subject_of("large=mld.spark.conf.spark.x=a=b")
-    assert (large.name, dict(large.keys)) == ("large", {"mld.spark.conf.spark.x": "a=b"})
-    with pytest.raises(argparse.ArgumentTypeError):
-        subject_of(f"old={tmp_path}/none")
-
-
-def test_live_shards_are_named_with_their_rate() -> None:
-    assert live_of("4x200") == Live(4, 200)
-    with pytest.raises(argparse.ArgumentTypeError):
-        live_of("4")
 
 
 def test_quiet_shards_have_a_line_for_each_second() -> None:

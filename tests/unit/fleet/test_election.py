@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mld.core.clock import LoopClock
 from mld.core.errors import TableUnavailableError
@@ -582,125 +579,6 @@ def test_a_damaged_row_is_reported_once_and_replaced(caplog: pytest.LogCaptureFi
         run_virtual(main())
     (record,) = caplog.records
     assert "ownerName" in record.getMessage()
-
-
-# --- never two
-
-
-PAUSES = st.tuples(
-    st.just("pause"), st.integers(0, 2), st.floats(0.0, 600.0), st.floats(1.0, 300.0, allow_subnormal=False)
-)
-OUTAGES = st.tuples(
-    st.sampled_from(["requests lost", "replies lost"]),
-    st.integers(0, 2),
-    st.floats(0.0, 600.0),
-    st.floats(100.0, 300.0),
-)
-ENDS = st.tuples(st.sampled_from(["step_down", "crash", "close"]), st.integers(0, 2), st.floats(0.0, 600.0), st.just(0))
-STORIES = st.lists(st.one_of(PAUSES, OUTAGES, ENDS), max_size=8)
-
-
-class RandomFaults:
-    """Requests of all kinds of bad luck, also applied long after the sender gave up."""
-
-    def __init__(self, seed: int, trouble: float) -> None:
-        self._rng = random.Random(seed)
-        self._trouble = trouble
-        self.outages: dict[str, Fault] = {}
-
-    def __call__(self, sender: str, operation: str, _: Mapping[str, Any]) -> Fault | None:
-        if sender in self.outages and operation in WRITES:
-            return self.outages[sender]
-        rng = self._rng
-        travel = Fault(delay_before_s=rng.uniform(0, 0.2), delay_after_s=rng.uniform(0, 0.2))
-        if rng.random() >= self._trouble:
-            return travel
-        return rng.choice(
-            [
-                lost_request(),
-                lost_reply(),
-                throttled(),
-                Fault(delay_before_s=rng.uniform(0, 200)),
-                Fault(delay_after_s=rng.uniform(0, 200)),
-            ]
-        )
-
-
-class Judge:
-    """Watches that at no instant two lead."""
-
-    def __init__(self, electors: list[Elector]) -> None:
-        self._electors = electors
-        self.answers = 0
-
-    def look(self) -> None:
-        holders = [elector.name for elector in self._electors if elector.holds()]
-        assert len(holders) <= 1, f"at {now()} all of {holders} lead"
-
-    async def ask(self, elector: Elector, rng: random.Random, until: float) -> None:
-        while now() < until:
-            await elector.gate.passed()
-            if await elector.leads():
-                self.answers += 1
-                assert elector.holds()
-                self.look()
-            await asyncio.sleep(rng.uniform(0.2, 2.0))
-
-    async def watch(self, until: float) -> None:
-        while now() < until:
-            self.look()
-            await asyncio.sleep(0.5)
-
-
-@settings(max_examples=10)
-@given(STORIES, st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.5]))
-@virtual
-async def test_at_no_instant_two_lead_and_somebody_does_in_the_end(
-    story: list[tuple[str, int, float, float]], seed: int, trouble: float
-) -> None:
-    dynamo = await world()
-    dynamo.faults = faults = RandomFaults(seed, trouble)
-    electors = [Elector(dynamo, f"w{number}") for number in range(3)]
-    judge = Judge(electors)
-    crashed: set[int] = set()
-
-    async def happen(kind: str, number: int, at: float, length: float) -> None:
-        elector = electors[number]
-        await asyncio.sleep(at)
-        match kind:
-            case "pause":
-                elector.gate.shut()
-                await asyncio.sleep(length)
-                if number not in crashed:
-                    elector.gate.open()
-            case "requests lost" | "replies lost":
-                faults.outages[elector.name] = lost_request() if kind == "requests lost" else lost_reply()
-                await asyncio.sleep(length)
-                faults.outages.pop(elector.name, None)
-            case "step_down":
-                await elector.election.step_down(40.0)
-            case "crash" if len(crashed) < 2:
-                crashed.add(number)
-                elector.crash()
-            case "close" if len(crashed) < 2:
-                crashed.add(number)
-                await elector.election.close()
-
-    tasks = [asyncio.create_task(happen(*event)) for event in story]
-    rng = random.Random(seed)
-    asking = [asyncio.create_task(judge.ask(elector, rng, 1400.0)) for elector in electors]
-    await judge.watch(900.0)
-    dynamo.faults = None
-    judge.answers = 0
-    await judge.watch(1400.0)
-    assert judge.answers > 0, "nobody has led for 500 s without faults"
-    for task in [*tasks, *asking]:
-        if task.done() and not task.cancelled():
-            task.result()
-        task.cancel()
-    for elector in electors:
-        elector.gate.open()
-        await elector.election.close()
 
 
 # --- the shuffle
