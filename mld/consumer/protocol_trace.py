@@ -105,9 +105,7 @@ class ShortLine:
 
 LISTENERS_MAX = 4  # of a worker; each may hold as much as the bounds below
 WAITING_BYTES_MAX = 1024 * 1024
-WAITING_FULL_BYTES_MAX = 32 * 1024 * 1024  # two of the largest lines
 EVENTS_WAITING_MAX = 10_000
-PIECE_CHARACTERS = 128 * 1024  # of a child's line; ours come in pieces
 EVENT_BYTES = 200  # an event costs that much besides its text
 END_WORDS = {
     StopReason.REQUESTED: "this worker gives the lease back",
@@ -119,27 +117,23 @@ Transcribed = dict[str, Any]
 
 
 class TraceListener:
-    """What one caller has not read yet. `is_full`: payloads are not shortened."""
+    """What one caller has not read yet."""
 
-    def __init__(self, *, is_full: bool) -> None:
-        self.is_full = is_full
-        self._bytes_max = WAITING_FULL_BYTES_MAX if is_full else WAITING_BYTES_MAX
+    def __init__(self) -> None:
         self._waiting: deque[tuple[int, Transcribed]] = deque()
         self._bytes = 0
         self._woken = asyncio.Event()
         self._is_over = False
 
-    def offer(self, value: Transcribed, size: int) -> bool:
-        """Add a value of about so many bytes, or count it as lost; return whether there was room."""
+    def offer(self, value: Transcribed, size: int) -> None:
+        """Add a value of about so many bytes, or count it as lost."""
         size += EVENT_BYTES
-        has_room = self._bytes + size <= self._bytes_max and len(self._waiting) < EVENTS_WAITING_MAX
-        if has_room:
+        if self._bytes + size <= WAITING_BYTES_MAX and len(self._waiting) < EVENTS_WAITING_MAX:
             self._waiting.append((size, value))
             self._bytes += size
         else:
             self.lose()
         self._woken.set()
-        return has_room
 
     def lose(self) -> None:
         """Note that a line is missing at this place."""
@@ -181,20 +175,15 @@ class ProtocolTrace:
         """Yield the same pieces, on their way to the child; show what was given to it, even if that ends in between."""
         listeners = tuple(self.listeners)
         short = ShortLine()
-        full = [_FullLine(one, TO_CHILD) for one in listeners if one.is_full]
         at = self._clock.wall()
         is_whole = False
         try:
             for piece in pieces:
                 short.feed(piece)
-                for copy in full:
-                    copy.feed(at, piece.decode("ascii", "replace"))
                 yield piece
             is_whole = True
         finally:
             self._tell_short(listeners, at, TO_CHILD, short, is_whole=is_whole)
-            for copy in full:
-                copy.end(at)
 
     def heard(self, line: str) -> None:
         """Copy a line of the child's stdout."""
@@ -203,12 +192,6 @@ class ProtocolTrace:
         short.feed(line[:LINE_CHARACTERS_MAX].encode("utf-8", "replace"))
         short.size = len(line)
         self._tell_short(self.listeners, at, FROM_CHILD, short, is_whole=len(line) <= LINE_CHARACTERS_MAX)
-        for listener in self.listeners:
-            if listener.is_full:
-                copy = _FullLine(listener, FROM_CHILD)
-                for start in range(0, len(line), PIECE_CHARACTERS):
-                    copy.feed(at, line[start : start + PIECE_CHARACTERS])
-                copy.end(at)
 
     def _tell_short(
         self, listeners: Iterable[TraceListener], at: float, way: str, line: ShortLine, *, is_whole: bool
@@ -220,8 +203,7 @@ class ProtocolTrace:
         if not is_whole:
             value["isCut"] = True
         for listener in listeners:
-            if not listener.is_full:
-                listener.offer(value, len(text))
+            listener.offer(value, len(text))
 
     def started(self, child: str) -> None:
         """Note that a child runs from now on."""
@@ -242,24 +224,6 @@ class ProtocolTrace:
         for listener in self.listeners:
             listener.end({"at": self._clock.wall(), "event": "leaseEnded", "words": words})
         self.listeners.clear()
-
-
-class _FullLine:
-    """One line for one listener, in pieces; after the first that finds no room, the line counts as lost."""
-
-    def __init__(self, listener: TraceListener, way: str) -> None:
-        self._listener = listener
-        self._way = way
-        self._is_lost = False
-
-    def feed(self, at: float, piece: str) -> None:
-        if not self._is_lost and piece:
-            value = {"at": at, "way": self._way, "line": piece.removesuffix("\n"), "isMore": True}
-            self._is_lost = not self._listener.offer(value, len(piece))
-
-    def end(self, at: float) -> None:
-        if not self._is_lost:
-            self._listener.offer({"at": at, "way": self._way, "line": "", "isMore": False}, 0)
 
 
 class TooManyListenersError(Exception):
@@ -294,11 +258,11 @@ class ProtocolTraces:
     def find(self, shard_id: str) -> ProtocolTrace | None:
         return self._by_shard.get(shard_id)
 
-    def listen(self, trace: ProtocolTrace, *, is_full: bool) -> TraceListener:
+    def listen(self, trace: ProtocolTrace) -> TraceListener:
         """Add a listener; end it with `leave`. Raises TooManyListenersError."""
         if sum(len(one.listeners) for one in self._by_shard.values()) >= LISTENERS_MAX:
             raise TooManyListenersError
-        listener = TraceListener(is_full=is_full)
+        listener = TraceListener()
         trace.listeners.append(listener)
         return listener
 

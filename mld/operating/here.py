@@ -138,10 +138,9 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
 @click.command()
 @of_daemon
 @click.argument("shard")
-@click.option("--full", is_flag=True, help="Whole lines: all records, with their whole payloads.")
 @click.option("--until-exit", is_flag=True, help="End when this child ends; else with the lease of the shard.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def tap(wanted: WantedDaemon, shard: str, full: bool, until_exit: bool, output: str) -> None:
+def tap(wanted: WantedDaemon, shard: str, until_exit: bool, output: str) -> None:
     """Show what a running child and the daemon say to each other, as it happens.
 
     SHARD is a shard's id, or its number. Lines to the child are marked ->, lines of the child <-. The daemon never
@@ -149,12 +148,12 @@ def tap(wanted: WantedDaemon, shard: str, full: bool, until_exit: bool, output: 
     """
     if Path(shard).is_file():
         raise click.UsageError(f"name a shard after the file: mld tap {shard} SHARD")
-    printer = _print_json if output == "json" else _Transcript().print
-    finish(lambda: _follow(find_daemon(wanted, os.environ), shard, full, until_exit, printer), is_open_ended=True)
+    printer = _print_json if output == "json" else _print_line
+    finish(lambda: _follow(find_daemon(wanted, os.environ), shard, until_exit, printer), is_open_ended=True)
 
 
-def _follow(link: DaemonLink, shard: str, full: bool, until_exit: bool, printer: Any) -> int:
-    for value in link.follow("tap", shard=shard, full=full):
+def _follow(link: DaemonLink, shard: str, until_exit: bool, printer: Any) -> int:
+    for value in link.follow("tap", shard=shard):
         printer(value)
         if value.get("event") == "leaseEnded" or (until_exit and value.get("event") == "childEnded"):
             return EXIT_OK
@@ -166,45 +165,21 @@ def _print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value))
 
 
-class _Transcript:
-    """Prints for people: a line each, with time and direction."""
-
-    def __init__(self) -> None:
-        self._open: str | None = None
-        """The way of a line that is printed in pieces."""
-
-    def print(self, value: dict[str, Any]) -> None:
-        """Print one value of the daemon."""
-        if "isMore" in value:
-            self._print_piece(value)
-            return
-        if self._open is not None:
-            click.echo()
-            self._open = None
-        if "lost" in value:
-            count = value["lost"]
-            click.echo(f"-- {count} line{'' if count == 1 else 's'} left out: too many for this terminal")
-        elif "line" in value:
-            about = [f"{value['bytes']:,} bytes"] if value["bytes"] > len(value["line"]) + 1 else []
-            about += [f"{value['records']:,} records"] if value.get("records", 0) > 1 else []
-            about += ["cut off"] if value.get("isCut") else []
-            more = f"  ({', '.join(about)})" if about else ""
-            click.echo(f"{_time(value)} {_MARKS[value['way']]} {printable(value['line'])}{more}")
-        elif "words" in value:
-            click.echo(f"-- {_time(value)} {printable(value['words'])}")
-        else:
-            click.echo(f"-- {_situation(value)}")
-
-    def _print_piece(self, value: dict[str, Any]) -> None:
-        if self._open not in (None, value["way"]):
-            click.echo()
-            self._open = None
-        if self._open is None:
-            click.echo(f"{_time(value)} {_MARKS[value['way']]} ", nl=False)
-        self._open = value["way"]
-        click.echo(printable(value["line"]), nl=not value["isMore"])
-        if not value["isMore"]:
-            self._open = None
+def _print_line(value: dict[str, Any]) -> None:
+    """Print a line for people, with time and direction."""
+    if "lost" in value:
+        count = value["lost"]
+        click.echo(f"-- {count} line{'' if count == 1 else 's'} left out: too many for this terminal")
+    elif "line" in value:
+        about = [f"{value['bytes']:,} bytes"] if value["bytes"] > len(value["line"]) + 1 else []
+        about += [f"{value['records']:,} records"] if value.get("records", 0) > 1 else []
+        about += ["cut off"] if value.get("isCut") else []
+        more = f"  ({', '.join(about)})" if about else ""
+        click.echo(f"{_time(value)} {_MARKS[value['way']]} {printable(value['line'])}{more}")
+    elif "words" in value:
+        click.echo(f"-- {_time(value)} {printable(value['words'])}")
+    else:
+        click.echo(f"-- {_situation(value)}")
 
 
 def _situation(value: dict[str, Any]) -> str:

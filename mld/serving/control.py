@@ -400,7 +400,7 @@ class ControlAnswers:
     async def _trace(self, request: Request) -> AsyncGenerator[Answer, None]:
         trace = self._trace_of(request.get("shard"))
         try:
-            listener = self._traces.listen(trace, is_full=bool(request.get("full")))
+            listener = self._traces.listen(trace)
         except TooManyListenersError:
             raise RequestRefused(f"{LISTENERS_MAX} others listen already; end one of them") from None
         log.info("somebody listens to the child", extra={"action": "tap_begun", "shard": trace.shard_id})

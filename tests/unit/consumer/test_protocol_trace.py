@@ -28,10 +28,10 @@ from tests.virtual_time import virtual
 SHARD_0 = "shardId-000000000000"
 
 
-def trace_with(*, is_full: bool = False) -> tuple[ProtocolTrace, TraceListener]:
+def trace_with() -> tuple[ProtocolTrace, TraceListener]:
     traces = ProtocolTraces()
     trace = traces.begin(SHARD_0, VirtualClock())
-    return trace, traces.listen(trace, is_full=is_full)
+    return trace, traces.listen(trace)
 
 
 async def rest_of(trace: ProtocolTrace, listener: TraceListener) -> list[dict[str, Any]]:
@@ -82,20 +82,6 @@ async def test_memory_is_bounded_in_bytes(monkeypatch):
 
 
 @virtual
-async def test_a_whole_line_comes_in_its_pieces_and_a_torn_one_is_lost(monkeypatch):
-    monkeypatch.setattr(protocol_trace, "WAITING_FULL_BYTES_MAX", 2_000)
-    trace, listener = trace_with(is_full=True)
-    send(trace, b"a" * 100, b"b" * 100, b"\n")
-    values = listener.values()
-    pieces = [await anext(values) for _ in range(4)]
-    assert "".join(piece["line"] for piece in pieces) == "a" * 100 + "b" * 100
-    assert [piece["isMore"] for piece in pieces] == [True, True, True, False]
-    send(trace, b"c" * 1_000, b"d" * 5_000, b"e" * 10)
-    torn = await rest_of(trace, listener)
-    assert [value.get("line", "")[:1] or value.get("lost") for value in torn] == ["c", 1, None]
-
-
-@virtual
 async def test_a_line_that_the_child_did_not_take_whole_says_so():
     trace, listener = trace_with()
     copied = trace.copied([b'{"action":', b'"initialize"}\n'])
@@ -109,11 +95,11 @@ async def test_a_line_that_the_child_did_not_take_whole_says_so():
 async def test_listeners_are_few_and_one_that_leaves_makes_room():
     traces = ProtocolTraces()
     trace = traces.begin(SHARD_0, VirtualClock())
-    listeners = [traces.listen(trace, is_full=False) for _ in range(protocol_trace.LISTENERS_MAX)]
+    listeners = [traces.listen(trace) for _ in range(protocol_trace.LISTENERS_MAX)]
     with pytest.raises(TooManyListenersError):
-        traces.listen(trace, is_full=False)
+        traces.listen(trace)
     traces.leave(trace, listeners[0])
-    traces.listen(trace, is_full=False)
+    traces.listen(trace)
 
 
 @virtual
@@ -135,7 +121,7 @@ async def listening(worker: Any, shard: str = SHARD_0) -> AsyncIterator[list[dic
     """What is heard of a shard, as it comes."""
     traces = worker.worker.parts.traces
     trace = traces.find(shard)
-    listener = traces.listen(trace, is_full=False)
+    listener = traces.listen(trace)
     heard: list[dict[str, Any]] = []
 
     async def hear() -> None:
