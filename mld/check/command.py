@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -22,36 +22,13 @@ from rich.text import Text
 from mld.check import price
 from mld.check.refusals import refusals
 from mld.core import sparkhosts
-from mld.properties.keys import key_of_stream
 from mld.properties.keytypes import Section
 from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from mld.properties.redaction import printable, where
-from mld.properties.settings import Settings, StreamSetting
+from mld.properties.settings import Settings
 from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting
-
-UNKNOWN = "?"
-_OWN = ("consumerArn", "credentials", "executableName")
-"""Properties of a stream that are shown as they are given; the table of all values has them as well."""
-
-
-def streams_of(loaded: LoadedConfiguration) -> list[dict[str, Any]]:
-    """Return what the file says about each stream, fit to be shown; None where it says nothing."""
-    shown = {value.key: value.value for value in loaded.effective}
-    return [_stream(one, loaded.settings, shown) for one in loaded.settings.streams]
-
-
-def _stream(one: StreamSetting, settings: Settings, shown: Mapping[str, str | None]) -> dict[str, Any]:
-    account, epoch = one.account or UNKNOWN, UNKNOWN if one.epoch is None else one.epoch
-    return {
-        "name": one.name,
-        "streamName": one.stream_name,
-        "arn": None if one.arn is None else one.arn.text,
-        "region": one.region or settings.kinesis.region,
-        "identifier": f"{account}:{one.stream_name}:{epoch}",
-        "initialPosition": str(one.initial_position),
-    } | {name: shown.get(key_of_stream(one.name, name)) for name in _OWN}
 
 
 def region_remarks(settings: Settings, file_name: str) -> list[Remark]:
@@ -98,7 +75,6 @@ def print_check(
     if as_json:
         document = loaded.to_json() | {"childFailures": failures_in_words(loaded.settings)}
         document |= {} if sessions is None else {"spark": sessions}
-        document |= {"streams": streams_of(loaded)} if loaded.settings.is_multi_stream else {}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
         click.echo(json.dumps(document, indent=2))
         return exit_code
