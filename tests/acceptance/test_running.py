@@ -123,12 +123,12 @@ def start_kclpy(make_world: MakeWorld) -> Callable[..., tuple[World, Daemon]]:
 @pytest.mark.parametrize(
     ("command", "version", "dialect"),
     [
-        ("-m mld.processors.kclpy_sample", VERSION, 2),
+        (f"{CHILDREN}/echo_v3.py", VERSION, 2),
         (f"{CHILDREN}/kclpy_v1.py", VERSION, 2),
         (f"{CHILDREN}/kclpy_v2.py", VERSION, 2),
         (f"{CHILDREN}/kclpy_1x.py", LEGACY_VERSION, 1),
     ],
-    ids=["sample", "v1", "v2", "1.x"],
+    ids=["v3", "v1", "v2", "1.x"],
 )
 def test_unmodified_kclpy_processors_checkpoint_everything_and_follow_a_split(
     start_kclpy: Callable[..., tuple[World, Daemon]], command: str, version: str, dialect: int
@@ -144,16 +144,3 @@ def test_unmodified_kclpy_processors_checkpoint_everything_and_follow_a_split(
     assert world.lease("0").is_complete
     assert daemon.stop() == 0
     assert daemon.with_action("child_failed") == []
-
-
-@pytest.mark.full
-def test_the_kclpy_sample_says_how_much_it_got(start_kclpy: Callable[..., tuple[World, Daemon]]) -> None:
-    world, daemon = start_kclpy("-m mld.processors.kclpy_sample")
-    world.put(100)
-
-    def counted() -> int:
-        lines = [event["message"] for event in daemon.with_action("child_stderr")]
-        return sum(int(found[1]) for line in lines if (found := re.search(r"(\d+) records", line)))
-
-    world.until(lambda: counted() == 100, what="100 records in the sample's own words")
-    assert daemon.stop() == 0

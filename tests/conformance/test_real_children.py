@@ -47,11 +47,6 @@ def test_processors_on_amazons_libraries_conform(kind: str) -> None:
     assert holds, report
 
 
-def test_the_kclpy_sample_of_this_project_conforms(kclpy: None) -> None:
-    holds, report = conforms([sys.executable, "-m", "mld.processors.kclpy_sample"])
-    assert holds, report
-
-
 def test_the_archive_processor_conforms_and_keeps_every_recommendation(tmp_path: Path) -> None:
     holds, report = conforms([sys.executable, str(ROOT / "processors" / "archive.py"), str(tmp_path)])
     assert holds, report
