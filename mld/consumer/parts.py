@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from mld.consumer.lifecycle import StopReason
 from mld.consumer.ports import ShardSource
 from mld.core.clock import Clock, Interruption, in_turns
 from mld.core.positions import SUB_MAX, Position
-from mld.core.steps import Steps
-from mld.core.streams import ChildBatch, HashRange, Misrouted, Page
+from mld.core.streams import ChildBatch, HashRange, Page, PlainBatch
 from mld.leases.lease import Lease
 from mld.protocol.codec import RECORDS_HEAD, FramedRecord, Splitter, line_of, records_tail
 
@@ -120,12 +118,11 @@ class PlacedRecord(NamedTuple):
     framed: FramedRecord
 
 
-class Part:
-    """A batch of some records of another, at least one; see `mld.streams.ChildBatch`."""
+class Part(PlainBatch):
+    """A batch of some records of another, at least one.
 
-    malformed: Mapping[str, str] = MappingProxyType({})
-    """Reported for the whole batch, when all parts were delivered."""
-    misrouted: Mapping[str, Misrouted] = MappingProxyType({})
+    Aggregates are reported for the whole batch, when all parts were delivered.
+    """
 
     def __init__(self, records: Sequence[PlacedRecord], millis_behind_latest: int | None) -> None:
         self.records = records
@@ -143,18 +140,12 @@ class Part:
     def largest(self) -> Position:
         return self.records[-1].position
 
-    def opening(self) -> Steps[None]:
-        yield from ()
-
     def line(self) -> Iterator[bytes]:
         return line_of([record.framed for record in self.records], self.millis_behind_latest)
 
 
-class JoinedBatch:
-    """Batches of one page one after the other, as one; see `mld.streams.ChildBatch`. None of them has aggregates."""
-
-    malformed: Mapping[str, str] = MappingProxyType({})
-    misrouted: Mapping[str, Misrouted] = MappingProxyType({})
+class JoinedBatch(PlainBatch):
+    """Batches of one page one after the other, as one. None of them has aggregates."""
 
     def __init__(self, parts: Sequence[ChildBatch], of: ChildBatch) -> None:
         self.parts = parts
@@ -168,9 +159,6 @@ class JoinedBatch:
     @property
     def count(self) -> int:
         return sum(part.count for part in self.parts)
-
-    def opening(self) -> Steps[None]:
-        yield from ()
 
     def line(self) -> Iterator[bytes]:
         tail = records_tail(self.millis_behind_latest)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from mld.core.positions import Position
@@ -191,6 +192,18 @@ class ChildBatch(Protocol):
         A piece may be empty (`A_TURN`): the work so far has produced nothing yet, and others get a turn of the loop.
         """
         ...
+
+
+class PlainBatch:
+    """What batches have in common that hold no aggregates; see `ChildBatch`."""
+
+    __slots__ = ()
+    malformed: Mapping[str, str] = MappingProxyType({})
+    misrouted: Mapping[str, Misrouted] = MappingProxyType({})
+
+    def opening(self) -> Steps[None]:
+        """Return nothing: nothing has to be opened."""
+        yield from ()
 
 
 class Page(Protocol):

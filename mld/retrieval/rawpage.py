@@ -18,17 +18,16 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
 from operator import lt
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from mld.core.positions import Position
 from mld.core.steps import Steps, finish
-from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted
+from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted, PlainBatch
 from mld.protocol.codec import (
     PIECE_BYTES,
     RECORD_END,
@@ -373,11 +372,8 @@ def _rest_above(piece: Piece, below: int, form: RecordForm) -> Piece | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RawBatch:
-    """Records of a page without aggregates; see `mld.streams.ChildBatch`."""
-
-    malformed: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    misrouted: ClassVar[Mapping[str, Misrouted]] = MappingProxyType({})
+class RawBatch(PlainBatch):
+    """Records of a page without aggregates."""
 
     pieces: Sequence[Piece]
     largest: Position | None
@@ -391,10 +387,6 @@ class RawBatch:
     @property
     def data_bytes(self) -> int:
         return sum([piece.data_bytes for piece in self.pieces])
-
-    def opening(self) -> Steps[None]:
-        """Return nothing: nothing has to be opened."""
-        yield from ()
 
     def around_frames(self) -> list[tuple[RawBatch, bool]]:
         """Return the batch in parts, in order: of records without a frame (False), and of one that may have one
