@@ -54,7 +54,7 @@ quickstart: $(CLASSES)
 test-tools: $(DEV)
 	$(BIN)/python tests/support/fetch_kclpy.py
 	$(BIN)/python -m tests.support.fetch_kinesis_local
-	$(BIN)/python -m tests.support.make_ministack
+	$(BIN)/python -m tests.support.locked ministack
 
 test-sdks: $(DEV)
 	$(BIN)/python -m tests.support.fetch_sdks
@@ -66,7 +66,7 @@ test-checkers: $(DEV)
 	$(BIN)/python -m tests.support.fetch_checkers
 
 test-deploy-tools: $(DEV)
-	$(BIN)/python -m tests.support.make_deploy_tools
+	$(BIN)/python -m tests.support.locked deploy
 
 # `make test` has to pass before a change lands: what lives in memory and virtual time; then, file by file, what starts servers, daemons
 # and children, which mostly wait; then a slice of what starts a Spark session. `make test-all`, before a release, adds what is

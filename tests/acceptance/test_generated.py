@@ -16,6 +16,7 @@ import pytest
 from tests.integration.world import MakeWorld
 from tests.support import fetch_checkers
 from tests.support.daemon import Daemon
+from tests.support.locked import environment_of
 from tests.support.servers import ROOT, require
 from tests.unit.metrics.test_catalogue import NOW, busy_worker
 from tests.unit.serving.test_prometheus import ME
@@ -122,7 +123,7 @@ def test_cfn_lint_takes_the_templates(tmp_path: Path, which: str, command: tuple
 
 
 def cfn_lint(template: Path) -> str:
-    tool = fetch_checkers.VENV / "bin" / "cfn-lint"
+    tool = environment_of("checkers") / "bin" / "cfn-lint"
     command = [str(tool), "--regions", "eu-west-1", "--", str(template)]
     said = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     return said.stdout + said.stderr

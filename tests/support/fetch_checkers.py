@@ -17,11 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.locked import install, lock_file
+from tests.support.locked import environment_of, have, is_installed
 
 ROOT = Path(__file__).resolve().parents[2]
-VENV = ROOT / ".venv-checkers"
-STAMP = VENV / ".installed"
 PACKAGE, VERSION = "prometheus", "2.42.0+ds-5+deb12u1"
 SHA256 = {
     "amd64": "81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55",
@@ -44,7 +42,7 @@ def promtool() -> Path | None:
 
 def python() -> Path | None:
     """The interpreter that has the other tools; None if they were not installed."""
-    return VENV / "bin" / "python" if STAMP.is_file() else None
+    return environment_of("checkers") / "bin" / "python" if is_installed("checkers") else None
 
 
 def fetch_promtool() -> None:
@@ -82,9 +80,7 @@ def main() -> int:
     try:
         if promtool() is None:
             fetch_promtool()
-        if not STAMP.is_file() or STAMP.stat().st_mtime < lock_file("checkers").stat().st_mtime:
-            install(VENV, "checkers")
-            STAMP.touch()
+        have("checkers")
     except FetchError as error:
         print(f"promtool is not available: {error}. Install Prometheus: one on the PATH will do", file=sys.stderr)
         return 1

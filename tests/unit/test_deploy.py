@@ -14,8 +14,7 @@ import yaml
 
 from mld.operating.generate import STOP_MARGIN_S
 from mld.properties.loader import LoadedConfiguration, load
-from tests.support.locked import LOCKS
-from tests.support.make_deploy_tools import VENV
+from tests.support.locked import LOCKS, environment_of
 from tests.support.metrics_page import CATALOGUE
 from tests.support.servers import require
 
@@ -105,7 +104,7 @@ def test_the_image_runs_the_daemon_for_a_user_without_rights_below_an_init() -> 
 
 @pytest.mark.full
 def test_hadolint_finds_nothing() -> None:
-    hadolint = VENV / "bin" / "hadolint"
+    hadolint = environment_of("deploy") / "bin" / "hadolint"
     require(hadolint.is_file(), "hadolint")
     looked = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True, timeout=60, check=False)
     assert (looked.returncode, looked.stdout) == (0, "")
@@ -117,7 +116,7 @@ def test_hadolint_finds_nothing() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("version", ["1.30", "1.33", "1.37"])
 def test_kubernetes_knows_every_field(version: str, tmp_path: Path) -> None:
-    validate = VENV / "bin" / "kubernetes-validate"
+    validate = environment_of("deploy") / "bin" / "kubernetes-validate"
     require(validate.is_file(), "kubernetes-validate")
     files = [path for path in sorted(KUBERNETES.glob("*.yaml")) if path.name not in OF_OTHERS]
     assert len(files) == 5
@@ -138,7 +137,11 @@ def test_the_scaling_of_keda_is_that_of_an_autoscaler() -> None:
     """KEDA hands `behavior` on as it is, so the schema of Kubernetes judges it."""
     from jsonschema import Draft202012Validator
 
-    folders = list(VENV.glob("lib/*/site-packages/kubernetes_validate/kubernetes-json-schema/v1.33.0-local-strict"))
+    folders = list(
+        environment_of("deploy").glob(
+            "lib/*/site-packages/kubernetes_validate/kubernetes-json-schema/v1.33.0-local-strict"
+        )
+    )
     require(len(folders) == 1, "kubernetes-validate")
     definitions = json.loads((folders[0] / "_definitions.json").read_text().replace("/api/_definitions.json#", "#"))
     behavior = manifest("keda.yaml")["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
