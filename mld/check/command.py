@@ -1,6 +1,8 @@
 """`mld check`: prints what a properties file means (configuration#effective-values).
 
-The decisions are all in `properties` and `refusals`.
+The decisions are all in `properties`, but for one: which generation of the child protocol a record processor speaks is
+guessed by its files, as a wrong `mld.protocolVersion` shows late. A program for KCL 1.x works until a shard ends or a
+lease is lost.
 """
 
 from __future__ import annotations
@@ -8,10 +10,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
@@ -22,6 +25,7 @@ from rich.text import Text
 from mld.check import price
 from mld.check.refusals import refusals
 from mld.core import sparkhosts
+from mld.core.terminal import find_executable
 from mld.properties.keytypes import Section
 from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
@@ -29,6 +33,25 @@ from mld.properties.redaction import printable, where
 from mld.properties.settings import Settings
 from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting
+from mld.protocol.messages import Dialect, split_command
+
+
+KEY = "mld.protocolVersion"
+SOURCE_BYTES_MAX = 256 * 1024
+_KCLPY = re.compile(r"^\s*(?:from|import)\s+amazon_kclpy\b", re.MULTILINE)
+_NEW = re.compile(r"leaseLost|shardEnded|lease_lost|shard_ended")
+_OLD = re.compile(r"""["']shutdown["']""")
+
+
+def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
+    """Warn if the command's program seems to speak another generation than the file says."""
+    found = guess(split_command(settings.child.command), environment)
+    if found is None or found[0].value == settings.child.protocol_version:
+        return []
+    dialect, why = found
+    name = "KCL 1.x" if dialect is Dialect.KCL_1 else "KCL 2.x and 3.x"
+    message = f"is {settings.child.protocol_version}, but the record processor seems to be for {name}: {why}"
+    return [Remark(Level.WARNING, KEY, file_name, message, f"set {KEY} = {dialect.value} if it is")]
 
 
 def region_remarks(settings: Settings, file_name: str) -> list[Remark]:
@@ -37,6 +60,46 @@ def region_remarks(settings: Settings, file_name: str) -> list[Remark]:
         return []
     message = "is neither in the file nor in AWS_REGION: without one in the profile or of the instance nothing starts"
     return [Remark(Level.INFO, "regionName", file_name, message, "`mld doctor` tries it")]
+
+
+def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Dialect, str] | None:
+    """Return the generation and what shows it; None if nothing does."""
+    for path in map(Path, (find_executable(command) or "", *command[1:])):
+        source = _source(path)
+        if _KCLPY.search(source):
+            interpreter = find_executable(_interpreter(source) or command)
+            library = next(_libraries(interpreter, environment), None)
+            if library is not None:
+                is_new = (library / "v3").is_dir()
+                return (Dialect.KCL_2 if is_new else Dialect.KCL_1), f"it uses {library}"
+        elif _OLD.search(source) and not _NEW.search(source):
+            return Dialect.KCL_1, f"{path} knows shutdown, and neither shardEnded nor leaseLost"
+    return None
+
+
+def _source(path: Path) -> str:
+    """Return the beginning of a program's text; empty if there is none, as that of a binary."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(SOURCE_BYTES_MAX) if path.is_file() else b""
+    except OSError:
+        return ""
+    return "" if b"\0" in text else text.decode("utf-8", "replace")
+
+
+def _interpreter(source: str) -> list[str]:
+    """Return the command in the first line of a script, without `env`."""
+    words = source.partition("\n")[0].removeprefix("#!").split() if source.startswith("#!") else []
+    return words[1:] if words and Path(words[0]).name == "env" else words
+
+
+def _libraries(interpreter: str | None, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield where `amazon_kclpy` is that this interpreter imports."""
+    roots = [Path(root) for root in environment.get("PYTHONPATH", "").split(os.pathsep) if root]
+    if interpreter is not None:
+        prefix = Path(interpreter).parent.parent
+        roots += [root for base in (prefix, prefix / "local") for root in base.glob("lib/python3*/*-packages")]
+    yield from (root / "amazon_kclpy" for root in roots if (root / "amazon_kclpy").is_dir())
 
 
 EXIT_OK = 0
@@ -65,7 +128,8 @@ def print_check(
         else:
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
-    refused = [*refusals(loaded.settings, file), *region_remarks(loaded.settings, file)]
+    refused = [*refusals(loaded.settings, file), *generation_remarks(loaded.settings, file, os.environ)]
+    refused += region_remarks(loaded.settings, file)
     loaded = replace(loaded, remarks=(*refused, *loaded.remarks))
     exit_code = EXIT_CONFIGURATION if any(remark.level is Level.ERROR for remark in refused) else EXIT_OK
     sessions = _sessions(loaded)

@@ -20,7 +20,7 @@ from mld.operating.operator_hold import user_name
 from mld.operating.options import Asked, PointType, asks, stream_option
 from mld.operating.plan import ActPlan
 from mld.operating.points import Point, PointKind
-from mld.operating.resetting import export_tables, leave_out, reset_to, restore_from
+from mld.operating.resetting import Unwanted, export_tables, leave_out, reset_to, restore_from
 from mld.operating.steering import (
     known_worker,
     plan_drain,
@@ -168,14 +168,18 @@ def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str |
 
 @click.command()
 @asks("SHARD", acts=True)
-@click.option("--only", metavar="SEQUENCE[/SUB]", required=True, help="The record, or one user record of an aggregate.")
+@click.option("--only", metavar="SEQUENCE[/SUB]", help="The record, or one user record of an aggregate.")
+@click.option("--records", "count", type=click.IntRange(min=1), metavar="N", help="So many after the checkpoint.")
+@click.option("--past", metavar="SEQUENCE[/SUB]", help="All from the checkpoint to this one.")
 @click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is left out.")
-def skip(asked: Asked, only: str, path: Path) -> None:
-    """Leave out one record that cannot be processed, and save it in a file. Those before and after it are delivered.
+def skip(asked: Asked, only: str | None, count: int | None, past: str | None, path: Path) -> None:
+    """Leave out records that cannot be processed, and save them in a file. Those before and after are delivered.
 
     The file has one record a line, in JSON, as the record processor would have got it. The lease stays where it is.
     """
-    act("mld skip", asked, lambda seen: leave_out(seen, asked.words[0], only, path))
+    if [only, count, past].count(None) != 2:
+        raise click.UsageError("give one of --only, --records and --past")
+    act("mld skip", asked, lambda seen: leave_out(seen, asked.words[0], Unwanted(only, past, count), path))
 
 
 @click.command()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mld.core.clock import Clock, a_few_at_a_time, in_turns
-from mld.core.positions import LATEST, SUB_MAX, TRIM_HORIZON, Position, StreamId
+from mld.core.positions import LATEST, LATEST_NAME, SUB_MAX, TRIM_HORIZON, Position, StreamId
 from mld.core.steps import finish
 from mld.core.streams import (
     IteratorType,
@@ -38,6 +39,7 @@ from mld.core.streams import (
 from mld.core.terminal import EXIT_OK
 from mld.leases import rows
 from mld.leases.lease import Lease
+from mld.leases.rows import LEFT_OUT_MAX
 from mld.leases.table import TableScan
 from mld.operating.acting import (
     BackupHeader,
@@ -87,6 +89,7 @@ from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.properties.settings import Settings, StreamSetting
 from mld.protocol.codec import FramedRecord
 from mld.retrieval.reader_factory import Placement
+from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence
 from mld.tracking.stream_list import Contradiction, account_and_name, identify
@@ -502,20 +505,34 @@ async def _identifier(app: Application, setting: StreamSetting, table: RawTable)
     return str(found)
 
 
-# --- one record that is left out --------------------------------------------------------------------------------------
+# --- records that are left out ----------------------------------------------------------------------------------------
 
 
-async def leave_out(seen: PlanInput, shard: str, only: str, path: Path) -> ActPlan:
-    """Plan to leave one record out, which is kept in the new file `path`. Raises ActRefusedError, MldError."""
-    record, fleet, settings = parse_record(only), seen.fleet, seen.reader.settings
-    planned = plan_leave_out(fleet, shard, record)
-    if planned.changes:
-        require_new(path)
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """The record `only`, or those after the checkpoint: so many (`count`), or up to the record `past`, and that one."""
+
+    only: str | None = None
+    past: str | None = None
+    count: int | None = None
+
+
+async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
+    """Plan to leave records out, which are kept in the new file `path`. Raises ActRefusedError, MldError."""
+    fleet, settings = seen.fleet, seen.reader.settings
     leases = {view.key: view.lease for view in fleet.shards}
     lease = leases[full_key(leases, shard, fleet.labels)]
     label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
+    only = None if unwanted.only is None else parse_record(unwanted.only)
+    if only is not None:
+        plan_leave_out(fleet, shard, only)  # which may be refused before the stream is asked
     async with application_of(settings, only_stream(settings, label)) as app:
-        found = await records_at(app, lease, record)
+        found, marks = (
+            await records_after(app, lease, unwanted) if only is None else (await records_at(app, lease, only), [only])
+        )
+    planned = plan_leave_out(fleet, shard, *dict.fromkeys(marks))
+    if planned.changes:
+        require_new(path)
     kept = KeptLines(path, tuple(saved_line(lease, record) for record in found))
     return replace(planned, notes=(*map(_short, found), *planned.notes), kept=kept if planned.changes else None)
 
@@ -539,6 +556,42 @@ async def records_at(app: Application, lease: Lease, record: str) -> list[Framed
     if not kept:
         raise ActRefusedError(f"shard {lease.key} has no record {record} (any more)")
     return kept
+
+
+async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> tuple[list[FramedRecord], list[str]]:
+    """Return the user records after the checkpoint that are meant, and the marks that leave them out: one for a whole
+    aggregate. Raises ActRefusedError if there are fewer.
+    """
+    checkpoint, initial = lease.checkpoint, initial_position(app.settings.initial_position)
+    if checkpoint.sequence == LATEST_NAME or lacks_timestamp(checkpoint, initial):
+        raise ActRefusedError(
+            f"the checkpoint of shard {lease.key} is {checkpoint}: nothing was checkpointed yet, so it is not known "
+            "where its reader began; `mld reset --shard` to a time or a sequence number first"
+        )
+    sequence, _, sub = ("", "", "") if unwanted.past is None else parse_record(unwanted.past).partition("/")
+    walk = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(checkpoint, initial))
+    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
+    there: dict[str, list[FramedRecord]] = {}
+    meant: list[FramedRecord] = []
+    is_met = False
+    while not is_met and len(there) <= LEFT_OUT_MAX and (page := await walk.page_with_records()) is not None:
+        for record in framed_records(page, checkpoint, hash_range):
+            there.setdefault(record.sequence, []).append(record)
+            is_beyond = int(record.sequence) > int(sequence) if sequence else is_met
+            if is_beyond or (record.sequence == sequence and sub and record.sub > int(sub)):
+                continue
+            meant.append(record)
+            is_met = (
+                is_met or len(meant) == unwanted.count or (record.sequence == sequence and sub in ("", str(record.sub)))
+            )
+    if not is_met and len(there) <= LEFT_OUT_MAX:
+        wanted = f"no record {unwanted.past}" if sequence else f"{len(meant)} records, and not {unwanted.count},"
+        raise ActRefusedError(f"shard {lease.key} has {wanted} after its checkpoint {checkpoint}")
+    of_each = Counter(record.sequence for record in meant)
+    return meant, [
+        f"{record.sequence}/{record.sub}" if of_each[record.sequence] < len(there[record.sequence]) else record.sequence
+        for record in meant
+    ]
 
 
 def saved_line(lease: Lease, record: FramedRecord) -> str:

@@ -125,28 +125,32 @@ def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
     return ActPlan(f"restart the child of {view.key}", (change,), ("it is seen with the next renewal",))
 
 
-def plan_leave_out(fleet: FleetStatus, shard: str, record: str) -> ActPlan:
-    """Ask whoever holds a shard not to deliver one record, ``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError.
+def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
+    """Ask whoever holds a shard not to deliver records, each ``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError.
 
     Marks of records that the checkpoint has passed go; the others stay, because a batch may hold several such records.
     """
     view = _open_shard(fleet, shard)
     lease = view.lease
     _must_not_be_javas(fleet, view, "cannot leave records out")
-    if _is_passed(record, lease.checkpoint):
-        raise ActRefusedError(f"the checkpoint of {view.key} is {lease.checkpoint}, past {record}")
-    if record in lease.left_out:
-        return ActPlan(f"leave {record} out of {view.key}", (), (f"{record} is left out already",))
-    kept = frozenset(one for one in lease.left_out if not _is_passed(one, lease.checkpoint))
-    if len(kept) == LEFT_OUT_MAX:
+    named = records[0] if len(records) == 1 else f"{len(records)} records"
+    for record in records:
+        if _is_passed(record, lease.checkpoint):
+            raise ActRefusedError(f"the checkpoint of {view.key} is {lease.checkpoint}, past {record}")
+    title = f"leave {named} out of {view.key}"
+    if lease.left_out.issuperset(records):
+        return ActPlan(title, (), (f"{named} is left out already",))
+    kept = frozenset(one for one in lease.left_out if not _is_passed(one, lease.checkpoint)).union(records)
+    if len(kept) > LEFT_OUT_MAX:
         raise ActRefusedError(
-            f"{LEFT_OUT_MAX} records of {view.key} are left out already: let the processor get past them, or "
-            "`mld reset --shard` to a later record"
+            f"at most {LEFT_OUT_MAX} records of {view.key} can be left out: let the processor get past those that are, "
+            "or `mld reset --shard` to a later record"
         )
-    words = "is not delivered; what comes before and after it is"
-    change = Change(f"{record} {words}", writes.leave_out(lease, kept | {record}))
-    note = "it is seen with the next renewal; a child that hangs in the record needs `mld restart-child` as well"
-    return ActPlan(f"leave {record} out of {view.key}", (change,), (note,))
+    verb = "is" if len(records) == 1 else "are"
+    words = f"{named} {verb} not delivered; what comes before and after is"
+    change = Change(words, writes.leave_out(lease, kept))
+    note = "it is seen with the next renewal; a child that hangs in a record needs `mld restart-child` as well"
+    return ActPlan(title, (change,), (note,))
 
 
 def _is_passed(record: str, checkpoint: Position) -> bool:

@@ -274,7 +274,7 @@ def test_one_record_is_left_out_while_its_worker_goes_on(acted: Acted) -> None:
     out, number = acted.cwd / "poison.jsonl", poison["SequenceNumber"]
 
     said = acted.done("skip", SHARD_0, "--only", number, "--to", out)
-    assert f"{number} is not delivered; what comes before and after it is" in said
+    assert f"{number} is not delivered; what comes before and after is" in said
     assert not out.exists()
     acted.done("skip", SHARD_0, "--only", number, "--to", out, "--execute")
 
@@ -306,6 +306,9 @@ def test_a_user_record_is_left_out_and_nothing_that_is_not_there(acted: Acted) -
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(line["subSequenceNumber"], base64.b64decode(line["data"])) for line in lines] == [(1, b"user-1")]
     assert out.stat().st_mode & 0o777 == 0o600
+    acted.done("skip", "0", "--past", number, "--to", acted.cwd / "all.jsonl", "--execute")
+    assert (acted.cwd / "all.jsonl").read_text().count("\n") == 3
+    assert acted.rows()[SHARD_0]["mldLeftOut"] == {"SS": [number, f"{number}/1"]}
     assert "exists already" in acted.refused("skip", "0", "--only", f"{number}/2", "--to", out, "--execute")
     assert "there is no shard 7" in acted.refused("skip", "7", "--only", number, "--to", acted.cwd / "x", "--execute")
     nowhere = acted.refused("skip", "0", "--only", f"{number}/2", "--to", "/nowhere/x", "--execute")

@@ -8,12 +8,12 @@ import json
 import pytest
 
 from mld.core.errors import MldError
-from mld.core.positions import TRIM_HORIZON
+from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.core.streams import HashRange
 from mld.leases.lease import Lease
 from mld.operating.application import Application, application_with
 from mld.operating.plan import ActRefusedError
-from mld.operating.resetting import parse_record, records_at, saved_line
+from mld.operating.resetting import Unwanted, parse_record, records_after, records_at, saved_line
 from tests.support.fleet import settings_of
 from tests.support.kpl import User, aggregate
 from tests.twins.dynamo import MemoryDynamo
@@ -65,6 +65,37 @@ async def test_a_record_of_another_shard_in_an_aggregate_is_not_there() -> None:
     lease = Lease(SHARD, TRIM_HORIZON, hash_range=HashRange(10, 20))
     with pytest.raises(ActRefusedError, match="has no record"):
         await records_at(application(streams), lease, packed)
+
+
+@virtual
+async def test_records_after_the_checkpoint_are_named_one_by_one_and_whole_aggregates_at_once() -> None:
+    streams = MemoryStreams()
+    numbers = streams.put(3)
+    (packed,) = streams.put(data=aggregate([User("key", bytes([number])) for number in range(3)]))
+    (last,) = streams.put(1)
+    app, lease = application(streams), Lease(SHARD, Position(numbers[0]))
+
+    async def marks(**meant: object) -> list[str]:
+        found, marked = await records_after(app, lease, Unwanted(**meant))  # type: ignore[arg-type]
+        assert len(found) == len(marked)
+        return list(dict.fromkeys(marked))
+
+    assert await marks(count=1) == [numbers[1]]
+    assert await marks(count=4) == [*numbers[1:], f"{packed}/0", f"{packed}/1"]
+    assert await marks(count=6) == await marks(past=last) == [*numbers[1:], packed, last]
+    assert await marks(past=packed) == [*numbers[1:], packed]
+    assert await marks(past=f"{packed}/0") == [*numbers[1:], f"{packed}/0"]
+    absent = str(int(last) + 1)
+    for meant, why in (
+        ({"count": 7}, "has 6 records, and not 7, after its checkpoint"),
+        ({"past": numbers[0]}, f"has no record {numbers[0]} after its checkpoint"),
+        ({"past": absent}, f"has no record {absent} after"),
+        ({"past": f"{packed}/3"}, "has no record"),
+    ):
+        with pytest.raises(ActRefusedError, match=why):
+            await marks(**meant)
+    with pytest.raises(ActRefusedError, match="nothing was checkpointed yet"):
+        await records_after(app, Lease(SHARD, LATEST), Unwanted(count=1))
 
 
 @virtual
