@@ -149,6 +149,8 @@ class ShardView:
     status: ShardStatus | None
     age_s: float | None
     """How old what the row tells is; None if it tells nothing."""
+    is_probed: bool = False
+    """Kinesis was asked how far behind it is (`stream_access.probed`)."""
     label: str | None = None
     """What people call its stream, among several."""
     why: str | None = None
@@ -377,11 +379,17 @@ def _view_shard(
     return ShardView(lease, verdict, fresh, age_s, why=_why(lease, verdict, fresh, age_s, rules.is_throttled))
 
 
+def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probed: bool = False) -> ShardView:
+    """Return the view of a shard of a living worker, by what somebody knows better than its row."""
+    verdict = judge(view.lease, status, lag_max_s, is_owner_dead=False)
+    why = _why(view.lease, verdict, status)
+    return replace(view, verdict=verdict, status=status, age_s=0.0, why=why, is_probed=is_probed)
+
+
 def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: float) -> ShardView:
     """Return the view of a shard of the worker that looks, by what it knows itself."""
     status = ShardStatus(own.activity_at(wall_s).value, int(wall_s), own.lag_ms(wall_s), why=own.why_at(wall_s))
-    verdict = judge(view.lease, status, lag_max_s, is_owner_dead=False)
-    return replace(view, verdict=verdict, status=status, age_s=0.0, why=_why(view.lease, verdict, status))
+    return rejudged(view, status, lag_max_s)
 
 
 def view_without_row(own: ShardMetrics, worker: str, wall_s: float) -> ShardView:

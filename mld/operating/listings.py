@@ -79,6 +79,8 @@ def note(shard: ShardView) -> str:
         parts.append(f"paused: {shard.lease.paused}")
     if shard.why is not None:
         parts.append(shard.why)
+    if shard.is_probed:
+        parts.append("probed")
     if shard.lease.parents and shard.verdict is not Verdict.ENDED:
         parts.append("child of " + ", ".join(sorted(_number(parent) for parent in shard.lease.parents)))
     return "; ".join(parts)
@@ -295,6 +297,7 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
         "handoffTo": shard.lease.handoff_to,
         "behindSeconds": shard.behind_s,
         "toldSecondsAgo": shard.age_s,
+        "isProbed": shard.is_probed,
         "checkpoint": str(shard.lease.checkpoint),
         "delivered": None if shard.status is None or shard.status.delivered is None else str(shard.status.delivered),
         "kbPerSecond": shard.lease.throughput_kbps,

@@ -37,7 +37,7 @@ from mld.operating.listings import Listing, RecordView
 from mld.operating.naming import ChosenShard, chosen_shard, lease_of, with_short_ids
 from mld.operating.options import Asked, PointType, asks, finish, output_option, with_remedy
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
-from mld.operating.stream_access import SpanReader, peek_at, run_replay, span_start, streams_of
+from mld.operating.stream_access import SpanReader, peek_at, probed, run_replay, span_start, streams_of
 from mld.properties.redaction import Scrubber, printable
 from mld.retrieval.starting_points import initial_position
 
@@ -102,10 +102,11 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
 @click.command()
 @asks()
 @click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
+@click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
 @_stream
 @_output
 @_watch
-def lag(asked: Asked, lag_max_s: float | None, stream_name: str | None, output: str, watch: bool) -> None:
+def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | None, output: str, watch: bool) -> None:
     """Show how far behind each shard is, the worst first, with a verdict and the reason.
 
     The verdicts: stopped, unreadable, parked, failing, stalled, unknown, lagging, paused or ok.
@@ -123,13 +124,15 @@ def lag(asked: Asked, lag_max_s: float | None, stream_name: str | None, output: 
     def is_met(status: FleetStatus) -> bool:
         return lag_max_s is None or not any(shard.verdict in TROUBLE for shard in status.open_shards)
 
-    _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, is_met=is_met, stream_name=stream_name)
+    _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, is_met=is_met, probe=probe, stream_name=stream_name)
 
 
 @click.command()
 @asks()
+@click.option("--since", "since_s", type=Duration(), help="Only those of the last hour (1h), of 3 days (3d), …")
+@click.option("--worker", help="Only those about this worker.")
 @_output
-def events(asked: Asked, output: str) -> None:
+def events(asked: Asked, since_s: float | None, worker: str | None, output: str) -> None:
     """Show what happened to the fleet: starts, ends, deaths, moves, failures, acts of operators.
 
     The answer comes from one row of the lease table, which has the newest 200 events of the last 7 days at most. With
@@ -140,7 +143,8 @@ def events(asked: Asked, output: str) -> None:
     async def reading() -> int:
         async with fleet_reader(settings) as reader:
             row = await EventsTable(reader.calls, reader.clock, Random()).read()
-        found = events_in(row)
+            first_s = reader.clock.wall() - since_s if since_s is not None else 0.0
+        found = [one for one in events_in(row) if one.at_s >= first_s and worker in (None, one.worker)]
         FORMATS[output](listings.events_listing(found), [listings.event_value(one) for one in found], False)
         if row is None:
             say(
@@ -159,6 +163,7 @@ def _look(
     *,
     watch: bool,
     lag_max_s: float | None = None,
+    probe: bool = False,
     is_met: Callable[[FleetStatus], bool] = lambda _: True,
     stream_name: str | None = None,
 ) -> None:
@@ -170,7 +175,8 @@ def _look(
         async with fleet_reader(settings, bound_s) as reader:
 
             async def look() -> FleetStatus:
-                return chosen(await reader.look(), stream_name)
+                status = chosen(await reader.look(), stream_name)
+                return await probed(settings, status, bound_s) if probe else status
 
             async def listed() -> Listing:
                 return shown(await look())[0]

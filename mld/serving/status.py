@@ -209,6 +209,7 @@ def _of_table(view: ShardView, wall_s: float) -> Document:
 
 def _shard_value(view: ShardView) -> Document:
     value = shard_value(view)
+    del value["isProbed"]  # a daemon asks Kinesis for nobody's sake
     for name in ("from", "to", "toldSecondsAgo"):
         if value[name] is not None:
             value[name] = round(value[name], DIGITS_OF_SHARES)

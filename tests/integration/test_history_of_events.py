@@ -69,7 +69,9 @@ def test_a_life_with_failures_acts_and_an_end_is_told_with_the_trace_and_without
     assert "pause" in act["text"] and "@" in act["worker"]
     assert "hunter2" not in json.dumps(told)
 
-    table = run(world, "events").stdout
+    assert events(world, "--worker", "nobody else") == []
+    assert events(world, "--since", "0s") == []
+    table = run(world, "events", "--since", "1h").stdout
     assert table.splitlines()[0].split() == ["time", "event", "worker", "shard", "text"]
     assert f"{len(told)} events" in table
 
@@ -83,9 +85,7 @@ def test_who_takes_the_leases_of_a_killed_worker_tells_of_its_death(world: World
     world.until(lambda: happened(world, "died"), what="the death of w1")
     [died] = [one for one in events(world) if one["event"] == "died"]
     assert died["worker"] == "w1" and "w2" in died["text"]
-    world.until(
-        lambda: [one for one in events(world) if one["worker"] == "w2" and "from w1" in one["text"]], what="its moves"
-    )
+    world.until(lambda: [one for one in events(world, "--worker", "w2") if "from w1" in one["text"]], what="its moves")
 
 
 def test_a_fleet_where_workers_of_kcl_2_may_be_gets_no_row(world: World) -> None:

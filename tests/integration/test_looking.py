@@ -1,4 +1,4 @@
-"""`mld peek` and `mld replay` as a user types them, against servers and with real children."""
+"""`mld peek`, `mld replay` and `mld lag --probe` as a user types them, against servers and with real children."""
 
 from __future__ import annotations
 
@@ -246,3 +246,30 @@ def test_replay_without_a_command_runs_that_of_the_file(world: World) -> None:
 def test_replay_says_what_it_cannot_do(world: World, arguments: list[str], code: int, words: str) -> None:
     result = replay(world, *arguments)
     assert (result.returncode, words in result.stderr) == (code, True), result.stderr
+
+
+# --- lag --probe ------------------------------------------------------------------------------------------------------
+
+
+def test_probed_lag_is_that_of_kinesis_and_marked(world: World) -> None:
+    daemon = world.daemon()
+    world.put(20)
+    world.until_delivered()
+    world.until_caught_up()
+    assert daemon.stop() == 0
+    world.dynamo.update_item(  # as a Java worker would own it
+        TableName=world.table,
+        Key={"leaseKey": {"S": SHARD_0}},
+        UpdateExpression="SET leaseOwner = :java REMOVE mldState, mldBehindAt, mldBehindMs, mldDelivered",
+        ExpressionAttributeValues={":java": {"S": "java"}},
+    )
+    put(world, b"waits")
+    put(world, b"waits")
+    file = properties(world)
+    plain = {s["shard"]: s for s in json.loads(run("lag", file, "-o", "json").stdout)["shards"]}
+    assert (plain[SHARD_0]["verdict"], plain[SHARD_0]["behindSeconds"]) == ("unknown", None)
+    probed = {s["shard"]: s for s in json.loads(run("lag", file, "--probe", "-o", "json").stdout)["shards"]}
+    assert (probed[SHARD_0]["verdict"], probed[SHARD_0]["isProbed"]) == ("ok", True)
+    assert probed[SHARD_0]["behindSeconds"] > 0
+    assert probed["shardId-000000000001"]["behindSeconds"] == 0
+    assert "probed" in run("lag", file, "--probe").stdout

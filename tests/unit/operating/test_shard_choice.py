@@ -11,6 +11,7 @@ from mld.leases.lease import Lease
 from mld.operating.generate import statements_of
 from mld.operating.naming import chosen_shard, lease_of
 from mld.operating.plan import ActRefusedError
+from mld.operating.stream_access import by_stream
 from mld.properties.loader import load
 from mld.properties.settings import Settings
 
@@ -90,6 +91,12 @@ def test_the_lease_is_that_of_the_stream_and_of_its_latest_incarnation(several: 
     assert lease_of(leases, chosen_shard(several, "orders:3")) == now
     assert lease_of(leases, chosen_shard(several, former.key)) == former
     assert lease_of([lease("333333333333:payments:500")], chosen_shard(several, "pay:3")) is None
+
+
+def test_each_stream_is_probed_with_its_own_settings_and_former_ones_not(several: Settings) -> None:
+    leases = [lease("222222222222:payments:5"), lease("1:gone:5"), lease("1:orders:5"), lease("1:orders:5", "other")]
+    found = [(one.stream_name, one.kinesis.region, len(some)) for one, some in by_stream(several, leases)]
+    assert found == [("payments", "us-east-1", 1), ("orders", "eu-west-1", 2)]
 
 
 def test_a_policy_is_about_the_streams_that_are_read_with_it_and_the_roles_of_others(several: Settings) -> None:

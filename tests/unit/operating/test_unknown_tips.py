@@ -7,8 +7,9 @@ import pytest
 from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.core.streams import IteratorType, StartingPoint
+from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
-from mld.operating.stream_access import SpanReader, peek_at, span_start
+from mld.operating.stream_access import SpanReader, peek_at, probe, span_start
 from mld.retrieval.rawbody import page_of
 from tests.twins.streams import VirtualClock
 from tests.twins.table_streams import TableStreamsService
@@ -58,3 +59,10 @@ def test_a_walk_goes_through_an_empty_stretch_and_ends_at_the_tip(pages: int) ->
         assert await walking.page_with_records() is None
 
     walk()
+
+
+@virtual
+async def test_a_probe_that_sees_an_empty_page_knows_nothing() -> None:
+    table = Table(1)
+    answers, refused = await probe(table.streams, [Lease(table.shard_id, TRIM_HORIZON)], INITIAL)
+    assert (answers, refused) == ({}, {})
