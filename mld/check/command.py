@@ -35,7 +35,6 @@ from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting
 from mld.protocol.messages import Dialect, split_command
 
-
 KEY = "mld.protocolVersion"
 SOURCE_BYTES_MAX = 256 * 1024
 _KCLPY = re.compile(r"^\s*(?:from|import)\s+amazon_kclpy\b", re.MULTILINE)
