@@ -49,16 +49,6 @@ CONNECT_TIMEOUT_S = 3.0
 BUCKET_CONNECT_TIMEOUT_S = 10.0
 
 
-def access_of(settings: Settings) -> dict[str, ClientSettings]:
-    """Return how each service is reached."""
-    return {
-        "kinesis": settings.kinesis,
-        "dynamodbstreams": settings.kinesis,
-        "dynamodb": settings.dynamo_db,
-        "cloudwatch": settings.cloud_watch,
-    }
-
-
 def bucket_client(
     credentials: CredentialsChain,
     *,
@@ -86,7 +76,13 @@ def bucket_client(
 
 def client_factory(settings: Settings) -> ClientFactory:
     """Return the factory of all clients of one daemon. Does no I/O yet."""
-    return ClientFactory(access_of(settings), region_name=settings.region_name)
+    access = {
+        "kinesis": settings.kinesis,
+        "dynamodbstreams": settings.kinesis,
+        "dynamodb": settings.dynamo_db,
+        "cloudwatch": settings.cloud_watch,
+    }
+    return ClientFactory(access, region_name=settings.region_name)
 
 
 class ClientFactory:

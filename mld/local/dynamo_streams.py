@@ -16,7 +16,6 @@ in `mld.local.kinesis`.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import re
@@ -149,7 +148,7 @@ def _value_bytes(value: DynamoItem) -> int:
         case "N":
             return (len(content.strip("-").replace(".", "").strip("0")) + 1) // 2 + 1
         case "B":
-            return _binary_bytes(content)
+            return len(base64.b64decode(content))
         case "SS" | "NS" | "BS":
             return sum(_value_bytes({kind[0]: element}) for element in content)
         case "L":
@@ -158,13 +157,6 @@ def _value_bytes(value: DynamoItem) -> int:
             return _NESTED_BYTES + len(content) + item_bytes(content)
         case _:
             return 1  # a truth value or null
-
-
-def _binary_bytes(text: str) -> int:
-    try:
-        return len(base64.b64decode(text))
-    except (binascii.Error, ValueError):
-        return len(text)
 
 
 def _comparable(value: DynamoItem) -> Any:
