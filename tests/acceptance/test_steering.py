@@ -106,8 +106,7 @@ def test_a_worker_is_drained_and_gets_nothing_until_that_is_undone(fleet: Steere
     world.put(100)
     said = fleet.does("drain", "w2", "--why", "new disks")
     assert "w2: gets no more leases" in said
-    world.until(lambda: fleet.owned()["w2"] == [], what="an empty worker")
-    assert fleet.owned() == {"w1": sorted(world.leases()), "w2": []}
+    world.until(lambda: fleet.owned() == {"w1": sorted(world.leases()), "w2": []}, what="an empty worker")
     workers = json.loads(fleet.type("workers", "-o", "json").stdout)["workers"]
     (words,) = [one["drained"] for one in workers if one["worker"] == "w2"]
     assert words.startswith("by ") and words.endswith(": new disks")
@@ -131,7 +130,7 @@ def test_a_worker_is_drained_and_gets_nothing_until_that_is_undone(fleet: Steere
 def test_a_drained_worker_that_is_left_alone_works_again(fleet: SteeredFleet) -> None:
     world = fleet.world
     fleet.does("drain", "w2")
-    world.until(lambda: fleet.owned()["w2"] == [], what="an empty worker")
+    world.until(lambda: fleet.owned() == {"w1": sorted(world.leases()), "w2": []}, what="an empty worker")
     world.put(100)
     world.daemons[0].kill()
     world.until(lambda: len(fleet.owned()["w2"]) == SHARDS, what="everything on the drained worker")
