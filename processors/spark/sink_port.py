@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
 from mld.processors.spark.writer_identity import WriterIdentity
@@ -129,6 +129,11 @@ class Sink(Protocol):
 
         `batch_id` goes into the ledger for people; it need not be unique."""
 
+    def retire(self, ended: HighWaterMarks) -> None:
+        """Forget `ended`, which are shards of which nothing new can come, with the position that this sink held of each
+        then; or all single records (`OF_A_RECORD`) whose marks have no use any more.
+        """
+
 
 S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 
@@ -149,16 +154,6 @@ class S3Access:
     kms_key: str | None = None
     bucket_owner: str | None = None
     timeout_s: float = 60.0
-
-
-@runtime_checkable
-class RetiringSink(Protocol):
-    """A sink that need not keep the marks of shards that have ended."""
-
-    def retire(self, ended: HighWaterMarks) -> None:
-        """Forget `ended`, which are shards of which nothing new can come, with the position that this sink held of each
-        then; or all single records (`OF_A_RECORD`) whose marks have no use any more.
-        """
 
 
 @dataclass(frozen=True, slots=True)

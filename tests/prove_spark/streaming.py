@@ -17,7 +17,7 @@ from typing import Any
 
 from mld.processors.spark.batch.micro_batch import plan
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import stage
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.spark_session import SessionHealth
 from mld.processors.spark.sink_port import SessionGone, SinkSpec

@@ -18,7 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,

@@ -101,7 +101,6 @@ SPARK_LEAVES = {
     "processes",
     "settings",
     "sink_port",
-    "commit_stages",
     "writer_identity",
 }
 # Modules that decide: values in, values out.

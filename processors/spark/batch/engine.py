@@ -8,7 +8,7 @@ What an attempt may end in, for each sink by itself:
 * another writer moved a shard (Fenced): read the marks anew, trim, go on at once
 * a file that the pipeline has read is gone (InputGone): have it read anew, and the same
 * the sink cannot now (SinkError, SinkFull): if it is the only one, wait and try again, for as long as it takes;
-  else put it aside (`destinations`). What it misses is kept, and comes again with the next batch
+  else put it aside (`attempts`). What it misses is kept, and comes again with the next batch
 * the job failed, and computes if nobody writes it: the same
 * the job or the pipeline failed: try again, then search for the record (`poison`)
 * a sink has gone back in time (GoneBack): the shards of which it lacks something stop
@@ -25,8 +25,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from mld.processors.spark.batch.attempts import HealthCheck, Patience, bound_fences
-from mld.processors.spark.batch.destinations import Destinations
+from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience, bound_fences
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch

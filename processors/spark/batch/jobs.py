@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
-from mld.processors.spark.batch.destinations import Destinations
+from mld.processors.spark.batch.attempts import Destinations
 from mld.processors.spark.batch.micro_batch import BatchFigures, MicroBatch, held
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import BatchSource, Rows, Spool

@@ -17,8 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
 
-from mld.processors.spark.batch.attempts import Patience, bound_fences, until_published
-from mld.processors.spark.batch.destinations import Destinations, buried_in
+from mld.processors.spark.batch.attempts import Destinations, Patience, bound_fences, buried_in, until_published
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import BatchSource, source_of_rows

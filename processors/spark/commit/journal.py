@@ -46,17 +46,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import PurePosixPath
+from typing import Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import LedgerEntry, Names
-from mld.processors.spark.commit.store import Store, failures
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry, Names
+from mld.processors.spark.commit.store import Store, failures, stage
+from mld.processors.spark.high_water_marks import OF_A_RECORD, HighWaterMarks, ShardSpans
 from mld.processors.spark.processes import boot_id
-from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
 
 HOME = "_mld"
 STAGING, LEDGER, TRASH = f"{HOME}/staging", f"{HOME}/ledger", f"{HOME}/trash"
@@ -346,10 +348,31 @@ class Journal(SinkJournal):
                 self._store.remove(f"{TRASH}/{token}")
 
 
-def signature() -> dict[str, str]:
-    """Return which process writes an entry, and when: for people."""
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"writer": f"{socket.gethostname()} pid {os.getpid()}", "at": at}
+class AdmittedSink:
+    """What sinks whose ledger has entries share: whose marks count, and what an entry of theirs says."""
+
+    exactly_once = True
+    _admission: Admission
+
+    def retire(self, ended: HighWaterMarks) -> None:
+        """Forget shards and single records, as `Sink.retire` says, with the next commit."""
+        before = {shard: mark for shard, mark in self._admission.ended.items() if OF_A_RECORD not in shard.shard}
+        self._admission = replace(self._admission, ended={**before, **ended})
+
+    def _entry_after(
+        self, head: LedgerEntry | None, batch: ShardSpans, batch_id: str, *, token: str = "", **said: Any
+    ) -> LedgerEntry:
+        """Return the entry that follows `head` with this batch, and says for people which process has written it, and
+        when; without a `token` its own is made. Raises SinkRefused and Fenced.
+        """
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        writer = f"{socket.gethostname()} pid {os.getpid()}"
+        token = token or uuid4().hex
+        return self._admission.following(head, batch, token, batch_id=batch_id, writer=writer, at=at, **said)
+
+    def _published(self, entry: LedgerEntry, rows: int | None) -> Published:
+        """Return what the commit of the entry has done."""
+        return Published(self._admission.marks(entry), entry.number, rows)
 
 
 def _token() -> str:

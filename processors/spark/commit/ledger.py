@@ -409,19 +409,6 @@ class Admission:
         )
 
 
-class AdmittedSink:
-    """What sinks whose ledger has entries share: shards that have ended are retired with the next commit."""
-
-    _admission: Admission
-
-    def retire(self, ended: HighWaterMarks) -> None:
-        """Forget `ended`, which are shards of which nothing new can come, with the position that the sink held of each
-        then; or all single records whose marks have no use any more.
-        """
-        before = {shard: mark for shard, mark in self._admission.ended.items() if OF_A_RECORD not in shard.shard}
-        self._admission = replace(self._admission, ended={**before, **ended})
-
-
 def admission_of(writer: WriterIdentity, sink: str, place: str, *, shared: bool) -> Admission:
     remedy = (
         f"Use another path; or, if both are meant to write there, set mld.spark.sink.{sink}.writers = shared: each "

@@ -50,8 +50,7 @@ from mld.processors.spark.commit import s3_head
 from mld.processors.spark.commit.journal import DATA, HOME, RACES_MAX, SinkJournal
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit.s3_head import Head, StagedFile, WriterStep
-from mld.processors.spark.commit.store import StagingStore, as_sink_error
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import StagingStore, as_sink_error, stage
 from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused
 
 AT_ONCE = 8

@@ -9,6 +9,11 @@ Network file systems under a commit: found in the table of mounts, and refused u
 A commit stands on an exclusive name, an atomic rename and locks (`commit.store`). A server of NFS that sends its answer
 again after a lost one, a client that caches names, a share without locks: each of these can break one of them, and none
 could be tried with kills as disks were. So such a place is refused by default.
+
+Named stages of a commit, at which the proof harness ends or holds this process.
+
+`MLD_SPARK_FAULT = kill@STAGE#N` ends the process (SIGKILL) when it comes to STAGE for the Nth time;
+`hold@STAGE#N:FILE` creates FILE.held there and waits until FILE exists. Unset: nothing ever happens.
 """
 
 from __future__ import annotations
@@ -18,12 +23,41 @@ import fcntl
 import os
 import re
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused, SinkSpec
+
+VARIABLE = "MLD_SPARK_FAULT"
+HOLD_POLL_S = 0.001
+"""Short, so that processes that are held by one file go on at the same moment."""
+
+_reached: dict[str, int] = {}
+
+
+def stage(name: str) -> None:
+    """Say that a commit has come to this stage."""
+    order = os.environ.get(VARIABLE)
+    if not order:
+        return
+    what, _, rest = order.partition("@")
+    wanted, _, rest = rest.partition("#")
+    count, _, file = rest.partition(":")
+    if wanted != name:
+        return
+    _reached[name] = _reached.get(name, 0) + 1
+    if _reached[name] != int(count):
+        return
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path(f"{file}.held").touch()
+    while not Path(file).exists():
+        time.sleep(HOLD_POLL_S)
+
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))

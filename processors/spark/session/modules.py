@@ -15,9 +15,10 @@ import logging
 import os
 import sys
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mld.processors.spark.settings import SparkSettings
@@ -45,15 +46,6 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A directory as it was found: sizes of its Python files, and its sub-directories that may be packages."""
-
-    files: Mapping[str, int]
-    directories: tuple[str, ...]
-    is_environment: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TooMuch:
     """Why the modules of a directory are not sent."""
 
@@ -69,26 +61,6 @@ class Parcels:
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------
-
-
-def is_importable(name: str) -> bool:
-    """Return whether a directory of this name can be a package."""
-    return name.isidentifier() and name != "__pycache__"
-
-
-def descends(listed: Listed, *, top: bool) -> bool:
-    """Return whether a directory's modules count: the top's always, below it those of packages, with or without
-    `__init__.py`, and never those of a virtual environment."""
-    return top or (bool(listed.files) and not listed.is_environment)
-
-
-def bounded(sizes: Mapping[str, int]) -> TooMuch | None:
-    """Return whether so many files are more than may be sent."""
-    if len(sizes) > FILES_MAX:
-        return TooMuch(f"more than {FILES_MAX} Python files")
-    if sum(sizes.values()) > BYTES_MAX:
-        return TooMuch(f"more than {BYTES_MAX >> 20} MiB of Python files")
-    return None
 
 
 def is_elsewhere(name: str) -> bool:
@@ -210,46 +182,37 @@ def pipeline_directory(pipeline: str) -> Path | None:
 
 
 def modules_below(top: Path) -> list[str] | TooMuch:
-    """Return Python files in a directory and its packages, as relative paths, sorted. Raises OSError for the top."""
+    """Return Python files in a directory and its packages, as relative paths, sorted. Raises OSError for the top.
+
+    Below the top a directory counts if it has Python files, with or without `__init__.py`, and is no virtual
+    environment."""
     sizes: dict[str, int] = {}
     seen = 0
-    waiting = [PurePosixPath()]
+    waiting = [top]
     while waiting:
         place = waiting.pop()
         try:
-            listed, looked_at = _listed(top / place, ENTRIES_MAX - seen)
+            with os.scandir(place) as found:
+                entries = list(islice(found, ENTRIES_MAX - seen))
         except PermissionError:
-            if place == PurePosixPath():
+            if place == top:
                 raise
             continue
-        seen += looked_at
+        seen += len(entries)
         if seen >= ENTRIES_MAX:
             return TooMuch(f"more than {ENTRIES_MAX} files and directories")
-        if not descends(listed, top=place == PurePosixPath()):
+        own = [entry for entry in entries if entry.name.endswith(SUFFIX) and not entry.name.startswith(".")]
+        files = [entry for entry in own if entry.is_file()]
+        if place != top and (not files or any(entry.name == ENVIRONMENT for entry in entries)):
             continue
-        sizes |= {str(place / name): size for name, size in listed.files.items()}
-        if too_much := bounded(sizes):
-            return too_much
-        waiting += [place / name for name in listed.directories]
+        sizes |= {str(Path(entry).relative_to(top)): entry.stat().st_size for entry in files}
+        if len(sizes) > FILES_MAX:
+            return TooMuch(f"more than {FILES_MAX} Python files")
+        if sum(sizes.values()) > BYTES_MAX:
+            return TooMuch(f"more than {BYTES_MAX >> 20} MiB of Python files")
+        deeper = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+        waiting += [Path(one) for one in deeper if one.name.isidentifier() and one.name != "__pycache__"]
     return sorted(sizes)
-
-
-def _listed(directory: Path, entries_max: int) -> tuple[Listed, int]:
-    files: dict[str, int] = {}
-    directories: list[str] = []
-    environment, looked_at = False, 0
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            looked_at += 1
-            if looked_at >= entries_max:
-                break
-            environment |= entry.name == ENVIRONMENT
-            if entry.is_dir(follow_symlinks=False):
-                if is_importable(entry.name):
-                    directories.append(entry.name)
-            elif entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file():
-                files[entry.name] = entry.stat().st_size
-    return Listed(files, tuple(directories), environment), looked_at
 
 
 def _zip_of(top: Path, scratch: Path) -> Path | TooMuch | None:

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from mld.aws.objects import S3Bucket
-from mld.processors.spark.commit.journal import Journal, signature
-from mld.processors.spark.commit.ledger import AdmittedSink, LedgerEntry, admission_of
+from mld.processors.spark.commit.journal import AdmittedSink, Journal
+from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
 from mld.processors.spark.commit.s3_journal import LateClient, place_of
-from mld.processors.spark.commit.store import Store, store_at
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import Store, stage, store_at
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
 from mld.processors.spark.sinks.files import (
@@ -81,15 +80,7 @@ class GenericSink(AdmittedSink):
             return 0
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
-            return self._admission.following(
-                head,
-                batch,
-                token,
-                layout=self._spec.format,
-                batch_id=batch_id,
-                **signature(),
-                rows=rows,
-            )
+            return self._entry_after(head, batch, batch_id, token=token, layout=self._spec.format, rows=rows)
 
         with self._journal.staged() as token:
             entry = self._journal.commit(token, follow)

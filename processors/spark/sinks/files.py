@@ -44,11 +44,10 @@ from uuid import uuid4
 
 from mld.aws.objects import NotMatched, ObjectError
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
-from mld.processors.spark.commit.ledger import AdmittedSink, Columns, ColumnsClash, FileMove, LedgerEntry, admission_of
+from mld.processors.spark.commit.journal import LEDGER, AdmittedSink, Journal, SinkJournal
+from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry, admission_of
 from mld.processors.spark.commit.s3_journal import AT_ONCE, Objects, S3Journal, S3Place, S3Staging, object_failures
-from mld.processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import JobFailed, Published, SinkError, SinkRefused, SinkSpec, failure, sentence
 from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
@@ -206,7 +205,6 @@ OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 class FileSink(AdmittedSink):
     """What both layouts share: stage, commit, and the rules of columns. Exactly once."""
 
-    exactly_once = True
     _write_options = OPTIONS
     one_file = False
     """Whether a commit without partitions is one file, if the settings do not say."""
@@ -253,15 +251,14 @@ class FileSink(AdmittedSink):
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
                 self._check(head, batch, columns)
-                entry = self._admission.following(
+                entry = self._entry_after(
                     head,
                     batch,
-                    token,
+                    batch_id,
+                    token=token,
                     layout=self._layout,
                     columns=self._widened(head, columns),
                     moves=self._moves(head.number + 1 if head else 1, files),
-                    batch_id=batch_id,
-                    **signature(),
                     rows=rows,
                 )
                 self._accompany(entry, token)
@@ -269,7 +266,7 @@ class FileSink(AdmittedSink):
 
             entry = self._journal.commit(token, follow)
             self._committed(entry)
-            return Published(self._admission.marks(entry), entry.number, rows)
+            return self._published(entry, rows)
 
     def _write(self, frame: DataFrame, token: str) -> int:
         stage("staging")

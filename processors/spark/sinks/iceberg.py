@@ -39,9 +39,8 @@ from urllib.parse import quote_plus
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import signature
 from mld.processors.spark.commit.ledger import Columns, LedgerEntry
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import ShardSpans, advanced
 from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.lake_table import (
@@ -451,7 +450,7 @@ class IcebergSink(LakeSink):
         files = self._write(frame)
         stage("staged")
         try:
-            return self._published(files, batch, batch_id)
+            return self._appended(files, batch, batch_id)
         except (Fenced, SinkRefused):
             self._table.discard(files)
             raise
@@ -491,7 +490,7 @@ class IcebergSink(LakeSink):
         if self._seen.property(WAP_PROPERTY) != "true":
             self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
             raise LostRace  # the table is another one now
-        entry = self._following(batch, batch_id)
+        entry = self._entry_after(self._entry(), batch, batch_id, layout=self._spec.format)
         before = self._seen.snapshot_id
         stage("staging")
         self._table.merge(rows, merge.statement(self._target, "{source}", frame.columns), entry.token, note(entry))
@@ -510,7 +509,7 @@ class IcebergSink(LakeSink):
             if not self._is_head(entry):
                 raise
         stage("committed")
-        return Published(self._admission.marks(entry), entry.number, 0 if staged is None else changed_rows(staged))
+        return self._published(entry, 0 if staged is None else changed_rows(staged))
 
     def _is_head(self, entry: LedgerEntry) -> bool:
         """Return whether the entry is in force; looks again."""
@@ -519,24 +518,19 @@ class IcebergSink(LakeSink):
         head = self._entry()
         return head is not None and head.token == entry.token
 
-    def _published(self, files: Files, batch: ShardSpans, batch_id: str) -> Published:
+    def _appended(self, files: Files, batch: ShardSpans, batch_id: str) -> Published:
         """Return the files with the entry that follows the head as it is now."""
         assert self._table is not None and self._seen is not None
         for _ in range(RACES_MAX):
-            entry = self._following(batch, batch_id)
+            entry = self._entry_after(self._entry(), batch, batch_id, layout=self._spec.format)
             try:
                 self._commit_files(files, entry)
             except LostRace:
                 if not self._is_head(entry):
                     continue
             stage("committed")
-            return Published(self._admission.marks(entry), entry.number, rows=files.rows)
+            return self._published(entry, files.rows)
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
-
-    def _following(self, batch: ShardSpans, batch_id: str) -> LedgerEntry:
-        return self._admission.following(
-            self._entry(), batch, uuid4().hex, layout=self._spec.format, batch_id=batch_id, **signature()
-        )
 
     def _commit_files(self, files: Files, entry: LedgerEntry) -> None:
         assert self._table is not None and self._seen is not None

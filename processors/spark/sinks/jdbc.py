@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, signature
-from mld.processors.spark.commit.ledger import Admission, AdmittedSink, LedgerEntry
-from mld.processors.spark.commit.store import Store
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.journal import LEDGER, AdmittedSink
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry
+from mld.processors.spark.commit.store import Store, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import (
     DataRefused,
@@ -270,8 +269,6 @@ class Staging:
 class JdbcSink(AdmittedSink):
     """A table of PostgreSQL, MySQL or MariaDB. `before` is where mld 0.1 would have kept the marks of the sink."""
 
-    exactly_once = True
-
     def __init__(
         self,
         spec: SinkSpec,
@@ -335,7 +332,7 @@ class JdbcSink(AdmittedSink):
             finally:
                 if staging is not None:
                     self._drop(staging.table)
-            return Published(self._admission.marks(entry), entry.number, staging.rows if staging else 0)
+            return self._published(entry, staging.rows if staging else 0)
 
     # --- before the transaction: statements that commit on their own -------------------------------------------------
 
@@ -502,15 +499,8 @@ class JdbcSink(AdmittedSink):
         ((number, text),) = rows
         head = self._decoded(number, text)
         stage("locked")
-        entry = self._admission.following(
-            head,
-            batch,
-            uuid4().hex,
-            layout=self._spec.format,
-            batch_id=batch_id,
-            **signature(),
-            rows=staging.rows if staging else 0,
-        )
+        staged = staging.rows if staging else 0
+        entry = self._entry_after(head, batch, batch_id, layout=self._spec.format, rows=staged)
         if staging is not None and staging.rows:
             self._take_over(connection, target, staging)
         stage("inserted")

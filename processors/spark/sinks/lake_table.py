@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import signature
-from mld.processors.spark.commit.ledger import AdmittedSink, LedgerEntry, admission_of
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.journal import AdmittedSink
+from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
+from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, failure
 from mld.processors.spark.sinks.files import directory_of, is_possible
@@ -213,8 +213,6 @@ class LostRace(Exception):
 class LakeSink(AdmittedSink):
     """What both have in common: read the head, write what follows it, start again if somebody was faster."""
 
-    exactly_once = True
-
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         assert spec.path is not None
         self._spec, self._spark = spec, spark
@@ -253,18 +251,11 @@ class LakeSink(AdmittedSink):
             frame = self._nothing()
             if frame is None:  # no table yet: an empty batch that comes again is as empty
                 return Published(advanced(self._admission.marks(head), batch))
-        entry = self._admission.following(
-            head,
-            batch,
-            uuid4().hex,
-            layout=self._spec.format,
-            batch_id=batch_id,
-            **signature(),
-        )
+        entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
         stage("staging")
         rows = self._commit(frame, entry)
         stage("committed")
-        return Published(self._admission.marks(entry), entry.number, rows)
+        return self._published(entry, rows)
 
     @contextmanager
     def _bounded(self, frame: DataFrame) -> Iterator[DataFrame]:

@@ -35,8 +35,7 @@ from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, M
 from mld.processors.spark.batch.page_file import as_line
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of
 from mld.processors.spark.commit.ledger import LedgerEntry
-from mld.processors.spark.commit.store import local_directory
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import local_directory, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.session import spark_session

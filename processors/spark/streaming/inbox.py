@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, Journal, signature
-from mld.processors.spark.commit.ledger import Admission, AdmittedSink, LedgerEntry
-from mld.processors.spark.commit.store import PosixStore, as_sink_error
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.journal import LEDGER, AdmittedSink, Journal
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry
+from mld.processors.spark.commit.store import PosixStore, as_sink_error, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.processes import boot_id, started_at, stat_of
 from mld.processors.spark.sink_port import SinkError, SinkRefused
@@ -104,15 +103,8 @@ class Inbox(AdmittedSink):
                 self._admission.check(head, batch)
                 number = head.number + 1 if head else 1
                 _date(path, number)
-                return self._admission.following(
-                    head,
-                    batch,
-                    token,
-                    layout=LAYOUT,
-                    moves=(ledger.FileMove(f"data/{DATA}", name_of(number)),),
-                    batch_id=batch_id,
-                    **signature(),
-                )
+                moves = (ledger.FileMove(f"data/{DATA}", name_of(number)),)
+                return self._entry_after(head, batch, batch_id, token=token, layout=LAYOUT, moves=moves)
 
             return self._journal.commit(token, follow)
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mld.processors.spark.batch.attempts import pause_s, until_published
-from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard, gaps
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError
 from mld.processors.spark.session import handover

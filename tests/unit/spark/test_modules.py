@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mld.processors.spark.session import modules
-from mld.processors.spark.session.modules import Listed, Parcels, TooMuch, bounded, descends, is_elsewhere, twins
+from mld.processors.spark.session.modules import Parcels, TooMuch, is_elsewhere, twins
 from mld.processors.spark.sink_port import SessionError
 from tests.unit.spark.twins import settings_of
 
@@ -26,24 +26,18 @@ def settings(root, *keys):
     return settings_of(f"mld.spark.pipeline = {root}/pipeline.py:transform", *keys)
 
 
-@pytest.mark.parametrize(
-    ("listed", "top", "wanted"),
-    [
-        (Listed({}, ()), True, True),
-        (Listed({}, ("deeper",)), False, False),
-        (Listed({"a.py": 1}, ()), False, True),
-        (Listed({"a.py": 1}, (), is_environment=True), False, False),
-        (Listed({"a.py": 1}, (), is_environment=True), True, True),
-    ],
-)
-def test_directories_whose_modules_count(listed, top, wanted):
-    assert descends(listed, top=top) is wanted
+def test_the_directory_of_a_pipeline_may_be_that_of_an_environment(tmp_path):
+    lay(tmp_path, "pipeline.py", "pyvenv.cfg", "none/deeper/a.py")
+    assert modules.modules_below(tmp_path) == ["pipeline.py"]
 
 
-def test_a_bound_on_number_and_size():
-    assert bounded({"a.py": modules.BYTES_MAX}) is None
-    assert bounded({"a.py": modules.BYTES_MAX, "b.py": 1}) == TooMuch("more than 16 MiB of Python files")
-    assert bounded({f"{n}.py": 0 for n in range(2_001)}) == TooMuch("more than 2000 Python files")
+def test_a_bound_on_number_and_size(tmp_path, monkeypatch):
+    lay(tmp_path, "a.py", "b.py")
+    monkeypatch.setattr(modules, "FILES_MAX", 1)
+    assert modules.modules_below(tmp_path) == TooMuch("more than 1 Python files")
+    monkeypatch.setattr(modules, "FILES_MAX", 2)
+    (tmp_path / "a.py").write_bytes(bytes(modules.BYTES_MAX))
+    assert modules.modules_below(tmp_path) == TooMuch("more than 16 MiB of Python files")
 
 
 @pytest.mark.parametrize(
