@@ -10,7 +10,7 @@ from mld.operating.application import application_with
 from mld.operating.plan import ActRefusedError
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
-from tests.support.fleet import STREAM, TABLE, fleet, settings_of
+from tests.support.fleet import STREAM, TABLE, fleet, in_fleet, settings_of
 from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import virtual
 
@@ -98,43 +98,41 @@ async def test_an_application_without_any_progress_reads_the_new_stream(mode, ca
         assert sentences(caplog) == []
 
 
-@virtual
-async def test_a_reset_makes_the_rows_of_another_number_of_shards_anew() -> None:
-    async with fleet(1) as world:
-        worker = world.start()
-        world.put(20)
-        await world.until(world.all_delivered)
-        world.split(SHARD_0)
-        world.put(20)
-        await world.until(world.all_delivered)
-        assert await worker.stop()
-        await world.recreate_stream(4)
+@in_fleet(1)
+async def test_a_reset_makes_the_rows_of_another_number_of_shards_anew(world) -> None:
+    worker = world.start()
+    world.put(20)
+    await world.until(world.all_delivered)
+    world.split(SHARD_0)
+    world.put(20)
+    await world.until(world.all_delivered)
+    assert await worker.stop()
+    await world.recreate_stream(4)
 
-        app = application_with(settings_of(), world.dynamo.client("operator"), streams_of(world), world.clock)
-        seen = await app.require_table()
-        reset = await resolve(app, seen.table, Point(PointKind.TRIM_HORIZON), None)
-        await app.carry_out(reset.plan, lambda _: None, seen)
+    app = application_with(settings_of(), world.dynamo.client("operator"), streams_of(world), world.clock)
+    seen = await app.require_table()
+    reset = await resolve(app, seen.table, Point(PointKind.TRIM_HORIZON), None)
+    await app.carry_out(reset.plan, lambda _: None, seen)
 
-        leases = (await app.look()).table.scan.leases
-        assert {(lease.key, lease.checkpoint, lease.parents) for lease in leases} == {
-            (shard.shard_id, TRIM_HORIZON, frozenset()) for shard in world.shards()
-        }
-        assert {lease.key: lease.hash_range for lease in leases} == {
-            shard.shard_id: HashRange(shard.hash_range.start, shard.hash_range.end) for shard in world.shards()
-        }
-        world.start()
-        world.put(20)
-        await world.until(world.all_delivered)
+    leases = (await app.look()).table.scan.leases
+    assert {(lease.key, lease.checkpoint, lease.parents) for lease in leases} == {
+        (shard.shard_id, TRIM_HORIZON, frozenset()) for shard in world.shards()
+    }
+    assert {lease.key: lease.hash_range for lease in leases} == {
+        shard.shard_id: HashRange(shard.hash_range.start, shard.hash_range.end) for shard in world.shards()
+    }
+    world.start()
+    world.put(20)
+    await world.until(world.all_delivered)
 
 
-@virtual
-async def test_a_stream_that_is_older_than_the_table_was_not_made_again(caplog) -> None:
-    async with fleet(2) as world:
-        world.start()
-        world.put(20)
-        await world.until(world.all_delivered)
-        row = world.dynamo.row(TABLE, SHARD_0)
-        world.dynamo.put_row(TABLE, {**row, "endingHashKey": {"S": "7"}})
-        app = application_with(settings_of(), world.dynamo.client("operator"), streams_of(world), world.clock)
-        with pytest.raises(ActRefusedError, match=r"another stream: .*which this stream was not"):
-            await resolve(app, (await app.look()).table, Point(PointKind.TRIM_HORIZON), None)
+@in_fleet(2)
+async def test_a_stream_that_is_older_than_the_table_was_not_made_again(world, caplog) -> None:
+    world.start()
+    world.put(20)
+    await world.until(world.all_delivered)
+    row = world.dynamo.row(TABLE, SHARD_0)
+    world.dynamo.put_row(TABLE, {**row, "endingHashKey": {"S": "7"}})
+    app = application_with(settings_of(), world.dynamo.client("operator"), streams_of(world), world.clock)
+    with pytest.raises(ActRefusedError, match=r"another stream: .*which this stream was not"):
+        await resolve(app, (await app.look()).table, Point(PointKind.TRIM_HORIZON), None)

@@ -13,7 +13,7 @@ import pytest
 from mld.fleet.report import reports
 from mld.retrieval.pacing import PrefetchBuffer
 from mld.retrieval.reader import ShardReader
-from tests.support.fleet import TABLE, Fleet, fleet, in_fleet
+from tests.support.fleet import STREAM, TABLE, Fleet, fleet, in_fleet
 from tests.twins.children import MemoryChild, Recorder
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
@@ -244,3 +244,34 @@ def test_a_lone_worker_is_never_accused_of_a_twin(seed: int, caplog: pytest.LogC
 
     run_virtual(story())
     assert "another process" not in caplog.text
+
+
+# --- a stream that becomes many times as wide at once
+
+COMPLETE_WITHIN_S = 60.0
+TARGET = 128
+
+
+@pytest.mark.parametrize("keys", [{}, V3X, {**V3X, "mld__heartbeat": "worker"}], ids=["2.x", "3.x", "heartbeat"])
+@in_fleet(4)
+async def test_four_shards_become_128_at_once_and_nothing_is_lost(world, keys):
+    world.put(100)
+    for number in range(2):
+        world.start(f"w{number}", seed=number, **keys)
+    await world.until(world.all_delivered)
+    began = world.clock.monotonic()
+    target = 8
+    while target <= TARGET:
+        world.kinesis.update_shard_count(STREAM, target, now=world.clock.wall())
+        world.put(200)
+        target *= 2
+
+    def is_complete() -> bool:
+        is_open = {shard.shard_id for shard in world.shards() if shard.is_open}
+        begun = {shard for shard in is_open if world.recorder.actions_of(shard)}
+        return len(begun) == TARGET and world.all_delivered()
+
+    await world.until(is_complete, 10 * COMPLETE_WITHIN_S)
+    took_s = world.clock.monotonic() - began
+    assert took_s < COMPLETE_WITHIN_S
+    world.check_order()

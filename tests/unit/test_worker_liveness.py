@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,10 +12,9 @@ from mld.fleet.heartbeat_writer import HEARTBEATS
 from mld.metrics.instruments import PERIODS
 from mld.metrics.registry import RENEWALS
 from mld.retrieval.reader import CALL_TIMEOUT_S, SAY_EVERY_S
-from tests.support.fleet import Fleet, Running, fleet
+from tests.support.fleet import Fleet, Running, in_fleet
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, lost_request
-from tests.virtual_time import run_virtual
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
@@ -48,14 +46,6 @@ async def never_overdue(world: Fleet, running: Running, seconds: float) -> None:
         await world.advance(LOOK_EVERY_S)
 
 
-def in_world(shards: int, keys: dict[str, str], story: Callable[[Fleet], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with fleet(shards, **keys) as world:
-            await story(world)
-
-    run_virtual(run())
-
-
 def nobody_answers(world: Fleet, running: Running, *, slow: bool) -> None:
     """Neither service: each request fails at once, or hangs until it is given up."""
 
@@ -71,16 +61,17 @@ def nobody_answers(world: Fleet, running: Running, *, slow: bool) -> None:
 
 @EVERYWHERE
 @pytest.mark.parametrize("slow", [False, True], ids=["refused", "silent"])
-def test_an_aws_that_cannot_be_reached_is_no_reason_to_restart(keys: dict[str, str], slow: bool) -> None:
-    async def story(world: Fleet) -> None:
-        running = world.start()
-        world.put(10)
-        await world.until(world.all_delivered)
-        nobody_answers(world, running, slow=slow)
-        await never_overdue(world, running, 900.0)
-        assert not running.task.done()
-
-    in_world(2, keys, story)
+@in_fleet(2)
+async def test_an_aws_that_cannot_be_reached_is_no_reason_to_restart(
+    world: Fleet, keys: dict[str, str], slow: bool
+) -> None:
+    world.keys |= keys
+    running = world.start()
+    world.put(10)
+    await world.until(world.all_delivered)
+    nobody_answers(world, running, slow=slow)
+    await never_overdue(world, running, 900.0)
+    assert not running.task.done()
 
 
 class Hanging(Recorder):
@@ -91,105 +82,91 @@ class Hanging(Recorder):
 
 
 @EVERYWHERE
-def test_a_lag_that_grows_is_no_reason_to_restart(keys: dict[str, str]) -> None:
-    async def story(world: Fleet) -> None:
-        world.recorder = Hanging(world.clock)
-        running = world.start()
-        for _ in range(15):
-            world.put(2_000)
-            await never_overdue(world, running, 60.0)
-
-    in_world(1, keys, story)
+@in_fleet(1)
+async def test_a_lag_that_grows_is_no_reason_to_restart(world: Fleet, keys: dict[str, str]) -> None:
+    world.keys |= keys
+    world.recorder = Hanging(world.clock)
+    running = world.start()
+    for _ in range(15):
+        world.put(2_000)
+        await never_overdue(world, running, 60.0)
 
 
 @EVERYWHERE
-def test_a_worker_without_leases_lives(keys: dict[str, str]) -> None:
-    async def story(world: Fleet) -> None:
-        world.start("w1")
-        await world.advance(5.0)
-        idle = world.start("w2", seed=2)
-        await never_overdue(world, idle, 900.0)
-        assert not idle.metrics.shards
-
-    in_world(1, keys, story)
-
-
-def test_a_shard_that_is_missing_or_ended_promises_nothing() -> None:
-    async def story(world: Fleet) -> None:
-        running = world.start()
-        world.put(5)
-        await world.until(world.all_delivered)
-        world.split(SHARD_0)
-        await never_overdue(world, running, 300.0)
-        await world.recreate_stream(2, gone_s=60.0)
-        await never_overdue(world, running, 900.0)
-
-    in_world(1, {}, story)
+@in_fleet(1)
+async def test_a_worker_without_leases_lives(world: Fleet, keys: dict[str, str]) -> None:
+    world.keys |= keys
+    world.start("w1")
+    await world.advance(5.0)
+    idle = world.start("w2", seed=2)
+    await never_overdue(world, idle, 900.0)
+    assert not idle.metrics.shards
 
 
-def test_a_reader_that_stands_still_is_overdue() -> None:
-    async def story(world: Fleet) -> None:
-        running = world.start()
-        await world.until(lambda: READER in running.metrics.progress._promises)
-        hung = asyncio.create_task(asyncio.Event().wait())
-        reader = next(iter(running.worker._consumers.values())).consumer._reader
-        assert reader is not None
-        reader._fetch = lambda: asyncio.shield(hung)
-        took = await world.until(lambda: overdue(running, world) == [READER], 200.0)
-        assert took <= PERIODS * (CALL_TIMEOUT_S + SAY_EVERY_S + 2.0)
-        hung.cancel()
-
-    in_world(1, {}, story)
+@in_fleet(1)
+async def test_a_shard_that_is_missing_or_ended_promises_nothing(world: Fleet) -> None:
+    running = world.start()
+    world.put(5)
+    await world.until(world.all_delivered)
+    world.split(SHARD_0)
+    await never_overdue(world, running, 300.0)
+    await world.recreate_stream(2, gone_s=60.0)
+    await never_overdue(world, running, 900.0)
 
 
-def test_a_subscription_that_is_never_read_again_is_overdue() -> None:
-    async def story(world: Fleet) -> None:
-        running = world.start()
-        await world.until(lambda: READER in running.metrics.progress._promises)
-        reader = next(iter(running.worker._consumers.values())).consumer._reader
-        assert reader is not None
-        hung = asyncio.create_task(asyncio.Event().wait())
-        reader._next = lambda: asyncio.shield(hung)
-        await world.until(lambda: overdue(running, world) == [READER], 300.0)
-        hung.cancel()
-
-    in_world(1, FAN_OUT, story)
-
-
-def test_renewals_that_stand_still_are_overdue_after_three_periods() -> None:
-    async def story(world: Fleet) -> None:
-        running = world.start()
-        await world.advance(20.0)
-        hung = asyncio.create_task(asyncio.Event().wait())
-        running.worker.parts.keeper._start_renewals = lambda _: asyncio.shield(hung)
-        took = await world.until(lambda: RENEWALS in overdue(running, world), 30.0)
-        assert took <= (PERIODS + 1) * 10.0 / 3 + 1
-        hung.cancel()
-
-    in_world(1, {}, story)
+@in_fleet(1)
+async def test_a_reader_that_stands_still_is_overdue(world: Fleet) -> None:
+    running = world.start()
+    await world.until(lambda: READER in running.metrics.progress._promises)
+    hung = asyncio.create_task(asyncio.Event().wait())
+    reader = next(iter(running.worker._consumers.values())).consumer._reader
+    assert reader is not None
+    reader._fetch = lambda: asyncio.shield(hung)
+    took = await world.until(lambda: overdue(running, world) == [READER], 200.0)
+    assert took <= PERIODS * (CALL_TIMEOUT_S + SAY_EVERY_S + 2.0)
+    hung.cancel()
 
 
-def test_heartbeats_that_stand_still_are_overdue() -> None:
-    async def story(world: Fleet) -> None:
-        running = world.start()
-        await world.until(lambda: HEARTBEATS in running.metrics.progress._promises)
-        await world.advance(20.0)
-        hung = asyncio.create_task(asyncio.Event().wait())
-        running.worker.fleet._heartbeat._shards = lambda: asyncio.shield(hung)
-        await world.until(lambda: HEARTBEATS in overdue(running, world), 30.0)
-        hung.cancel()
+@in_fleet(1, **FAN_OUT)
+async def test_a_subscription_that_is_never_read_again_is_overdue(world: Fleet) -> None:
+    running = world.start()
+    await world.until(lambda: READER in running.metrics.progress._promises)
+    reader = next(iter(running.worker._consumers.values())).consumer._reader
+    assert reader is not None
+    hung = asyncio.create_task(asyncio.Event().wait())
+    reader._next = lambda: asyncio.shield(hung)
+    await world.until(lambda: overdue(running, world) == [READER], 300.0)
+    hung.cancel()
 
-    in_world(1, BY_HEARTBEAT, story)
+
+@in_fleet(1)
+async def test_renewals_that_stand_still_are_overdue_after_three_periods(world: Fleet) -> None:
+    running = world.start()
+    await world.advance(20.0)
+    hung = asyncio.create_task(asyncio.Event().wait())
+    running.worker.parts.keeper._start_renewals = lambda _: asyncio.shield(hung)
+    took = await world.until(lambda: RENEWALS in overdue(running, world), 30.0)
+    assert took <= (PERIODS + 1) * 10.0 / 3 + 1
+    hung.cancel()
 
 
-def test_a_stopped_worker_promises_nothing_but_its_renewals() -> None:
-    async def story(world: Fleet) -> None:
-        running = world.start()
-        await world.advance(20.0)
-        assert await running.stop()
-        assert set(running.metrics.progress._promises) <= {RENEWALS, HEARTBEATS}
+@in_fleet(1, **BY_HEARTBEAT)
+async def test_heartbeats_that_stand_still_are_overdue(world: Fleet) -> None:
+    running = world.start()
+    await world.until(lambda: HEARTBEATS in running.metrics.progress._promises)
+    await world.advance(20.0)
+    hung = asyncio.create_task(asyncio.Event().wait())
+    running.worker.fleet._heartbeat._shards = lambda: asyncio.shield(hung)
+    await world.until(lambda: HEARTBEATS in overdue(running, world), 30.0)
+    hung.cancel()
 
-    in_world(3, BY_HEARTBEAT, story)
+
+@in_fleet(3, **BY_HEARTBEAT)
+async def test_a_stopped_worker_promises_nothing_but_its_renewals(world: Fleet) -> None:
+    running = world.start()
+    await world.advance(20.0)
+    assert await running.stop()
+    assert set(running.metrics.progress._promises) <= {RENEWALS, HEARTBEATS}
 
 
 class NeverStops(Recorder):
@@ -202,18 +179,17 @@ class NeverStops(Recorder):
 
 
 @EVERYWHERE
-def test_a_long_stop_is_progress_until_the_grace_is_over(keys: dict[str, str]) -> None:
+@in_fleet(2)
+async def test_a_long_stop_is_progress_until_the_grace_is_over(world: Fleet, keys: dict[str, str]) -> None:
     """The service manager ends a stop in which a loop hangs, and the children with it."""
 
-    async def story(world: Fleet) -> None:
-        world.recorder = NeverStops(world.clock)
-        running = world.start(shutdownGraceMillis="300000")
-        world.put(20)
-        await world.until(world.all_delivered)
-        running.worker.request_stop()
-        await never_overdue(world, running, 299)
-        assert not running.task.done()
-        await world.advance(30)
-        assert running.task.done()
-
-    in_world(2, keys, story)
+    world.keys |= keys
+    world.recorder = NeverStops(world.clock)
+    running = world.start(shutdownGraceMillis="300000")
+    world.put(20)
+    await world.until(world.all_delivered)
+    running.worker.request_stop()
+    await never_overdue(world, running, 299)
+    assert not running.task.done()
+    await world.advance(30)
+    assert running.task.done()

@@ -153,15 +153,16 @@ async def test_a_leaving_worker_gives_to_drained_ones_what_no_other_has_room_for
 
 
 @pytest.mark.parametrize("waited_s", [0.0, 2.0, 4.0, 6.0, 8.0])
-@virtual
-async def test_where_those_that_look_often_are_full_others_with_room_look_in_their_place(waited_s: float) -> None:
-    async with fleet(10, maxLeasesForWorker="2", **V3X) as world:
-        workers = {f"w2-{number}": world.start(f"w2-{number}", seed=200 + number) for number in range(6)}
-        await world.until(lambda: not unread(world, *workers.values()), 60)
-        await world.advance(60 + waited_s)
-        victim = next(name for name, one in workers.items() if len(one.worker.held()) == 2)
-        await workers.pop(victim).crash()
-        assert await world.until(lambda: not unread(world, *workers.values()), 60) <= 12.0
+@in_fleet(10, maxLeasesForWorker="2", **V3X)
+async def test_where_those_that_look_often_are_full_others_with_room_look_in_their_place(
+    world, waited_s: float
+) -> None:
+    workers = {f"w2-{number}": world.start(f"w2-{number}", seed=200 + number) for number in range(6)}
+    await world.until(lambda: not unread(world, *workers.values()), 60)
+    await world.advance(60 + waited_s)
+    victim = next(name for name, one in workers.items() if len(one.worker.held()) == 2)
+    await workers.pop(victim).crash()
+    assert await world.until(lambda: not unread(world, *workers.values()), 60) <= 12.0
 
 
 @pytest.mark.parametrize("late_s", sliced([0.0, 20.0, 60.0], 20.0))

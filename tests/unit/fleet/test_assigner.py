@@ -415,25 +415,23 @@ async def test_reports_of_both_tables_count_once_and_what_was_loaded_is_told() -
     assert {lease.key for lease in loaded.leases} == {"s1", "s2"} == loaded.expired
 
 
-def test_workers_that_are_expired_failing_or_broken_get_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        it.report("gone", ago_s=61)
-        failing = reports.own_report("failing", {"C": (50.0, -1.0)}, CLOCK.wall(), "1")
-        it.put("failing", failing)
-        it.dynamo.put_row(
-            TABLE,
-            {"leaseKey": {"S": "broken"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"S": "now"}},
-        )
-        it.report("stale", ago_s=100_000)
-        await it.leases({f"s{number}": None for number in range(6)})
-        report = await it.assigner.run_once()
-        assert report is not None
-        assert set(it.owners(f"s{number}" for number in range(6)).values()) == {"me"}
-        assert it.heard.stale == ["stale"]
-
-    run_virtual(main())
+@virtual
+async def test_workers_that_are_expired_failing_or_broken_get_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    it = await bed()
+    it.report("me")
+    it.report("gone", ago_s=61)
+    failing = reports.own_report("failing", {"C": (50.0, -1.0)}, CLOCK.wall(), "1")
+    it.put("failing", failing)
+    it.dynamo.put_row(
+        TABLE,
+        {"leaseKey": {"S": "broken"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"S": "now"}},
+    )
+    it.report("stale", ago_s=100_000)
+    await it.leases({f"s{number}": None for number in range(6)})
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert set(it.owners(f"s{number}" for number in range(6)).values()) == {"me"}
+    assert it.heard.stale == ["stale"]
     assert any("broken" in record.getMessage() for record in caplog.records)
 
 
@@ -540,13 +538,11 @@ def test_a_run_says_what_it_did(strategy: AssignmentStrategy, caplog: pytest.Log
     assert {(record.levelno, getattr(record, "to_worker", "")) for record in moved} == {(logging.DEBUG, "me")}
 
 
-def test_a_bug_in_a_decision_costs_the_leadership_and_not_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        it = await bed()
-        it.heard.legacy = [None]  # type: ignore[list-item]
-        for _ in range(3):
-            assert await it.assigner.run_once() is None
-        assert len(it.leader.stepped_down) == 1
-
-    run_virtual(main())
+@virtual
+async def test_a_bug_in_a_decision_costs_the_leadership_and_not_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    it = await bed()
+    it.heard.legacy = [None]  # type: ignore[list-item]
+    for _ in range(3):
+        assert await it.assigner.run_once() is None
+    assert len(it.leader.stepped_down) == 1
     assert any(record.exc_info for record in caplog.records)

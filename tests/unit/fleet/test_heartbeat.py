@@ -23,7 +23,7 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.properties.lines import ConfigurationError
-from tests.support.fleet import TABLE, Fleet, fleet, settings_of
+from tests.support.fleet import TABLE, Fleet, in_fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.unit.fleet.heartbeat_bed import KeepersAtWork, java_peers_of
 from tests.unit.leases.support import new_dynamo
@@ -412,93 +412,88 @@ async def settled(world: Fleet, *workers: str) -> None:
     await world.until(lambda: None not in marks(world) and len(marks(world)) == len(workers), 60)
 
 
-@virtual
-async def test_leases_stand_still_while_heartbeats_move_and_records_flow() -> None:
-    async with fleet(6, **WORKER) as world:
-        world.start("w1")
-        world.start("w2", seed=2)
-        await settled(world, "w1", "w2")
-        await world.advance(30)
-        before, owned = counters(world), owners(world)
-        await world.advance(300)
-        assert counters(world) == before
-        assert owners(world) == owned
-        world.put(30)
-        await world.until(world.all_delivered)
-        assert sum(len(running.worker.held()) for running in world.running) == 6
+@in_fleet(6, **WORKER)
+async def test_leases_stand_still_while_heartbeats_move_and_records_flow(world) -> None:
+    world.start("w1")
+    world.start("w2", seed=2)
+    await settled(world, "w1", "w2")
+    await world.advance(30)
+    before, owned = counters(world), owners(world)
+    await world.advance(300)
+    assert counters(world) == before
+    assert owners(world) == owned
+    world.put(30)
+    await world.until(world.all_delivered)
+    assert sum(len(running.worker.held()) for running in world.running) == 6
 
 
-@virtual
-async def test_a_killed_worker_is_noticed_within_failover_and_two_seconds_even_if_it_led() -> None:
-    async with fleet(9, **WORKER) as world:
-        first = world.start("w1")
-        others = [world.start("w2", seed=2), world.start("w3", seed=3)]
-        await settled(world, "w1", "w2", "w3")
-        await world.advance(90)
-        await first.crash()
-        took = await world.until(
-            lambda: "w1" not in owners(world).values() and sum(len(o.worker.held()) for o in others) == 9, 60
-        )
-        assert took <= 12.3, took
-        assert (beat_of(world, "w1") or "").startswith("fenced by")
-        world.put(30)
-        await world.until(world.all_delivered)
+@in_fleet(9, **WORKER)
+async def test_a_killed_worker_is_noticed_within_failover_and_two_seconds_even_if_it_led(world) -> None:
+    first = world.start("w1")
+    others = [world.start("w2", seed=2), world.start("w3", seed=3)]
+    await settled(world, "w1", "w2", "w3")
+    await world.advance(90)
+    await first.crash()
+    took = await world.until(
+        lambda: "w1" not in owners(world).values() and sum(len(o.worker.held()) for o in others) == 9, 60
+    )
+    assert took <= 12.3, took
+    assert (beat_of(world, "w1") or "").startswith("fenced by")
+    world.put(30)
+    await world.until(world.all_delivered)
 
 
-@virtual
-async def test_a_leaving_worker_gives_its_leases_to_the_others_at_once_without_their_marks() -> None:
-    async with fleet(6, **WORKER) as world:
-        first, second = world.start("w1"), world.start("w2", seed=2)
-        await settled(world, "w1", "w2")
-        await first.stop()
-        assert set(owners(world).values()) == {"w2"}
-        assert await world.until(lambda: len(second.worker.held()) == 6) <= 2.0
-        await settled(world, "w2")
-        assert world.dynamo.row(TABLE, "w1") is None
+@in_fleet(6, **WORKER)
+async def test_a_leaving_worker_gives_its_leases_to_the_others_at_once_without_their_marks(world) -> None:
+    first, second = world.start("w1"), world.start("w2", seed=2)
+    await settled(world, "w1", "w2")
+    await first.stop()
+    assert set(owners(world).values()) == {"w2"}
+    assert await world.until(lambda: len(second.worker.held()) == 6) <= 2.0
+    await settled(world, "w2")
+    assert world.dynamo.row(TABLE, "w1") is None
 
 
-@virtual
-async def test_lost_replies_of_heartbeats_cost_nothing() -> None:
-    async with fleet(4, **WORKER) as world:
-        world.start("w1")
-        await settled(world, "w1")
-        number = 0
+@in_fleet(4, **WORKER)
+async def test_lost_replies_of_heartbeats_cost_nothing(world) -> None:
+    world.start("w1")
+    await settled(world, "w1")
+    number = 0
 
-        def faults(sender: str, operation: str, params: object) -> Fault | None:
-            nonlocal number
-            if operation == "UpdateItem" and "mldHeartbeat" in str(params):
-                number += 1
-                return lost_reply() if number % 3 else None
-            return None
+    def faults(sender: str, operation: str, params: object) -> Fault | None:
+        nonlocal number
+        if operation == "UpdateItem" and "mldHeartbeat" in str(params):
+            number += 1
+            return lost_reply() if number % 3 else None
+        return None
 
-        world.dynamo.faults = faults
-        before = counters(world)
-        await world.advance(120)
-        assert counters(world) == before
-        assert len(world.running[0].worker.held()) == 4
+    world.dynamo.faults = faults
+    before = counters(world)
+    await world.advance(120)
+    assert counters(world) == before
+    assert len(world.running[0].worker.held()) == 4
 
 
-@virtual
-async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch() -> None:
-    async with fleet(4, **WORKER) as world:
-        first, second = world.start("w1"), world.start("w2", seed=2)
-        await settled(world, "w1", "w2")
-        await world.advance(40)
-        epoch = reports.epoch_of(beat_of(world, "w1"))
-        cut_at = world.clock.monotonic()
-        world.dynamo.faults = lambda sender, *_: lost_request() if sender == "w1" else None
+@in_fleet(4, **WORKER)
+async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch(world) -> None:
+    first, second = world.start("w1"), world.start("w2", seed=2)
+    await settled(world, "w1", "w2")
+    await world.advance(40)
+    epoch = reports.epoch_of(beat_of(world, "w1"))
+    cut_at = world.clock.monotonic()
+    world.dynamo.faults = lambda sender, *_: lost_request() if sender == "w1" else None
 
-        def nobody_doubly() -> bool:
-            both = first.worker.held() & second.worker.held()
-            assert not both, both
-            return len(second.worker.held()) == 4
+    def nobody_doubly() -> bool:
+        both = first.worker.held() & second.worker.held()
+        assert not both, both
+        return len(second.worker.held()) == 4
 
-        await world.until(nobody_doubly, 60)
-        assert not first.worker.held()
-        assert world.clock.monotonic() - cut_at <= 13.0
-        world.dynamo.faults = None
-        await world.until(lambda: reports.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
-        await settled(world, "w1", "w2")
+    await world.until(nobody_doubly, 60)
+    assert not first.worker.held()
+    assert world.clock.monotonic() - cut_at <= 13.0
+    world.dynamo.faults = None
+    await world.until(lambda: reports.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
+    await settled(world, "w1", "w2")
 
 
 def tokens(worker: Any) -> set[str]:
@@ -506,187 +501,175 @@ def tokens(worker: Any) -> set[str]:
     return {holding.token for holding in worker.worker.parts.keeper.held().values()}
 
 
-@virtual
-async def test_fenced_by_mistake_it_drops_everything_and_finds_it_again() -> None:
-    async with fleet(4, **WORKER) as world:
-        first = world.start("w1")
-        await settled(world, "w1")
-        await world.advance(5)
-        epoch, row = reports.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
-        world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"S": "fenced by somebody"}})
-        before = tokens(first)
-        await world.until(lambda: len(tokens(first)) == 4 and not before & tokens(first), 7)
-        await world.until(lambda: marks(world) not in ({epoch}, {None}) and len(marks(world)) == 1, 10)
-        world.put(10)
-        await world.until(world.all_delivered)
+@in_fleet(4, **WORKER)
+async def test_fenced_by_mistake_it_drops_everything_and_finds_it_again(world) -> None:
+    first = world.start("w1")
+    await settled(world, "w1")
+    await world.advance(5)
+    epoch, row = reports.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
+    world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"S": "fenced by somebody"}})
+    before = tokens(first)
+    await world.until(lambda: len(tokens(first)) == 4 and not before & tokens(first), 7)
+    await world.until(lambda: marks(world) not in ({epoch}, {None}) and len(marks(world)) == 1, 10)
+    world.put(10)
+    await world.until(world.all_delivered)
 
 
-@virtual
-async def test_a_deleted_report_is_as_good_as_a_fence() -> None:
-    async with fleet(2, **WORKER) as world:
-        first = world.start("w1")
-        await settled(world, "w1")
-        world.dynamo.delete_row(TABLE, "w1")
-        await world.until(lambda: not first.worker.held(), 4)
-        await world.until(lambda: len(first.worker.held()) == 2, 3)
-        await world.until(lambda: beat_of(world, "w1") is not None, 35)
-        await settled(world, "w1")
+@in_fleet(2, **WORKER)
+async def test_a_deleted_report_is_as_good_as_a_fence(world) -> None:
+    first = world.start("w1")
+    await settled(world, "w1")
+    world.dynamo.delete_row(TABLE, "w1")
+    await world.until(lambda: not first.worker.held(), 4)
+    await world.until(lambda: len(first.worker.held()) == 2, 3)
+    await world.until(lambda: beat_of(world, "w1") is not None, 35)
+    await settled(world, "w1")
 
 
-@virtual
-async def test_a_heartbeat_that_cannot_be_read_is_not_claimed_over_and_over() -> None:
-    async with fleet(2, **WORKER) as world:
-        first = world.start("w1")
-        await settled(world, "w1")
-        row = world.dynamo.row(TABLE, "w1")
-        world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"N": "1"}})
-        world.dynamo.calls.clear()
-        await world.advance(60)
-        assert len(world.dynamo.calls) < 10 * 60, "each lease is renewed by itself, and few claims"
-        assert len(first.worker.held()) == 2
+@in_fleet(2, **WORKER)
+async def test_a_heartbeat_that_cannot_be_read_is_not_claimed_over_and_over(world) -> None:
+    first = world.start("w1")
+    await settled(world, "w1")
+    row = world.dynamo.row(TABLE, "w1")
+    world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"N": "1"}})
+    world.dynamo.calls.clear()
+    await world.advance(60)
+    assert len(world.dynamo.calls) < 10 * 60, "each lease is renewed by itself, and few claims"
+    assert len(first.worker.held()) == 2
 
 
-@virtual
-async def test_restarted_under_its_id_a_worker_resumes_at_once_and_takes_over_the_heartbeat() -> None:
-    async with fleet(4, **WORKER) as world:
-        first = world.start("w1")
-        await settled(world, "w1")
-        epoch = reports.epoch_of(beat_of(world, "w1"))
-        await first.crash()
-        await world.advance(2)
-        again = world.start("w1", seed=9)
-        assert await world.until(lambda: len(again.worker.held()) == 4) <= 2.0
-        assert marks(world) == {None}
-        await settled(world, "w1")
-        assert epoch not in marks(world)
+@in_fleet(4, **WORKER)
+async def test_restarted_under_its_id_a_worker_resumes_at_once_and_takes_over_the_heartbeat(world) -> None:
+    first = world.start("w1")
+    await settled(world, "w1")
+    epoch = reports.epoch_of(beat_of(world, "w1"))
+    await first.crash()
+    await world.advance(2)
+    again = world.start("w1", seed=9)
+    assert await world.until(lambda: len(again.worker.held()) == 4) <= 2.0
+    assert marks(world) == {None}
+    await settled(world, "w1")
+    assert epoch not in marks(world)
 
 
-@virtual
-async def test_a_row_changed_by_hand_is_noticed_by_the_index() -> None:
-    async with fleet(4, **WORKER) as world:
-        first = world.start("w1")
-        await settled(world, "w1")
-        key = sorted(owners(world))[0]
-        row = world.dynamo.row(TABLE, key)
-        world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
-        assert await world.until(lambda: key not in first.worker.held(), 10) <= 2.6
+@in_fleet(4, **WORKER)
+async def test_a_row_changed_by_hand_is_noticed_by_the_index(world) -> None:
+    first = world.start("w1")
+    await settled(world, "w1")
+    key = sorted(owners(world))[0]
+    row = world.dynamo.row(TABLE, key)
+    world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
+    assert await world.until(lambda: key not in first.worker.held(), 10) <= 2.6
 
 
-@virtual
-async def test_where_the_index_is_forbidden_it_is_noticed_within_a_lease_duration() -> None:
-    async with fleet(4, **WORKER) as world:
-        first = world.start("w1")
-        await settled(world, "w1")
-        world.dynamo.forbidden = {("Query", TABLE), ("Scan", TABLE)}
-        await world.advance(20)
-        key = sorted(owners(world))[0]
-        row = world.dynamo.row(TABLE, key)
-        world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
-        assert await world.until(lambda: key not in first.worker.held(), 20) <= 10.0
+@in_fleet(4, **WORKER)
+async def test_where_the_index_is_forbidden_it_is_noticed_within_a_lease_duration(world) -> None:
+    first = world.start("w1")
+    await settled(world, "w1")
+    world.dynamo.forbidden = {("Query", TABLE), ("Scan", TABLE)}
+    await world.advance(20)
+    key = sorted(owners(world))[0]
+    row = world.dynamo.row(TABLE, key)
+    world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
+    assert await world.until(lambda: key not in first.worker.held(), 20) <= 10.0
 
 
 # --- beside others
 
 
-@virtual
-async def test_both_settings_share_a_table_and_the_setting_is_changed_one_by_one() -> None:
-    async with fleet(6, **V3X) as world:
-        running = [world.start("w1"), world.start("w2", seed=2)]
-        await world.until(lambda: is_shared(world, "w1", "w2"), 200)
-        await world.advance(40)
-        for setting in ("worker", "lease"):
-            for number in range(2):
-                held = running[number].worker_id
-                await running[number].stop()
-                running[number] = world.start(f"{held}x", seed=20 + number, mld__heartbeat=setting)
-                await world.until(
-                    lambda: (
-                        set(owners(world).values()) == {one.worker_id for one in running}
-                        and sum(len(one.worker.held()) for one in running) == 6
-                    ),
-                    250,
-                )
-                world.put(12)
-                await world.until(world.all_delivered)
-                await world.advance(45)
-            assert (marks(world) == {None}) is (setting == "lease")
-            before = sum(counters(world).values())
-            await world.advance(60)
-            assert (sum(counters(world).values()) - before < 25) is (setting == "worker")
-
-
-@virtual
-async def test_a_worker_of_the_other_setting_takes_over_from_a_dead_one() -> None:
-    async with fleet(6, **V3X) as world:
-        first = world.start("w1", mld__heartbeat="worker")
-        second = world.start("w2", seed=2)
-        await world.until(lambda: is_shared(world, "w1", "w2"), 250)
-        await world.advance(90)
-        assert len(marks(world)) == 2
-        await first.crash()
-        assert await world.until(lambda: len(second.worker.held()) == 6, 60) <= 12.0
-        assert marks(world) == {None}
-
-
-@virtual
-async def test_beside_a_java_worker_it_refuses_to_start() -> None:
-    async with fleet(2, **V3X) as world:
-        world.start("w1")
-        await world.until(lambda: is_shared(world, "w1"), 60)
-        java_report(world)
-        second = world.start("w2", seed=2, mld__heartbeat="worker")
-        with pytest.raises(StartupError, match=r"mld\.heartbeat=worker, but java .*mld\.heartbeat=lease"):
-            await second.task
-        java_report(world)
-        await world.advance(70)
-        world.start("w3", seed=3, mld__heartbeat="worker")
-        await world.until(lambda: beat_of(world, "w3") is not None, 60)
-
-
-@virtual
-async def test_when_a_java_worker_joins_the_leader_tells_all_and_each_lease_is_renewed_again() -> None:
-    async with fleet(6, **WORKER) as world:
-        running = [world.start("w1"), world.start("w2", seed=2)]
-        await settled(world, "w1", "w2")
-        await world.advance(40)
-        java_report(world)
-        took = await world.until(lambda: marks(world) == {None}, 60)
-        assert took <= 20 + 5, took
-        assert await world.until(lambda: beat_of(world, "w1") is None and beat_of(world, "w2") is None, 5) <= 4.0
-        assert {world.dynamo.row(TABLE, one)["mldStranger"]["S"] for one in ("w1", "w2")} == {"java"}
-        world.dynamo.delete_row(TABLE, "java")
-        await world.until(lambda: sum(len(one.worker.held()) for one in running) == 6, 60)
-        before = counters(world)
-        await world.advance(35)
-        assert all(counter >= before[key] + 10 for key, counter in counters(world).items())
-        assert not any(one.task.done() for one in running)
-
-
-@virtual
-async def test_a_java_leader_is_noticed_without_anybody_telling() -> None:
-    async with fleet(4, **WORKER) as world:
-        first = world.start("w1")
-        await settled(world, "w1")
-        await world.advance(20)
-        lock = world.dynamo.row(TABLE, "Leader")
-        world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "java"}, "recordVersionNumber": {"S": "v"}})
-        took = await world.until(lambda: marks(world) == {None}, 60)
-        assert took <= 10.5, "a Java leader judges by two runs, 20 s apart"
-        assert len(first.worker.held()) == 4
-
-
-@virtual
-async def test_an_mld_leader_without_a_report_yet_is_no_java_worker() -> None:
-    async with fleet(4, **WORKER) as world:
-        world.start("w1")
-        await settled(world, "w1")
-        lock = world.dynamo.row(TABLE, "Leader")
-        world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "young"}, "recordVersionNumber": {"S": "v"}})
-        await world.advance(6)
-        row = reports.attributes(reports.own_report("young", {}, world.clock.wall(), "1"))
-        world.dynamo.put_row(TABLE, {"leaseKey": {"S": "young"}, **row})
+@in_fleet(6, **V3X)
+async def test_both_settings_share_a_table_and_the_setting_is_changed_one_by_one(world) -> None:
+    running = [world.start("w1"), world.start("w2", seed=2)]
+    await world.until(lambda: is_shared(world, "w1", "w2"), 200)
+    await world.advance(40)
+    for setting in ("worker", "lease"):
+        for number in range(2):
+            held = running[number].worker_id
+            await running[number].stop()
+            running[number] = world.start(f"{held}x", seed=20 + number, mld__heartbeat=setting)
+            await world.until(
+                lambda: (
+                    set(owners(world).values()) == {one.worker_id for one in running}
+                    and sum(len(one.worker.held()) for one in running) == 6
+                ),
+                250,
+            )
+            world.put(12)
+            await world.until(world.all_delivered)
+            await world.advance(45)
+        assert (marks(world) == {None}) is (setting == "lease")
+        before = sum(counters(world).values())
         await world.advance(60)
-        assert beat_of(world, "w1") is not None
+        assert (sum(counters(world).values()) - before < 25) is (setting == "worker")
+
+
+@in_fleet(6, **V3X)
+async def test_a_worker_of_the_other_setting_takes_over_from_a_dead_one(world) -> None:
+    first = world.start("w1", mld__heartbeat="worker")
+    second = world.start("w2", seed=2)
+    await world.until(lambda: is_shared(world, "w1", "w2"), 250)
+    await world.advance(90)
+    assert len(marks(world)) == 2
+    await first.crash()
+    assert await world.until(lambda: len(second.worker.held()) == 6, 60) <= 12.0
+    assert marks(world) == {None}
+
+
+@in_fleet(2, **V3X)
+async def test_beside_a_java_worker_it_refuses_to_start(world) -> None:
+    world.start("w1")
+    await world.until(lambda: is_shared(world, "w1"), 60)
+    java_report(world)
+    second = world.start("w2", seed=2, mld__heartbeat="worker")
+    with pytest.raises(StartupError, match=r"mld\.heartbeat=worker, but java .*mld\.heartbeat=lease"):
+        await second.task
+    java_report(world)
+    await world.advance(70)
+    world.start("w3", seed=3, mld__heartbeat="worker")
+    await world.until(lambda: beat_of(world, "w3") is not None, 60)
+
+
+@in_fleet(6, **WORKER)
+async def test_when_a_java_worker_joins_the_leader_tells_all_and_each_lease_is_renewed_again(world) -> None:
+    running = [world.start("w1"), world.start("w2", seed=2)]
+    await settled(world, "w1", "w2")
+    await world.advance(40)
+    java_report(world)
+    took = await world.until(lambda: marks(world) == {None}, 60)
+    assert took <= 20 + 5, took
+    assert await world.until(lambda: beat_of(world, "w1") is None and beat_of(world, "w2") is None, 5) <= 4.0
+    assert {world.dynamo.row(TABLE, one)["mldStranger"]["S"] for one in ("w1", "w2")} == {"java"}
+    world.dynamo.delete_row(TABLE, "java")
+    await world.until(lambda: sum(len(one.worker.held()) for one in running) == 6, 60)
+    before = counters(world)
+    await world.advance(35)
+    assert all(counter >= before[key] + 10 for key, counter in counters(world).items())
+    assert not any(one.task.done() for one in running)
+
+
+@in_fleet(4, **WORKER)
+async def test_a_java_leader_is_noticed_without_anybody_telling(world) -> None:
+    first = world.start("w1")
+    await settled(world, "w1")
+    await world.advance(20)
+    lock = world.dynamo.row(TABLE, "Leader")
+    world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "java"}, "recordVersionNumber": {"S": "v"}})
+    took = await world.until(lambda: marks(world) == {None}, 60)
+    assert took <= 10.5, "a Java leader judges by two runs, 20 s apart"
+    assert len(first.worker.held()) == 4
+
+
+@in_fleet(4, **WORKER)
+async def test_an_mld_leader_without_a_report_yet_is_no_java_worker(world) -> None:
+    world.start("w1")
+    await settled(world, "w1")
+    lock = world.dynamo.row(TABLE, "Leader")
+    world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "young"}, "recordVersionNumber": {"S": "v"}})
+    await world.advance(6)
+    row = reports.attributes(reports.own_report("young", {}, world.clock.wall(), "1"))
+    world.dynamo.put_row(TABLE, {"leaseKey": {"S": "young"}, **row})
+    await world.advance(60)
+    assert beat_of(world, "w1") is not None
 
 
 # --- the price

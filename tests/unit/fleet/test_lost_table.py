@@ -11,9 +11,9 @@ from mld.core.positions import LATEST, TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from tests.support.fleet import TABLE, fleet
+from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.twins.dynamo import Fault, lost_request
-from tests.virtual_time import run_virtual, virtual
+from tests.virtual_time import run_virtual
 
 MODES = {
     "2.x": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"},
@@ -53,60 +53,58 @@ def test_a_fleet_makes_its_table_again_from_what_it_knows_and_reads_on(
     assert {"table_lost", "table_restored"} <= {getattr(record, "action", "") for record in caplog.records}
 
 
-@virtual
+@in_fleet(2, **MODES["3.x"])
 async def test_a_table_that_may_not_be_created_is_tried_again_and_said_each_time(
+    world,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with fleet(2, **MODES["3.x"]) as world:
-        worker = world.start()
-        await world.until(lambda: len(worker.worker.held()) == 2)
-        world.dynamo.forbidden.add("CreateTable")
-        await world.dynamo.call("DeleteTable", {"TableName": TABLE})
-        await world.advance(60)
-        assert not worker.task.done()
-        assert worker.worker.held() == frozenset()
-        assert sum("cannot be made again" in record.getMessage() for record in caplog.records) >= 3
-        world.dynamo.forbidden.clear()
-        await world.until(lambda: len(worker.worker.held()) == 2, 60)
+    worker = world.start()
+    await world.until(lambda: len(worker.worker.held()) == 2)
+    world.dynamo.forbidden.add("CreateTable")
+    await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+    await world.advance(60)
+    assert not worker.task.done()
+    assert worker.worker.held() == frozenset()
+    assert sum("cannot be made again" in record.getMessage() for record in caplog.records) >= 3
+    world.dynamo.forbidden.clear()
+    await world.until(lambda: len(worker.worker.held()) == 2, 60)
 
 
-@virtual
-async def test_a_worker_that_stops_does_not_make_the_table_again() -> None:
-    async with fleet(2, **MODES["3.x"]) as world:
-        worker = world.start()
-        await world.until(lambda: len(worker.worker.held()) == 2)
-        await world.dynamo.call("DeleteTable", {"TableName": TABLE})
-        await world.advance(5)
-        await worker.stop()
-        assert not world.dynamo.has_table(TABLE)
+@in_fleet(2, **MODES["3.x"])
+async def test_a_worker_that_stops_does_not_make_the_table_again(world) -> None:
+    worker = world.start()
+    await world.until(lambda: len(worker.worker.held()) == 2)
+    await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+    await world.advance(5)
+    await worker.stop()
+    assert not world.dynamo.has_table(TABLE)
 
 
-@virtual
-async def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_back() -> None:
-    async with fleet(1) as world:
-        table = DynamoLeaseTable(world.dynamo.client("w1"), world.clock, table_name=TABLE)
-        await table.ensure()
-        assert await table.apply(writes.create(Lease("s0", LATEST, owner="w1", paused="by me")))
-        assert await table.apply(writes.create(Lease("s1", LATEST, owner="w2")))
-        assert await table.apply(writes.create(Lease("s2", TRIM_HORIZON, owner="w2")))
-        await world.dynamo.call("DeleteTable", {"TableName": TABLE})
-        with pytest.raises(TableMissingError):
-            await table.get("s0")
-        other = DynamoLeaseTable(world.dynamo.client("w2"), world.clock, table_name=TABLE)
-        await other.ensure()
-        await table.scan()
-        await world.advance(10)
-        with pytest.raises(TableMissingError, match="made again"):
-            await table.apply(writes.create(Lease("s3", LATEST)))
-        world.dynamo.faults = lambda _, operation, __: lost_request() if operation == "PutItem" else None
-        with pytest.raises(TableUnavailableError):
-            await table.restore("w1")
-        world.dynamo.faults = None
-        assert await table.restore("w1") == 2
-        assert await table.restore("w1") == 0
-        rows = (await table.scan()).leases
-        assert set(rows) == {Lease("s0", LATEST, paused="by me"), Lease("s2", TRIM_HORIZON)}, "s1 is its owner's"
-        with pytest.raises(TableMissingError, match="made again"):
-            await table.apply(writes.create(Lease("s3", LATEST)))
-        await world.advance(10)
-        assert await table.apply(writes.create(Lease("s3", LATEST)))
+@in_fleet(1)
+async def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_back(world) -> None:
+    table = DynamoLeaseTable(world.dynamo.client("w1"), world.clock, table_name=TABLE)
+    await table.ensure()
+    assert await table.apply(writes.create(Lease("s0", LATEST, owner="w1", paused="by me")))
+    assert await table.apply(writes.create(Lease("s1", LATEST, owner="w2")))
+    assert await table.apply(writes.create(Lease("s2", TRIM_HORIZON, owner="w2")))
+    await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+    with pytest.raises(TableMissingError):
+        await table.get("s0")
+    other = DynamoLeaseTable(world.dynamo.client("w2"), world.clock, table_name=TABLE)
+    await other.ensure()
+    await table.scan()
+    await world.advance(10)
+    with pytest.raises(TableMissingError, match="made again"):
+        await table.apply(writes.create(Lease("s3", LATEST)))
+    world.dynamo.faults = lambda _, operation, __: lost_request() if operation == "PutItem" else None
+    with pytest.raises(TableUnavailableError):
+        await table.restore("w1")
+    world.dynamo.faults = None
+    assert await table.restore("w1") == 2
+    assert await table.restore("w1") == 0
+    rows = (await table.scan()).leases
+    assert set(rows) == {Lease("s0", LATEST, paused="by me"), Lease("s2", TRIM_HORIZON)}, "s1 is its owner's"
+    with pytest.raises(TableMissingError, match="made again"):
+        await table.apply(writes.create(Lease("s3", LATEST)))
+    await world.advance(10)
+    assert await table.apply(writes.create(Lease("s3", LATEST)))

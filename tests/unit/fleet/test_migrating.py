@@ -35,7 +35,8 @@ from mld.properties.values import ClientVersionConfig as Configured
 from mld.properties.values import MetadataLayout
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
-from tests.virtual_time import run_virtual
+from tests.virtual_time import asked_of_pytest
+from tests.virtual_time import virtual as in_virtual_time
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
 LEASES = Place("app", "leaseKey")
@@ -54,16 +55,11 @@ class Clock(LoopClock):
         return EPOCH_S + self.monotonic()
 
 
-def virtual(test: Callable[[Bed], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            await test(Bed())
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    async def run(**asked: Any) -> None:
+        await test(Bed(), **asked)
 
-        run_virtual(main())
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run
+    return asked_of_pytest(test, in_virtual_time(run), "bed")
 
 
 class Bed:
@@ -173,16 +169,13 @@ async def test_the_legacy_layout_is_found(bed):
 
 
 @pytest.mark.parametrize("stored", [None, INIT])
-def test_refuse_to_start_on_the_two_error_cells(stored):
-    async def main() -> None:
-        bed = Bed()
-        await bed.legacy()
-        if stored:
-            bed.put_status(stored)
-        with pytest.raises(StartupError, match="migrateAllEntitiesToLeaseTable=true is too early"):
-            await bed.started(migrate=True)
-
-    run_virtual(main())
+@virtual
+async def test_refuse_to_start_on_the_two_error_cells(bed, stored):
+    await bed.legacy()
+    if stored:
+        bed.put_status(stored)
+    with pytest.raises(StartupError, match="migrateAllEntitiesToLeaseTable=true is too early"):
+        await bed.started(migrate=True)
 
 
 @virtual
@@ -232,32 +225,26 @@ async def test_the_legacy_layout_is_refused_beside_a_single_table_in_use(bed):
     assert not bed.dynamo.has_table(STATES.table)
 
 
-def test_a_missing_worker_metrics_table_is_reported(caplog):
-    async def main() -> None:
-        bed = Bed()
-        await bed.create(LEASES, STATES)
-        assert (await bed.started()).routes.report_place is None
-        await bed.migration(create_legacy=True).start()
-        assert bed.dynamo.has_table(REPORTS.table)
-
-    run_virtual(main())
+@virtual
+async def test_a_missing_worker_metrics_table_is_reported(bed, caplog):
+    await bed.create(LEASES, STATES)
+    assert (await bed.started()).routes.report_place is None
+    await bed.migration(create_legacy=True).start()
+    assert bed.dynamo.has_table(REPORTS.table)
     (message,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert "app-WorkerMetricStats does not" in message
 
 
-def test_a_legacy_table_that_appears_later_is_reported(caplog):
-    async def main() -> None:
-        bed = Bed()
-        await bed.create(LEASES)
-        migration = await bed.started()
-        watching = asyncio.create_task(migration.watch())
-        await bed.clock.sleep(3 * LATE_TABLE_PERIOD_S)
-        assert not watching.done()
-        await bed.create(STATES)
-        await asyncio.wait_for(watching, LATE_TABLE_PERIOD_S + 1)
-        assert migration.status is COMPLETE
-
-    run_virtual(main())
+@virtual
+async def test_a_legacy_table_that_appears_later_is_reported(bed, caplog):
+    await bed.create(LEASES)
+    migration = await bed.started()
+    watching = asyncio.create_task(migration.watch())
+    await bed.clock.sleep(3 * LATE_TABLE_PERIOD_S)
+    assert not watching.done()
+    await bed.create(STATES)
+    await asyncio.wait_for(watching, LATE_TABLE_PERIOD_S + 1)
+    assert migration.status is COMPLETE
     assert "mld.metadataLayout=legacy" in caplog.text
 
 
@@ -609,22 +596,19 @@ V3X = ClientVersion.V3X
 
 @pytest.mark.parametrize("configured", list(Configured))
 @pytest.mark.parametrize("stored", [None, UPGRADE, V2X, ROLLBACK, V3X])
-def test_what_is_entered_and_written_at_start(configured, stored):
-    async def main() -> None:
-        bed = Bed()
-        worker = await single_table_worker(bed, configured)
-        if stored:
-            bed.put_version(stored)
-        before = bed.dynamo.row(LEASES.table, "Migration3.0")
-        version = await worker.machine.start(worker.enter)
-        assert worker.entered == [version] == [worker.machine.version]
-        wrote = (configured, stored) in {(COMPATIBLE, None), (C3X, None), (C3X, ROLLBACK)}
-        if wrote:
-            assert bed.stored(CLIENT_VERSION, LEASES) is version
-        else:
-            assert bed.dynamo.row(LEASES.table, "Migration3.0") == before
-
-    run_virtual(main())
+@virtual
+async def test_what_is_entered_and_written_at_start(bed, configured, stored):
+    worker = await single_table_worker(bed, configured)
+    if stored:
+        bed.put_version(stored)
+    before = bed.dynamo.row(LEASES.table, "Migration3.0")
+    version = await worker.machine.start(worker.enter)
+    assert worker.entered == [version] == [worker.machine.version]
+    wrote = (configured, stored) in {(COMPATIBLE, None), (C3X, None), (C3X, ROLLBACK)}
+    if wrote:
+        assert bed.stored(CLIENT_VERSION, LEASES) is version
+    else:
+        assert bed.dynamo.row(LEASES.table, "Migration3.0") == before
 
 
 @virtual
@@ -840,14 +824,11 @@ async def test_survive_the_deletion_of_the_metrics_table_after_a_rollback(bed):
     running.cancel()
 
 
-def test_the_first_row_beside_rows_of_older_workers_is_warned_about(caplog):
-    async def main() -> None:
-        bed = Bed()
-        worker = await single_table_worker(bed, COMPATIBLE)
-        bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}})
-        await worker.machine.start(worker.enter)
-
-    run_virtual(main())
+@virtual
+async def test_the_first_row_beside_rows_of_older_workers_is_warned_about(bed, caplog):
+    worker = await single_table_worker(bed, COMPATIBLE)
+    bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}})
+    await worker.machine.start(worker.enter)
     assert "workers older than KCL 3.5 created rows of the lease table (1 without" in caplog.text
 
 

@@ -14,7 +14,6 @@ from mld.fleet.migrate.version_machine import (
     followed,
     initial_version,
     may_flip,
-    must_write,
     observe_readiness,
     warning_about_peers,
 )
@@ -46,17 +45,6 @@ def test_initial_state(stored, phase1, compatible, c3x):
     assert initial_version(C3X, stored) is c3x
 
 
-WRITES_AT_START = {(COMPATIBLE, None): UPGRADE, (C3X, None): V3X, (C3X, ROLLBACK): V3X}
-
-
-@pytest.mark.parametrize("stored", [None, UPGRADE, V2X, ROLLBACK, V3X])
-@pytest.mark.parametrize("configured", list(Configured))
-def test_who_writes_at_its_start(configured, stored):
-    entered = initial_version(configured, stored)
-    written = entered if must_write(entered, stored) else None
-    assert written is WRITES_AT_START.get((configured, stored))
-
-
 # coordination#client-versions: taker, assigner (with discovery and the lock), sampler, reporter, index, readiness and
 # version monitor.
 @pytest.mark.parametrize(
@@ -80,20 +68,6 @@ def test_components_of_a_state(version, cells):
         running.readiness_monitor,
         running.version_monitor,
     )
-
-
-def test_real_2x_binaries_present_behave_as_phase_1():
-    running = components(initial_version(PHASE1, None))
-    assert not (running.sampler or running.reporter or running.assigner)
-    assert not running.index
-    assert running.taker
-    assert not must_write(INIT, None)
-
-
-@pytest.mark.parametrize("configured", list(Configured))
-@pytest.mark.parametrize("stored", [UPGRADE, V2X])
-def test_a_stored_2x_state_runs_whatever_the_own_configuration_says(configured, stored):
-    assert initial_version(configured, stored) is stored
 
 
 @pytest.mark.parametrize("stored", [None, INIT, UPGRADE, V2X, ROLLBACK, V3X])
