@@ -216,8 +216,6 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.PLACE),
     _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g",
          shown_as=Shown.PLACE),
-    _key("javaHome", TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH",
-         shown_as=Shown.PLACE),
     _key("spool", TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read, or "
          "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
          shown_as=Shown.PLACE),
@@ -297,6 +295,7 @@ CATALOG_REMEDY = (
 REMOVED: Mapping[str, tuple[Level, str]] = {
     "pageBytes": (Level.WARNING, "all records reach Spark as files of columns now"),
     "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
+    "javaHome": (Level.ERROR, "set JAVA_HOME for the daemon, or put java first on its PATH"),
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.glueTable": (Level.ERROR, f"remove it; the files go on as they are: {CATALOG_REMEDY}"),

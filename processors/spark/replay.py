@@ -41,7 +41,7 @@ from mld.processors.spark.host.start_up import HostStartError, start
 from mld.processors.spark.processes import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionGone, SinkError
-from mld.processors.spark.sinks.files import FlatSink, LetterFiles, S3FileSink
+from mld.processors.spark.sinks.files import FlatSink, LetterObjects, S3FileSink, StoredLetters
 from mld.processors.spark.writer_identity import STREAM_KEY, WriterIdentity
 from mld.properties.redaction import printable
 from mld.properties.spark import Mode
@@ -166,7 +166,7 @@ class LetterReplay:
     """One replay of one dead letter by an engine that has started."""
 
     engine: Engine
-    box: LetterFiles
+    box: StoredLetters | LetterObjects
     upto: int
     """The newest commit that is read: what this replay puts there is for the next one."""
     writer: WriterIdentity

@@ -115,7 +115,6 @@ class SparkSettings:
     py_files: str | None
     archives: str | None
     driver_memory: str
-    java_home: str | None
     spool: str | None
     ledger: str | None
     checkpoint: str | None
@@ -278,7 +277,6 @@ def make(
         py_files=text("pyFiles"),
         archives=text("archives"),
         driver_memory=str(value("driverMemory")),
-        java_home=text("javaHome"),
         spool=text("spool"),
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),

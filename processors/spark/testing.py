@@ -40,7 +40,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
         os.environ.setdefault(name, sys.executable)  # PySpark's own default is whatever python3 is on PATH
     archive = ""
     if Session.getActiveSession() is None:
-        archive = class_archive.options(java_home(None, os.environ), conf.get(DRIVER_OPTIONS, ""))
+        archive = class_archive.options(java_home(os.environ), conf.get(DRIVER_OPTIONS, ""))
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -39,13 +39,14 @@ def ends_without_a_checkpoint(make_world: MakeWorld, said: str, **keys: object) 
     return daemon
 
 
-def test_a_java_that_is_too_old(make_world: MakeWorld, tmp_path: Path) -> None:
+def test_a_java_that_is_too_old(make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "jre" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     said = f"{java} is Java 11; Spark 4 needs 17 or later; install a JRE 17"
-    daemon = ends_without_a_checkpoint(make_world, said, **{"mld.spark.javaHome": tmp_path / "jre"})
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jre"))
+    daemon = ends_without_a_checkpoint(make_world, said)
     assert "exited with status 2" in daemon.log(), "another attempt cannot help"
 
 

@@ -32,7 +32,7 @@ SHARED = "shared objects file (top)"
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What `mld-spark --archive-classes` makes, of a session that runs nothing."""
-    java = java_home(None, os.environ)
+    java = java_home(os.environ)
     with class_archive.making(java, tmp_path_factory.mktemp("archive")) as making:
         start_session(tmp_path_factory.mktemp("none"), f"{class_archive.QUIET} {class_archive.DUMP}{making}")
     found = class_archive.find(java, making.parent.parent)

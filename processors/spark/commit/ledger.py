@@ -37,7 +37,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -241,22 +241,6 @@ def number_of(name: str, suffix: str) -> int | None:
     return int(digits)
 
 
-def following(
-    head: LedgerEntry | None,
-    writer: WriterIdentity,
-    marks: HighWaterMarks,
-    batch: ShardSpans,
-    token: str,
-    /,
-    **said: Any,
-) -> LedgerEntry:
-    """Return the entry that follows `head` with this batch; to be asked only if none of its shards has moved.
-
-    `marks` are the writer's before it."""
-    writers = {**(head.writers if head else {}), writer: advanced(marks, batch)}
-    return LedgerEntry(number=head.number + 1 if head else 1, token=token, writers=writers, **said)
-
-
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
     """Return one JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
     value: dict[str, Any] = {
@@ -397,9 +381,10 @@ class Admission:
     def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
         """Return the entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
         self.check(head, batch)
-        entry = following(head, self.writer, self.marks(head), batch, token, **said)
         left = passed_on(head, self.writer).left if head is not None else {}
-        return replace(entry, writers={**left, self.writer: retired(entry.writers[self.writer], self.ended)})
+        marks = retired(advanced(self.marks(head), batch), self.ended)
+        number = head.number + 1 if head is not None else 1
+        return LedgerEntry(number, token, {**left, self.writer: marks}, **said)
 
     def _refusal(self, others: list[str]) -> str:
         named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")

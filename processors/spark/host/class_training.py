@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_CONFIGURATION
     try:
         spark_session.check_extra()
-        java = spark_session.java_home(None, os.environ)
+        java = spark_session.java_home(os.environ)
         if (there := class_archive.find(java)) is not None:
             sys.stdout.write(f"{there}: is there already\n")
             return 0

@@ -214,7 +214,7 @@ def examine(file: str, env: Mapping[str, str]) -> str:
     """Return what was found. Raises SettingsError, SessionError or PipelineError."""
     settings = load(file, (), env)
     spark_session.check_extra()
-    java = f"Java at {spark_session.java_home(settings.java_home, env)}"
+    java = f"Java at {spark_session.java_home(env)}"
     modules.check(settings)
     modules.importable_here(settings)
     formats = _formats(settings)

@@ -547,7 +547,7 @@ def environment(settings: SparkSettings) -> Path:
     """Set what PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there
     is no fit one.
     """
-    java = java_home(settings.java_home, os.environ)
+    java = java_home(os.environ)
     os.environ["JAVA_HOME"] = str(java)
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
         os.environ["PYSPARK_PYTHON"] = python
@@ -560,15 +560,14 @@ def environment(settings: SparkSettings) -> Path:
     return java
 
 
-def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
+def java_home(env: Mapping[str, str]) -> Path:
     """Return the home of a Java that Spark can run on. Raises SessionError."""
-    named = wanted or env.get("JAVA_HOME")
-    remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set mld.spark.javaHome"
+    named = env.get("JAVA_HOME")
+    remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
     if named:
         java = Path(named) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            source = "mld.spark.javaHome" if wanted else "JAVA_HOME"
-            raise SessionError(f"{source} is {named}, and there is no {java}; {remedy}")
+            raise SessionError(f"JAVA_HOME is {named}, and there is no {java}; {remedy}")
     else:
         found = shutil.which("java", path=env.get("PATH"))
         if found is None:

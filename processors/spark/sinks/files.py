@@ -39,7 +39,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from mld.aws.objects import NotMatched, ObjectError
@@ -63,25 +63,14 @@ OF_OLD = "mld_commit="
 """Begins the names of the directories that mld 0.1 kept the files of a commit in."""
 
 
-class LetterFiles(Protocol):
-    """Raises SinkError."""
-
-    def commits(self) -> dict[int, list[str]]:
-        """Return the names of all files, by the number of their commit, sorted."""
-
-    def read(self, name: str) -> bytes: ...
-
-    def identity(self) -> str:
-        """Return a name that this directory has got once, and keeps for as long as its numbers go on."""
-
-
 class StoredLetters:
-    """In a directory of a file system."""
+    """The files of a dead letter, in a directory of a file system. Raises SinkError."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def commits(self) -> dict[int, list[str]]:
+        """Return the names of all files, by the number of their commit, sorted."""
         try:
             names = self._store.names("")
             if old := [name for name in names if name.startswith(OF_OLD)]:
@@ -100,6 +89,7 @@ class StoredLetters:
             raise as_sink_error(error, f"reading {name} of the dead letter") from error
 
     def identity(self) -> str:
+        """Return a name that this directory has got once, and keeps for as long as its numbers go on."""
         try:
             if not self._store.exists(IDENTITY_FILE):
                 fresh = uuid4().hex
@@ -114,7 +104,7 @@ class StoredLetters:
 
 
 class LetterObjects:
-    """In a bucket, below a key that ends with a slash or is empty."""
+    """The same in a bucket, below a key that ends with a slash or is empty."""
 
     def __init__(self, objects: Objects, prefix: str) -> None:
         self._objects = objects
@@ -364,7 +354,7 @@ class FlatSink(FileSink):
         super().__init__(spec, store)
         self._layout = IN_FILES.format(self._layout)
 
-    def letters(self) -> LetterFiles:
+    def letters(self) -> StoredLetters:
         """Return the files of a dead letter."""
         return StoredLetters(self._store)
 
@@ -599,12 +589,11 @@ class S3FileSink(PartitionedSink):
     def __init__(self, spec: SinkSpec, objects: Objects, place: S3Place, staging: StagingStore) -> None:
         journal = S3Journal(objects, place.prefix, staging, spec.name, place=str(place))
         super().__init__(spec, staging, journal, str(place))
-        self._letters = LetterObjects(objects, place.prefix)
         self._objects, self._prefix = objects, place.prefix
 
-    def letters(self) -> LetterFiles:
+    def letters(self) -> LetterObjects:
         """Return the files of a dead letter."""
-        return self._letters
+        return LetterObjects(self._objects, self._prefix)
 
     def _existing(self, directories: list[str]) -> set[str]:
         def is_begun(directory: str) -> bool:

@@ -30,10 +30,8 @@ FIRST = (
 
 
 def test_an_entry_survives_its_file():
-    entry = ledger.following(
+    entry = ledger.admission_of(ONE, "out", "/x", shared=True).following(
         LedgerEntry(6, "s", {TWO: {A: RecordPosition(3)}}),
-        ONE,
-        {},
         {A: ShardSpan(None, RecordPosition(5, 2))},
         "token",
         moves=(FileMove("data/day=1/ä.parquet", "day=1/c1-ä.parquet"), FileMove("data/\udce9", "\udce9")),
@@ -52,9 +50,10 @@ def test_an_entry_survives_its_file():
 def test_entries_are_cumulative_and_count_on():
     marks = {A: RecordPosition(5), B: RecordPosition(1)}
     head = LedgerEntry(7, "t", {ONE: marks, TWO: {A: RecordPosition(90)}})
-    after = ledger.following(head, ONE, marks, {A: ShardSpan(RecordPosition(5), RecordPosition(6))}, "u")
+    admission = ledger.admission_of(ONE, "out", "/x", shared=True)
+    after = admission.following(head, {A: ShardSpan(RecordPosition(5), RecordPosition(6))}, "u")
     assert after.writers == {ONE: {A: RecordPosition(6), B: RecordPosition(1)}, TWO: {A: RecordPosition(90)}}
-    assert ledger.following(head, ONE, marks, {}, "u").number == 8
+    assert admission.following(head, {}, "u").number == 8
 
 
 def test_an_entry_of_a_state_before_the_first_release_is_refused_by_its_version():

@@ -29,14 +29,12 @@ def fake_java(directory, says, status=0):
     return directory
 
 
-def test_java_of_the_key_then_of_the_environment_then_on_the_path(tmp_path):
-    named = fake_java(tmp_path / "named", 'openjdk version "17.0.9" 2023-10-17')
+def test_java_of_the_environment_then_on_the_path(tmp_path):
     home = fake_java(tmp_path / "home", 'openjdk version "21" 2023-09-19')
     path = fake_java(tmp_path / "path", 'openjdk version "25-ea"')
     env = {"JAVA_HOME": str(home), "PATH": str(path / "bin")}
-    assert java_home(str(named), env) == named
-    assert java_home(None, env) == home
-    assert java_home(None, {"PATH": env["PATH"]}) == path
+    assert java_home(env) == home
+    assert java_home({"PATH": env["PATH"]}) == path
 
 
 @pytest.mark.parametrize(
@@ -49,15 +47,15 @@ def test_java_of_the_key_then_of_the_environment_then_on_the_path(tmp_path):
 )
 def test_the_wrong_java_gets_a_sentence(tmp_path, says, said):
     with pytest.raises(SessionError, match=said) as caught:
-        java_home(str(fake_java(tmp_path / "jre", says)), {})
-    assert "mld.spark.javaHome" in str(caught.value)
+        java_home({"JAVA_HOME": str(fake_java(tmp_path / "jre", says))})
+    assert "or set JAVA_HOME" in str(caught.value)
 
 
 def test_no_java_gets_a_sentence(tmp_path):
     with pytest.raises(SessionError, match="Spark needs Java, and there is none on PATH; install a JRE 17"):
-        java_home(None, {"PATH": str(tmp_path)})
+        java_home({"PATH": str(tmp_path)})
     with pytest.raises(SessionError, match=r"JAVA_HOME is .*, and there is no .*bin/java"):
-        java_home(None, {"JAVA_HOME": str(tmp_path)})
+        java_home({"JAVA_HOME": str(tmp_path)})
 
 
 def test_a_missing_extra_gets_a_sentence(monkeypatch):
