@@ -204,7 +204,7 @@ def engine_of(
         divert=dead is not None,
         in_order=settings.in_order,
         reader=settings.schema_reader,
-        letter=handover.letter_writer(settings.writer),
+        letter=settings.writer or handover.NOBODY,
         rescued=settings.rescued_column,
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)

@@ -27,7 +27,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -161,8 +161,6 @@ def _nodes(plan: Any) -> list[Any]:
 
 log = logging.getLogger(__name__)
 
-REGISTRY = "registry"
-"""`mld.spark.schema`, where the frame names the schema."""
 RAW_MORE = ", schemaVersionId STRING, schemaName STRING, schemaFile STRING"
 NAMED_MORE = ("schemaVersionId", "schemaName")
 SCHEMA_COLUMNS = (*NAMED_MORE, "schemaFile")
@@ -222,7 +220,7 @@ REASON = "reason"
 APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
 """Of a dead letter: who wrote it, and the sinks that miss the record, null where all do."""
 BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId) AS BINARY)), 32768)'
-"""As `batch.suspects.bit_of` computes it."""
+"""As `batch.jobs.bit_of` computes it."""
 ROW_INDEX = "_metadata.row_index"
 """The number of a record within its page, from 0 on, as Spark reads it."""
 OBSERVED = "mld"
@@ -230,23 +228,12 @@ IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
 """Sequence numbers are decimal, without zeros before them."""
 
 
-class LetterWriter(NamedTuple):
-    """Who writes dead letters; `replay` takes its own only."""
-
-    application: str = ""
-    pipeline: str = ""
-
-
-NOBODY = LetterWriter()
-
-
-def letter_writer(writer: WriterIdentity | None) -> LetterWriter:
-    return LetterWriter(writer.application, writer.pipeline) if writer else NOBODY
+NOBODY = WriterIdentity()
 
 
 class Counted(NamedTuple):
     """What the jobs over `Handed.records` have seen: records, and how many of them were malformed. The bitmap has a bit
-    for each of these (`batch.suspects`). `stray` counts those with stray fields, and names fields of one of them, among
+    for each of these (`batch.jobs`). `stray` counts those with stray fields, and names fields of one of them, among
     all records where a column keeps them, else among a sample."""
 
     seen: int
@@ -292,7 +279,7 @@ class Handover:
         divert: bool,
         in_order: bool = False,
         reader: str | None = None,
-        letter: LetterWriter = NOBODY,
+        letter: WriterIdentity = NOBODY,
         rescued: str | None = None,
     ) -> None:
         """Prepare frames; `divert`: malformed records are not in `records`. `in_order`: the records of each shard are
@@ -323,21 +310,14 @@ class Handover:
         known = self._definitions.of(versions) if self._format is Format.AVRO else {}
         return handed(raw, self._format, self._reader, versions=known, **self._of)
 
-    @staticmethod
-    def shared(records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
-        """Compute once what several frames have in common, while it lasts."""
-        return computed_once(records, frames)
+    shared = staticmethod(computed_once)
 
     @staticmethod
     def compute(frame: DataFrame) -> None:
         """Run the job of a frame and write it nowhere."""
         frame.write.format("noop").mode("overwrite").save()
 
-    @staticmethod
-    def failing(frame: DataFrame, count: int) -> Mapping[int, str] | None:
-        """Return what Spark says of the slices that fail, of so many; None if the pipeline has made other partitions of
-        them. Raises what Spark raises."""
-        return failing(frame, count)
+    failing = staticmethod(failing)
 
 
 def of_rows(session: SparkSession, rows: Iterable[tuple[object, ...]]) -> DataFrame:
@@ -354,7 +334,7 @@ def handed(
     divert: bool,
     streaming: bool = False,
     versions: Mapping[str, str] | None = None,
-    letter: LetterWriter = NOBODY,
+    letter: WriterIdentity = NOBODY,
     rescued: str | None = None,
 ) -> Handed:
     """Return the frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.

@@ -281,7 +281,7 @@ class SparkQueries:
             self._settings.schema,
             divert=self._dead is not None,
             streaming=True,
-            letter=handover.letter_writer(self._settings.writer),
+            letter=self._settings.writer or handover.NOBODY,
             rescued=self._settings.rescued_column,
         )
         returned = self._pipeline.frames(handed.records, Batch("streaming"))
