@@ -35,7 +35,7 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
         ),
     ),
     "a shard that is not found is over, however young": (
-        12,
+        3,
         "everything delivered|before a long wait",
         (Patch("mld.shards.identity", "if self.now_s - made_s <= DYNAMODB_RETENTION_S:", "if False:"),),
     ),
