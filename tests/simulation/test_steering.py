@@ -41,7 +41,7 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
     "a pause is not seen": (
         10,
         "is paused since",
-        (Patch("mld.consumer.parts", "self.gate.turn(lease.paused is not None)", "self.gate.turn(False)"),),
+        (Patch("mld.consumer.parts", "self._unpaused.clear()", "pass"),),
     ),
     "a pause never ends": (
         2,
@@ -49,8 +49,8 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
         (
             Patch(
                 "mld.consumer.parts",
-                "self.gate.turn(lease.paused is not None)",
-                "lease.paused and self.gate.turn(True)",
+                "                self._unpaused.set()\n",
+                "                pass\n",
             ),
         ),
     ),
