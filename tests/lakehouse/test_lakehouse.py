@@ -381,7 +381,7 @@ def test_a_batch_that_lost_races_is_written_once(spark, table, monkeypatch):
 
 
 def test_a_zombie_that_wakes_between_its_check_and_its_commit_loses(spark, table, monkeypatch):
-    from mld.processors.spark.sinks import iceberg
+    from mld.processors.spark.sinks import iceberg as module
 
     zombie, owner = iceberg(spark, table), iceberg(spark, table)
     marks = publish(spark, zombie, {A: 2}, zombie.open())
@@ -392,7 +392,7 @@ def test_a_zombie_that_wakes_between_its_check_and_its_commit_loses(spark, table
             woken.append(1)
             publish(spark, owner, {A: 6}, marks)
 
-    monkeypatch.setattr(iceberg, "stage", asleep)
+    monkeypatch.setattr(module, "stage", asleep)
     with pytest.raises(Fenced):
         publish(spark, zombie, {A: 4}, marks)
     assert spark.table(table).count() == 6
