@@ -237,17 +237,24 @@ class LeaseKeeper:
         self._receiver_of = receiver_of
 
     async def _give_to_whom_it_goes(self, holding: Holding) -> bool:
-        """Try a handoff until it works or the lease expires: nobody else can complete it sooner."""
-        lease, leaving = holding.lease, self._receiver_of
-        to = lease.handoff_to if leaving is None else await leaving(lease)
-        if to is None:
-            return await self._release(holding)
-        answer = await self._assign(holding, to, None if leaving is None else HAND_OVER_ATTEMPTS_MAX)
-        if isinstance(answer, Lease) or leaving is None:
-            return isinstance(answer, Lease)
-        if answer is not None and (row := writes.judge_refused_release(lease, answer.row)) is not None:
+        """Give it with the owners as they are known, and a second time with those that a refusal shows.
+
+        A handoff is tried until it works or the lease expires, as nobody else can complete it sooner; not so by a
+        worker that leaves.
+        """
+        leaving = self._receiver_of
+        for _ in range(writes.RELEASE_WRITES_MAX):
+            lease = holding.lease
+            to = lease.handoff_to if leaving is None else await leaving(lease)
+            if to is None:
+                break
+            answer = await self._assign(holding, to, None if leaving is None else HAND_OVER_ATTEMPTS_MAX)
+            if isinstance(answer, Lease) or leaving is None:
+                return isinstance(answer, Lease)
+            row = None if answer is None else writes.judge_refused_release(lease, answer.row)
+            if row is None:
+                break
             holding.lease = row
-            return await self._give_to_whom_it_goes(holding)
         return await self._release(holding)
 
     async def _release(self, holding: Holding) -> bool:
