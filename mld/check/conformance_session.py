@@ -25,6 +25,7 @@ from mld.consumer.child import PipeChild
 from mld.consumer.lifecycle import CheckpointRange, Illegal, Write
 from mld.consumer.processor import settle
 from mld.core.positions import Position
+from mld.properties.redaction import printable
 from mld.protocol import codec
 from mld.protocol.conversation import (
     ActionDone,
@@ -158,10 +159,10 @@ class Report:
         for rule, finding in self.findings.items():
             out.write(f"  {finding.verdict.value:<12}  {rule.level.value:<11}  {rule.label:<20}  {rule.text}\n")
             for reason in finding.reasons[:REASONS_MAX]:
-                out.write(f"  {'':<12}  {'':<11}  {'':<20}  -> {_printable(reason)}\n")
+                out.write(f"  {'':<12}  {'':<11}  {'':<20}  -> {printable(reason)}\n")
         if self.errors_shown:
             out.write("\n  What it said on standard error when it failed first:\n")
-            out.writelines(f"    {_printable(line)}\n" for line in self.errors_shown)
+            out.writelines(f"    {printable(line)}\n" for line in self.errors_shown)
         out.write(f"\n{self._summary()}\n")
 
     def _summary(self) -> str:
@@ -173,11 +174,6 @@ class Report:
             if rule.level is REQUIRED and finding.verdict is not RuleVerdict.PASS
         ]
         return f"It does not conform: required but failed or not observed: {', '.join(missed)}."
-
-
-def _printable(text: str) -> str:
-    """Return what a child wrote, with everything escaped that would end a line or move the cursor."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 # --- the session -----------------------------------------------------------------------------------------------------

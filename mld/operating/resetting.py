@@ -84,7 +84,7 @@ from mld.operating.plan import (
     words_of,
 )
 from mld.operating.points import Point, PointKind
-from mld.operating.steering import plan_leave_out
+from mld.operating.steering import end_of, plan_leave_out
 from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.properties.settings import Settings, StreamSetting
 from mld.protocol.codec import FramedRecord
@@ -508,6 +508,9 @@ async def _identifier(app: Application, setting: StreamSetting, table: RawTable)
 # --- records that are left out ----------------------------------------------------------------------------------------
 
 
+RECORDS_SHOWN = 20
+
+
 @dataclass(frozen=True, slots=True)
 class Unwanted:
     """The record `only`, or those after the checkpoint: so many (`count`), or up to the record `past`, and that one."""
@@ -534,7 +537,9 @@ async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path)
     if planned.changes:
         require_new(path)
     kept = KeptLines(path, tuple(saved_line(lease, record) for record in found))
-    return replace(planned, notes=(*map(_short, found), *planned.notes), kept=kept if planned.changes else None)
+    more = (f"  … and {len(found) - RECORDS_SHOWN} more",) if len(found) > RECORDS_SHOWN else ()
+    notes = (*map(_short, found[:RECORDS_SHOWN]), *more, *planned.notes)
+    return replace(planned, notes=notes, kept=kept if planned.changes else None)
 
 
 def parse_record(text: str) -> str:
@@ -568,30 +573,40 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
             f"the checkpoint of shard {lease.key} is {checkpoint}: nothing was checkpointed yet, so it is not known "
             "where its reader began; `mld reset --shard` to a time or a sequence number first"
         )
-    sequence, _, sub = ("", "", "") if unwanted.past is None else parse_record(unwanted.past).partition("/")
+    end = None if unwanted.past is None else end_of(parse_record(unwanted.past))
     walk = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(checkpoint, initial))
     hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
-    there: dict[str, list[FramedRecord]] = {}
-    meant: list[FramedRecord] = []
-    is_met = False
-    while not is_met and len(there) <= LEFT_OUT_MAX and (page := await walk.page_with_records()) is not None:
-        for record in framed_records(page, checkpoint, hash_range):
-            there.setdefault(record.sequence, []).append(record)
-            is_beyond = int(record.sequence) > int(sequence) if sequence else is_met
-            if is_beyond or (record.sequence == sequence and sub and record.sub > int(sub)):
-                continue
-            meant.append(record)
-            is_met = (
-                is_met or len(meant) == unwanted.count or (record.sequence == sequence and sub in ("", str(record.sub)))
-            )
-    if not is_met and len(there) <= LEFT_OUT_MAX:
-        wanted = f"no record {unwanted.past}" if sequence else f"{len(meant)} records, and not {unwanted.count},"
+    found: list[FramedRecord] = []
+    of_each: Counter[str] = Counter()
+
+    def is_enough() -> bool:
+        if len(of_each) > LEFT_OUT_MAX:
+            return True
+        if end is None:
+            return len(found) >= (unwanted.count or 0)
+        return bool(found) and int(found[-1].sequence) >= int(end.sequence)
+
+    while not is_enough() and (page := await walk.page_with_records()) is not None:
+        records = framed_records(page, checkpoint, hash_range)
+        found += records
+        of_each.update(record.sequence for record in records)
+    if end is None:
+        meant, wanted = found[: unwanted.count], f"{len(found)} records, and not {unwanted.count},"
+        is_there = len(meant) == unwanted.count
+    else:
+        meant, wanted = [one for one in found if _place(one) <= end], f"no record {unwanted.past}"
+        is_there = bool(meant) and meant[-1].sequence == end.sequence and end.sub in (SUB_MAX, meant[-1].sub)
+    if not is_there and len(of_each) <= LEFT_OUT_MAX:
         raise ActRefusedError(f"shard {lease.key} has {wanted} after its checkpoint {checkpoint}")
-    of_each = Counter(record.sequence for record in meant)
+    meant_of_each = Counter(record.sequence for record in meant)
     return meant, [
-        f"{record.sequence}/{record.sub}" if of_each[record.sequence] < len(there[record.sequence]) else record.sequence
-        for record in meant
+        one.sequence if meant_of_each[one.sequence] == of_each[one.sequence] else f"{one.sequence}/{one.sub}"
+        for one in meant
     ]
+
+
+def _place(record: FramedRecord) -> Position:
+    return Position(record.sequence, record.sub)
 
 
 def saved_line(lease: Lease, record: FramedRecord) -> str:

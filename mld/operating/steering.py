@@ -135,12 +135,12 @@ def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
     _must_not_be_javas(fleet, view, "cannot leave records out")
     named = records[0] if len(records) == 1 else f"{len(records)} records"
     for record in records:
-        if _is_passed(record, lease.checkpoint):
+        if end_of(record) <= lease.checkpoint:
             raise ActRefusedError(f"the checkpoint of {view.key} is {lease.checkpoint}, past {record}")
     title = f"leave {named} out of {view.key}"
     if lease.left_out.issuperset(records):
         return ActPlan(title, (), (f"{named} is left out already",))
-    kept = frozenset(one for one in lease.left_out if not _is_passed(one, lease.checkpoint)).union(records)
+    kept = frozenset(one for one in lease.left_out if end_of(one) > lease.checkpoint).union(records)
     if len(kept) > LEFT_OUT_MAX:
         raise ActRefusedError(
             f"at most {LEFT_OUT_MAX} records of {view.key} can be left out: let the processor get past those that are, "
@@ -153,9 +153,10 @@ def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
     return ActPlan(title, (change,), (note,))
 
 
-def _is_passed(record: str, checkpoint: Position) -> bool:
+def end_of(record: str) -> Position:
+    """Return the last place of ``SEQUENCE``, which may be an aggregate, or that of ``SEQUENCE/SUB``."""
     sequence, _, sub = record.partition("/")
-    return Position(sequence, int(sub) if sub else SUB_MAX) <= checkpoint
+    return Position(sequence, int(sub) if sub else SUB_MAX)
 
 
 # --- what may be done -------------------------------------------------------------------------------------------------
