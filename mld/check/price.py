@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 from mld.core.periods import (
-    ALONE_PERIODS,
     ALONE_SHARE,
     AUDIT_PERIOD_S,
     CONFIRM_SHARE,
@@ -19,6 +18,7 @@ from mld.core.periods import (
     EPSILON_S,
     HEARTBEATS_PER_LEASE,
     LEADER_HEARTBEAT_S,
+    LONE_LEADER_LOOK_S,
     LOOK_PERIOD_S,
     LOOKS_PER_DURATION,
     QUERY_SPACING_S_MAX,
@@ -107,23 +107,17 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
     """Return how often workers read the whole table, or as much of it in parts (`mld.fleet.assign.takeover`)."""
     if workers == 1:
-        return _per_hour(_alone_look_s(rates))
+        return _per_hour(max(LONE_LEADER_LOOK_S, ALONE_SHARE * rates.lease_duration_s))
     watchers = min(WATCHERS, workers)
     is_whole = part_count(leases, is_covered=rates.heartbeat is HeartbeatSetting.WORKER) == 1
     seldom = workers - watchers if is_whole else workers
     return watchers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
 
 
-def _alone_look_s(rates: Rates) -> float:
-    return max(LOOK_PERIOD_S, ALONE_SHARE * rates.lease_duration_s)
-
-
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
     """Return how often workers query the index for their leases: a period after the last query or look at the table."""
     if workers == 1:
-        look_s = _alone_look_s(rates)
-        between_looks = math.ceil(look_s / (ALONE_PERIODS * DISCOVERY_PERIOD_S)) - 1
-        return between_looks * _per_hour(look_s) if between_looks else _per_hour(QUERY_SPACING_S_MAX)
+        return _per_hour(QUERY_SPACING_S_MAX)
     watchers = (
         min(WATCHERS, workers) if part_count(leases, is_covered=rates.heartbeat is HeartbeatSetting.WORKER) == 1 else 0
     )

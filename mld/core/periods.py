@@ -33,10 +33,9 @@ AUDIT_PERIOD_S = 120.0
 
 DISCOVERY_PERIOD_S = 1.0
 """A Query of our own leases costs half a read unit; Java's 9.975 s are time without processing."""
-ALONE_PERIODS = 2
-"""So many of them pass between queries of a worker that has seen nobody else."""
 QUERY_SPACING_S_MAX = 10.0
-"""Java's period: whatever was seen of the table, the index is asked that often."""
+"""Java's period: whatever was seen of the table, the index is asked that often, and by a leader that has
+seen nobody else no more often."""
 
 LOOK_PERIOD_S = 1.5
 """With `fleet.assign.takeover.SECOND_CHANCE_S` and the writes this keeps a gap within the lease duration and 2 s."""
@@ -46,6 +45,9 @@ PART_LEASES = 500
 """Some 60 read units; a table of up to two parts is read in one."""
 ALONE_SHARE = 0.5
 """How often a worker that has seen nobody else looks, as a share of the lease duration: nobody could fall silent."""
+LONE_LEADER_LOOK_S = 30.0
+"""How often it looks while it leads: its assigner reads the table anyway, and sees first whoever comes. So often that a
+lease which lies free for want of room is noticed in a minute."""
 SLOW_LEASES = 150
 """A worker that is no watcher reads so many leases once per lease duration, a larger table less often in proportion."""
 

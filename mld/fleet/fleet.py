@@ -152,6 +152,7 @@ class Fleet:
             settings=settings.leases,
             leader=self._read_leader,
             java_peers=self._java_peers,
+            on_dropped=self._discovery.wake,
             status_of=self.status_of,
             metrics=self.metrics,
         )

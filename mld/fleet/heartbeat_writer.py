@@ -312,8 +312,8 @@ HEARTBEATS = "heartbeats"
 class HeartbeatWriter:
     """`run` it in a task from when the leases may be covered. `leader` reads who holds the lock now, None for nobody.
 
-    `status_of` gives what a
-    heartbeat tells people of a shard.
+    `on_dropped` is called when all that was covered has been dropped. `status_of` gives what a heartbeat tells people
+    of a shard.
     """
 
     table: HeartbeatTable
@@ -325,6 +325,7 @@ class HeartbeatWriter:
     settings: LeaseSettings
     leader: Callable[[], Awaitable[str | None]]
     java_peers: JavaPeers
+    on_dropped: Callable[[], None]
     status_of: Callable[[str], ShardStatus | None] = lambda _key: None
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -526,6 +527,7 @@ class HeartbeatWriter:
             len(keys),
             extra={"action": "heartbeat_fenced", "leases": len(keys)},
         )
+        self.on_dropped()
 
     async def _end(self, value: str) -> None:
         """End the epoch: every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""

@@ -18,7 +18,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import survived
-from mld.core.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
+from mld.core.periods import DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseIndex, LeaseTable
@@ -49,7 +49,7 @@ class LeaseDiscovery:
         self._list_due = asyncio.Event()
         self._listed_at = self.clock.monotonic()
         self._shown_at = self.clock.monotonic()
-        self._is_alone = False
+        self._leads_alone = False
         self._waiting: dict[str, None] = {}  # keys to look at, in order, each once
         self._has_waiting = asyncio.Event()
         self._looking: set[str] = set()
@@ -64,10 +64,10 @@ class LeaseDiscovery:
         else:
             self._list_due.set()
 
-    def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
-        """Take note of all rows, just read. `is_alone`: there is no other worker that could assign a lease to us."""
+    def saw_table(self, leases: Iterable[Lease], *, leads_alone: bool) -> None:
+        """Take note of all rows, just read. `leads_alone`: there is nobody who could assign a lease to us unheard."""
         self._shown_at = self.clock.monotonic()
-        self._is_alone = is_alone
+        self._leads_alone = leads_alone
         self._enqueue_new(lease.key for lease in leases if self.worker_id in (lease.owner, lease.checkpoint_owner))
 
     async def run(self) -> None:
@@ -98,9 +98,10 @@ class LeaseDiscovery:
                     break
 
     def _next_list_at(self) -> float:
-        # Nobody assigns leases to a worker that is alone: all it can find is what it has lost itself.
-        period_s = DISCOVERY_PERIOD_S * (ALONE_PERIODS if self._is_alone else 1)
-        return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + period_s)
+        latest = self._listed_at + QUERY_SPACING_S_MAX
+        if self._leads_alone:  # all that it can find is what it has lost itself
+            return latest
+        return min(latest, max(self._listed_at, self._shown_at) + DISCOVERY_PERIOD_S)
 
     async def _list(self) -> None:
         now = self.clock.monotonic

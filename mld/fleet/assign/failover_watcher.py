@@ -21,7 +21,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
-from mld.core.periods import LOOK_PERIOD_S
+from mld.core.periods import LONE_LEADER_LOOK_S, LOOK_PERIOD_S
 from mld.fleet.assign.assigner import Fence, MoveWriter, Written
 from mld.fleet.assign.assignment import Move, Why, reports_among
 from mld.fleet.assign.takeover import Takeover
@@ -156,7 +156,7 @@ class FailoverWatcher:
         everybody = reports.newest_of_each((*found, *self._legacy))
         await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
         self._whole_at = began_at
-        self.discovery.saw_table(scan.leases, is_alone=self.membership.is_alone)
+        self.discovery.saw_table(scan.leases, leads_alone=self._leads_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
         self._room.saw(self.takeover.left(now), now)
@@ -198,11 +198,18 @@ class FailoverWatcher:
             if self.leader.leads:
                 self.assigning_due.set()  # a leader gives them to whom they fit best
 
+    @property
+    def _leads_alone(self) -> bool:
+        """Whether there is nobody who could fall silent, and nobody else who gives leases to anybody."""
+        return self.membership.is_alone and self.leader.leads
+
     def _next_look_at(self) -> float:
         """Return the next multiple of the period by the wall clock, in monotonic time."""
         period_s = self.takeover.whole_period_s()
         if self.takeover.part_count > 1 and self.takeover.my_parts():
             period_s = LOOK_PERIOD_S
+        elif self._leads_alone:
+            period_s = max(LONE_LEADER_LOOK_S, period_s)
         wait_s = period_s - self.clock.wall() % period_s
         # A timer may fire a hair early, or the look took most of its period: then the next multiple is too soon.
         return self.clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)

@@ -74,6 +74,7 @@ def _heartbeat(dynamo, worker: Worker) -> HeartbeatWriter:
         settings=rules(duration_s=DURATION_S, heartbeat=HeartbeatSetting.WORKER).leases,
         leader=leader,
         java_peers=java_peers_of(dynamo, worker.table, table, LoopClock(), DURATION_S),
+        on_dropped=lambda: None,
     )
     heartbeat.on_own_report()
     return heartbeat

@@ -10,7 +10,7 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
-from mld.core.periods import LOOK_PERIOD_S, PART_LEASES
+from mld.core.periods import ALONE_SHARE, LONE_LEADER_LOOK_S, LOOK_PERIOD_S, PART_LEASES
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
@@ -99,7 +99,7 @@ class Worker:
     def wake(self, keys: Iterable[str] = ()) -> None:
         self.assigned.extend(keys)
 
-    def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
+    def saw_table(self, leases: Iterable[Lease], *, leads_alone: bool) -> None:
         self.looked += 1
 
     leader = None
@@ -357,6 +357,17 @@ async def test_who_is_alone_wakes_when_somebody_comes(bed: Bed) -> None:
     worker.failover_watcher.wake()
     await CLOCK.sleep(0.1)
     assert worker.looked == looked + 1
+
+
+@story
+async def test_who_leads_alone_looks_as_seldom_as_room_needs_it(bed: Bed) -> None:
+    await bed.leases(s1="a")
+    worker = Worker(bed, "a")
+    for worker.leads, looks in ((True, 300 / LONE_LEADER_LOOK_S), (False, 300 / (ALONE_SHARE * D))):
+        await CLOCK.sleep(60)
+        looked = worker.looked
+        await CLOCK.sleep(300)
+        assert worker.looked == looked + looks
 
 
 @story

@@ -11,7 +11,7 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import TableUnavailableError
-from mld.core.periods import DISCOVERY_PERIOD_S
+from mld.core.periods import DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.discovery import GETS_CONCURRENT_MAX, PENDING_POLL_S, LeaseDiscovery
@@ -295,13 +295,13 @@ async def test_discovery_may_end_and_begin_again() -> None:
 
 
 @virtual
-async def test_who_is_alone_asks_the_index_two_periods_after_it_was_asked_or_the_table_shown() -> None:
+async def test_who_leads_alone_asks_the_index_as_seldom_as_java() -> None:
     f = await fleet()
     async with f.running():
-        f.discovery.saw_table((), is_alone=True)
-        await asyncio.sleep(0.1)
+        f.discovery.saw_table((), leads_alone=True)
+        await asyncio.sleep(2 * DISCOVERY_PERIOD_S)
         before = f.index.queries
         for _ in range(10):
-            f.discovery.saw_table((), is_alone=True)
-            await asyncio.sleep(5 * DISCOVERY_PERIOD_S)
-        assert f.index.queries - before == 10 * 2
+            f.discovery.saw_table((), leads_alone=True)
+            await asyncio.sleep(QUERY_SPACING_S_MAX)
+        assert f.index.queries - before == 10
