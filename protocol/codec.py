@@ -56,16 +56,15 @@ _WHITESPACE = " \t\r\n\ufeff"
 _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
 
 _RECORD_HEAD = b'{"data":"'
-_RECORD_END = b',"action":"record"}'
+RECORD_END = b',"action":"record"}'
+"""With it ends the last text of RECORD_FRAME; the keys of `record_keys` stand before."""
 _RECORD_TAIL = (
-    b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,"subSequenceNumber":%d%b' + _RECORD_END
+    b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,"subSequenceNumber":%d%b' + RECORD_END
 )
 _RECORD = _RECORD_HEAD + b"%b" + _RECORD_TAIL
 RECORDS_HEAD = b'{"action":"processRecords","records":['
 RECORD_FRAME = (_RECORD_HEAD, *_RECORD_TAIL.replace(b"%d%b", b"0").split(b"%b"))
 """The text around the columns of a record outside aggregates, which are base64, JSON text, digits, digits."""
-RECORD_END = _RECORD_END
-"""With it ends the last text of RECORD_FRAME; the keys of `record_keys` stand before."""
 
 
 # --- daemon to child -------------------------------------------------------------------------------------------------
@@ -100,12 +99,9 @@ def encode_process_records(records: Iterable[Record], millis_behind_latest: int 
         parts.append(separator)
         separator = b","
         key, sequence = quote(record.partition_key).encode(), record.sequence_number.encode()
-        columns = record.data, key, sequence, b"%d" % record.approximate_arrival_ms, record.sub_sequence_number
-        if record.extra:
-            parts += encode_large_record(*columns)
-            parts[-1] = parts[-1].removesuffix(_RECORD_END) + _extra_keys(record.extra) + _RECORD_END
-            size += len(record.data)
-        elif len(record.data) <= SLICE_DATA_BYTES:
+        arrival_ms, extra = b"%d" % record.approximate_arrival_ms, record_keys(record.extra)
+        columns = record.data, key, sequence, arrival_ms, record.sub_sequence_number, extra
+        if len(record.data) <= SLICE_DATA_BYTES:
             parts.append(encode_record(*columns))
             size += len(parts[-1])
         else:
@@ -148,7 +144,7 @@ def record_keys(keys: Mapping[str, str]) -> bytes:
     """Return keys that every record of a stream has, besides the usual ones; flat, as children that know none accept
     them.
     """
-    return _extra_keys(keys)
+    return "".join(f",{quote(key)}:{quote(value)}" for key, value in keys.items()).encode()
 
 
 def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorName | None) -> bytes:
@@ -163,10 +159,6 @@ def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorNa
         f'{{"action":"checkpoint","sequenceNumber":{_text(request.sequence_number)},'
         f'"subSequenceNumber":{_number(request.sub_sequence_number)},"error":{name}}}'
     )
-
-
-def _extra_keys(extra: Mapping[str, str]) -> bytes:
-    return "".join(f",{quote(key)}:{quote(value)}" for key, value in extra.items()).encode()
 
 
 def _stream_keys(stream: StreamLabel | None) -> str:
@@ -364,7 +356,6 @@ class LineSplitter:
         return line
 
 
-_END = b',"action":"record"}'
 _POSITION = re.compile(
     rb'"sequenceNumber":"([0-9]+)","approximateArrivalTimestamp":-?[0-9]+,"subSequenceNumber":(-?[0-9]+)'
     rb'(?:,"[A-Za-z]+":"(?:[^"\\]|\\.)*")*\Z'
@@ -407,13 +398,13 @@ class Splitter:
 
     def feed(self, piece: bytes) -> Iterator[FramedRecord]:
         """Yield the records that this piece completes."""
-        *whole, self._rest = (self._rest + piece).split(_END)
+        *whole, self._rest = (self._rest + piece).split(RECORD_END)
         for text in whole:
             start = len(RECORDS_HEAD) if self._is_first else len(b",")
             self._is_first = False
             match = _POSITION.search(text)
             assert match is not None, "the line was framed by ourselves"
-            yield FramedRecord(match[1].decode(), int(match[2]), text[start:] + _END)
+            yield FramedRecord(match[1].decode(), int(match[2]), text[start:] + RECORD_END)
 
 
 def line_of(records: Sequence[FramedRecord], millis_behind_latest: int | None) -> Iterator[bytes]:

@@ -7,21 +7,18 @@ Theory of operation
 -------------------
 
 The daemon sends one action at a time; the child answers it with one status that names it. Beside that the child may ask
-for checkpoints, one after the other, each of which is answered by one reply. So there are few states:
+for checkpoints, one after the other, each of which is answered by one reply. So an action is *awaited*, or none is. A
+request changes nothing of that: it may come in both cases, and its reply may go out in the other one. Lines are taken
+in the order in which the child wrote them, the next one after the reply to a request; until then the pipe keeps them.
 
-    IDLE --action--> AWAITING_STATUS --status--> IDLE         and from both: end of output, or a fault --> CLOSED
+The *phase* of the child's life says what may be sent next: `initialize` comes first and once; after `shutdownRequested`
+there are no more records; `leaseLost` is the last action; `shardEnded` may be repeated only by itself (the improvement
+on Java: a failed checkpoint at the end of a shard gets a second chance). The phase moves when the status arrives, never
+before; the end of the output, or a fault, makes it CLOSED. A checkpoint is refused before the status of `initialize`
+and from `leaseLost` on.
 
-A request changes none of them: it may come in both, and its reply may go out in the other one. Lines are taken in the
-order in which the child wrote them, the next one after the reply to a request; until then the pipe keeps them.
-
-Beside the state stands the *phase* of the child's life, which says what may be sent next: `initialize` comes first and
-once; after `shutdownRequested` there are no more records; `leaseLost` is the last action; `shardEnded` may be repeated
-only by itself (the improvement on Java: a failed checkpoint at the end of a shard gets a second chance). The phase
-moves when the status arrives, never before. A checkpoint is refused before the status of `initialize` and from
-`leaseLost` on.
-
-A status while IDLE is *stale* (for instance a second one for an answered action, which Java would take for the answer
-to the next one): it is discarded and reported as `StaleAnswer`. Anything that is no message is `Noise` in every state.
+A status while none is awaited is *stale* (for instance a second one for an answered action, which Java would take for
+the answer to the next one): it is discarded and reported as `StaleAnswer`. Anything that is no message is `Ignored`.
 
 Two kinds of errors: `ProcessorError`, the child broke the protocol and must be ended; `ProtocolMisuse`, our own bug.
 After a ProcessorError the conversation is CLOSED.
@@ -64,36 +61,14 @@ class ProtocolMisuse(Exception):
     """The daemon asked for something the protocol does not allow: a bug of the caller."""
 
 
-class ConversationState(Enum):
-    IDLE = auto()
-    AWAITING_STATUS = auto()
-    CLOSED = auto()
-
-
 class Phase(Enum):
     NEW = auto()
     READY = auto()
     DRAINING = auto()
     SHARD_ENDED = auto()
     LEASE_LOST = auto()
+    CLOSED = auto()
 
-
-class ConversationTrigger(Enum):
-    ACTION = auto()
-    STATUS = auto()
-    FAULT = auto()
-    END_OF_OUTPUT = auto()
-
-
-# What may happen in which state, and the state after it. What is not here is stale (a status while IDLE) or misuse.
-TRANSITIONS = MappingProxyType(
-    {
-        (ConversationState.IDLE, ConversationTrigger.ACTION): ConversationState.AWAITING_STATUS,
-        (ConversationState.AWAITING_STATUS, ConversationTrigger.STATUS): ConversationState.IDLE,
-        (ConversationState.AWAITING_STATUS, ConversationTrigger.FAULT): ConversationState.CLOSED,
-        **{(state, ConversationTrigger.END_OF_OUTPUT): ConversationState.CLOSED for state in ConversationState},
-    }
-)
 
 # Which action may be sent in which phase, and the phase once its status has come.
 PHASES = MappingProxyType(
@@ -139,22 +114,13 @@ class CheckpointAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """A line that is no message. `quiet` ones (empty lines) are part of normal traffic, `is_log` ones of a log."""
-
-    reason: str
-    quiet: bool = False
-    is_log: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StaleAnswer:
     """A status that was not awaited, discarded."""
 
     reason: str
 
 
-Event = ActionDone | CheckpointAsked | Noise | StaleAnswer
+Event = ActionDone | CheckpointAsked | Ignored | StaleAnswer
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------
@@ -163,37 +129,25 @@ Event = ActionDone | CheckpointAsked | Noise | StaleAnswer
 class Conversation:
     """One child's conversation, from `initialize` to the end of its output."""
 
-    __slots__ = ("_asked", "_awaited", "_dialect", "_phase", "_state")
+    __slots__ = ("_asked", "_dialect", "awaited", "phase")
 
     def __init__(self, dialect: Dialect = Dialect.KCL_2) -> None:
         self._dialect = dialect
-        self._state = ConversationState.IDLE
-        self._phase = Phase.NEW
-        self._awaited: ActionName | None = None
-        self._asked: CheckpointAsked | None = None
-
-    @property
-    def state(self) -> ConversationState:
-        return self._state
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
-    def awaited(self) -> ActionName | None:
+        self.phase = Phase.NEW
+        self.awaited: ActionName | None = None
         """The action whose status is due; None while idle or closed."""
-        return self._awaited
+        self._asked: CheckpointAsked | None = None
 
     def begin(self, action: ActionName) -> None:
         """Mark an action as sent; call it before the first byte is written.
 
         For `processRecords`, whose line the caller streams; `send` does it for all others. Raises ProtocolMisuse.
         """
-        if (self._phase, action) not in PHASES:
-            raise ProtocolMisuse(f"{action.value} is not allowed in phase {self._phase.name}")
-        self._step(ConversationTrigger.ACTION)
-        self._awaited = action
+        if (self.phase, action) not in PHASES:
+            raise ProtocolMisuse(f"{action.value} is not allowed in phase {self.phase.name}")
+        if self.awaited is not None:
+            raise ProtocolMisuse(f"{action.value} is not allowed before the status of {self.awaited.value}")
+        self.awaited = action
 
     def send(self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested) -> bytes:
         """Begin the action and return its line."""
@@ -209,17 +163,20 @@ class Conversation:
             raise ProtocolMisuse("a line before the reply to the request before it")
         message = codec.parse_child_line(line, self._dialect)
         if isinstance(message, Ignored):
-            return Noise(message.reason, message.quiet, message.is_log)
+            return message
         if isinstance(message, CheckpointRequest):
-            refused = self._phase in CHECKPOINT_REFUSED or self._awaited is ActionName.LEASE_LOST
+            refused = self.phase in CHECKPOINT_REFUSED or self.awaited is ActionName.LEASE_LOST
             error = CheckpointErrorName.INVALID_STATE if refused else None
-            self._asked = CheckpointAsked(message, self._awaited, error)
+            self._asked = CheckpointAsked(message, self.awaited, error)
             return self._asked
-        if self._awaited is None:
+        if self.awaited is None:
             return StaleAnswer(f"no action is waiting for {_describe(message)}")
-        if message.response_for != self._awaited_name():
-            raise self._fault(f"answered {self._awaited_name()} with {_describe(message)}")
-        return self._done(self._awaited)
+        if message.response_for != (due := self._name_of(self.awaited)):
+            self._close()
+            raise ProcessorError(f"answered {due} with {_describe(message)}")
+        action, self.awaited = self.awaited, None
+        self.phase = PHASES[self.phase, action]
+        return ActionDone(action)
 
     def reply(self, error: CheckpointErrorName | None = None) -> bytes:
         """Return the line of the reply to the request."""
@@ -233,35 +190,21 @@ class Conversation:
 
     def eof(self) -> ProcessorGoneError:
         """Take the end of the child's output: how it failed."""
-        awaited, self._awaited = self._awaited, None
-        self._step(ConversationTrigger.END_OF_OUTPUT)
+        awaited = self._close()
         if awaited is None:
             return ProcessorGoneError("ended while there was nothing to do for it")
         hint = HINT_OF_1X if self._dialect is Dialect.KCL_2 and awaited in _LEGACY_SHUTDOWN else ""
         return ProcessorGoneError(f"closed its output before it answered {awaited.value}{hint}")
 
-    def _done(self, action: ActionName) -> ActionDone:
-        self._step(ConversationTrigger.STATUS)
-        self._phase = PHASES[self._phase, action]
-        self._awaited = None
-        return ActionDone(action)
+    def _name_of(self, action: ActionName) -> str:
+        """Return what the status of an action must say."""
+        legacy = self._dialect is Dialect.KCL_1 and action in _LEGACY_SHUTDOWN
+        return "shutdown" if legacy else action.value
 
-    def _awaited_name(self) -> str:
-        """Return what the status must say."""
-        assert self._awaited is not None
-        legacy = self._dialect is Dialect.KCL_1 and self._awaited in _LEGACY_SHUTDOWN
-        return "shutdown" if legacy else self._awaited.value
-
-    def _fault(self, text: str) -> ProcessorError:
-        self._step(ConversationTrigger.FAULT)
-        self._awaited = None
-        return ProcessorError(text)
-
-    def _step(self, trigger: ConversationTrigger) -> None:
-        try:
-            self._state = TRANSITIONS[self._state, trigger]
-        except KeyError:
-            raise ProtocolMisuse(f"{trigger.name} is not allowed in state {self._state.name}") from None
+    def _close(self) -> ActionName | None:
+        """Return what was awaited when it was closed."""
+        awaited, self.awaited, self.phase = self.awaited, None, Phase.CLOSED
+        return awaited
 
 
 def _describe(status: ActionStatus) -> str:

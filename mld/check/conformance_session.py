@@ -32,7 +32,6 @@ from mld.protocol.conversation import (
     CheckpointAsked,
     Conversation,
     Event,
-    Noise,
     ProcessorError,
     StaleAnswer,
 )
@@ -40,6 +39,7 @@ from mld.protocol.messages import (
     ActionName,
     CheckpointErrorName,
     CheckpointRequest,
+    Ignored,
     Initialize,
     LeaseLost,
     Record,
@@ -409,7 +409,7 @@ class Session:
 
     def _note(self, event: Event) -> None:
         match event:
-            case Noise(reason, quiet=False):
+            case Ignored(reason, quiet=False):
                 self.failed(Rule.CLEAN_OUTPUT, reason)
             case StaleAnswer(reason):
                 self.failed(Rule.TURNS, reason)
@@ -420,7 +420,7 @@ class Session:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            if not isinstance(event, Noise):
+            if not isinstance(event, Ignored):
                 self.failed(Rule.MESSAGES, f"more than a message on one line: {codec.shorten(line)}")
             return
         action = value.get("action") if isinstance(value, dict) else None

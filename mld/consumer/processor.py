@@ -29,7 +29,6 @@ from mld.protocol.conversation import (
     CheckpointAsked,
     Conversation,
     Event,
-    Noise,
     ProcessorGoneError,
     ProcessorSilentError,
     StaleAnswer,
@@ -39,6 +38,7 @@ from mld.protocol.messages import (
     CheckpointErrorName,
     CheckpointRequest,
     Dialect,
+    Ignored,
     Initialize,
     LeaseLost,
     ShardEnded,
@@ -278,7 +278,7 @@ class Processor:
                 self._wait_for_child()
                 await self._give_way(line)
             case event:
-                if isinstance(event, Noise) and "action" in line:
+                if isinstance(event, Ignored) and "action" in line:
                     self._overdue.refused = codec.shorten(line)
                 self._note(event, line)
                 await self._give_way(line)
@@ -318,9 +318,9 @@ class Processor:
                     event.reason,
                     extra={"action": "child_stale_answer", "shard": self._shard_id},
                 )
-            case Noise(is_log=True):
+            case Ignored(is_log=True):
                 self._log.log(line)
-            case Noise(quiet=False):
+            case Ignored(quiet=False):
                 log.info(
                     "unexpected line on stdout: %s",
                     event.reason,

@@ -14,7 +14,6 @@ import tempfile
 from binascii import a2b_base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 
 from mld.aws.client_factory import ClientFactory, CountedService, service_of
@@ -26,7 +25,7 @@ from mld.metrics.instruments import Tally
 from mld.metrics.worker import WorkerMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import SchemaErrors, SchemaMode
-from mld.protocol.codec import FramedRecord
+from mld.protocol.codec import RECORD_END, FramedRecord, record_keys
 from mld.retrieval.rawpage import FRAME_IN_BASE64, RawBatch
 from mld.schemas.decoder import HEADER_BYTES, Frame, UndecodableError, frame_of
 from mld.schemas.decoder_process import DecoderJob, DecoderProcess
@@ -258,7 +257,6 @@ def registry_of(
 
 _DATA_START = len(b'{"data":"')
 _HEADER_CHARS = HEADER_BYTES // 3 * 4  # a whole number of base64's groups, so the payload's base64 begins there
-_END = b',"action":"record"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +313,6 @@ def _data_end(text: bytes) -> int:
 
 def _rewritten(record: FramedRecord, payload: bytes, extra: Mapping[str, str]) -> FramedRecord:
     text = record.text
-    keys = "".join(f",{quote(name)}:{quote(value)}" for name, value in extra.items()).encode("ascii")
-    rewritten = b"".join((text[:_DATA_START], payload, text[_data_end(text) : -len(_END)], keys, _END))
+    rest = text[_data_end(text) : -len(RECORD_END)]
+    rewritten = b"".join((text[:_DATA_START], payload, rest, record_keys(extra), RECORD_END))
     return DecodedRecord(record.sequence, record.sub, rewritten, text)

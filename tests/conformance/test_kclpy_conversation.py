@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from mld.protocol.codec import encode_process_records
-from mld.protocol.conversation import ActionDone, CheckpointAsked, Conversation, Noise, Phase
+from mld.protocol.conversation import ActionDone, CheckpointAsked, Conversation, Phase
 from mld.protocol.messages import (
     ActionName,
     CheckpointErrorName,
     CheckpointRequest,
     Dialect,
+    Ignored,
     Initialize,
     LeaseLost,
     Record,
@@ -77,7 +78,7 @@ class Daemon:
                     self.requests.append(request)
                     self.write(self.conversation.reply(error))
                 case event:
-                    assert isinstance(event, Noise), event
+                    assert isinstance(event, Ignored), event
                     assert event.quiet, event
 
     def write(self, line: bytes) -> None:

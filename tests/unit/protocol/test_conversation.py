@@ -11,8 +11,6 @@ from mld.protocol.conversation import (
     ActionDone,
     CheckpointAsked,
     Conversation,
-    ConversationState,
-    Noise,
     Phase,
     ProcessorError,
     ProtocolMisuse,
@@ -23,6 +21,7 @@ from mld.protocol.messages import (
     CheckpointErrorName,
     CheckpointRequest,
     Dialect,
+    Ignored,
     Initialize,
     LeaseLost,
     ShardEnded,
@@ -62,7 +61,7 @@ def test_a_whole_life_from_initialize_to_lease_lost() -> None:
     assert conversation.send(LeaseLost()) == b'{"action":"leaseLost"}\n'
     assert conversation.receive_line(status("leaseLost")) == ActionDone(ActionName.LEASE_LOST)
     conversation.eof()
-    assert conversation.state is ConversationState.CLOSED
+    assert conversation.phase is Phase.CLOSED
 
 
 def test_any_number_of_checkpoints_fits_into_one_action() -> None:
@@ -88,7 +87,7 @@ def test_a_line_is_taken_after_the_reply_to_the_request_before_it() -> None:
 def test_a_checkpoint_may_be_asked_for_between_two_actions_and_answered_in_the_next() -> None:
     conversation = ready()
     assert conversation.receive_line(REQUEST) == CheckpointAsked(CheckpointRequest("7", 1), None)
-    assert conversation.state is ConversationState.IDLE
+    assert conversation.awaited is None
     conversation.begin(ActionName.PROCESS_RECORDS)
     assert b'"sequenceNumber":"7"' in conversation.reply()
     assert conversation.receive_line(status("processRecords")) == ActionDone(ActionName.PROCESS_RECORDS)
@@ -97,9 +96,9 @@ def test_a_checkpoint_may_be_asked_for_between_two_actions_and_answered_in_the_n
 def test_a_status_that_nobody_waits_for_is_stale_and_does_not_answer_the_next_action() -> None:
     conversation = ready()
     assert isinstance(conversation.receive_line(status("initialize")), StaleAnswer)
-    assert conversation.state is ConversationState.IDLE
+    assert conversation.awaited is None
     conversation.begin(ActionName.PROCESS_RECORDS)
-    assert conversation.state is ConversationState.AWAITING_STATUS
+    assert conversation.awaited is ActionName.PROCESS_RECORDS
 
 
 @pytest.mark.parametrize(
@@ -107,10 +106,10 @@ def test_a_status_that_nobody_waits_for_is_stale_and_does_not_answer_the_next_ac
 )
 def test_noise_changes_nothing_in_any_state(line: str, is_quiet: bool) -> None:
     for conversation in (ready(), processing()):
-        before = conversation.state
+        before = conversation.phase, conversation.awaited
         noise = conversation.receive_line(line)
-        assert isinstance(noise, Noise) and noise.quiet is is_quiet
-        assert conversation.state is before
+        assert isinstance(noise, Ignored) and noise.quiet is is_quiet
+        assert (conversation.phase, conversation.awaited) == before
 
 
 @pytest.mark.parametrize("line", [status("initialize"), status("ProcessRecords"), '{"action":"status"}'])
@@ -118,14 +117,14 @@ def test_a_wrong_status_is_the_fault_of_the_child(line: str) -> None:
     conversation = processing()
     with pytest.raises(ProcessorError, match="answered processRecords with"):
         conversation.receive_line(line)
-    assert conversation.state is ConversationState.CLOSED
+    assert conversation.phase is Phase.CLOSED
     assert conversation.awaited is None
 
 
 def test_the_end_of_output_is_the_fault_of_the_child_and_says_what_was_due() -> None:
     conversation = processing()
     assert str(conversation.eof()) == "closed its output before it answered processRecords"
-    assert conversation.state is ConversationState.CLOSED
+    assert conversation.phase is Phase.CLOSED
     assert str(ready().eof()) == "ended while there was nothing to do for it"
 
 
@@ -191,7 +190,7 @@ def test_what_the_phase_forbids_is_our_misuse_and_changes_nothing(
     for action in forbidden:
         with pytest.raises(ProtocolMisuse):
             conversation.begin(action)
-    assert (conversation.state, conversation.phase) == (ConversationState.IDLE, before)
+    assert (conversation.awaited, conversation.phase) == (None, before)
 
 
 def test_a_reply_nobody_asked_for_is_our_misuse() -> None:
@@ -224,7 +223,7 @@ class AnyTraffic(RuleBasedStateMachine):
 
     @rule(action=st.sampled_from(ActionName))
     def begin(self, action: ActionName) -> None:
-        idle = self.conversation.state is ConversationState.IDLE
+        idle = self.conversation.awaited is None
         allowed = idle and (self.conversation.phase, action) in PHASES
         try:
             self.conversation.begin(action)
@@ -240,7 +239,7 @@ class AnyTraffic(RuleBasedStateMachine):
         try:
             event = self.conversation.receive_line(line)
         except ProcessorError:
-            assert self.conversation.state is ConversationState.CLOSED
+            assert self.conversation.phase is Phase.CLOSED
             self.open = 0
         else:
             self.open -= isinstance(event, ActionDone)
