@@ -214,17 +214,40 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class ChildOutput(asyncio.Protocol):
-    """Passes bytes and the end to two callbacks."""
+    """Passes the bytes of a pipe, and its end, to two callbacks."""
 
-    def __init__(self, on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, pipe: IO[bytes], on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._pipe = pipe
         self._on_bytes = on_bytes
         self._on_end = on_end
+        self._transport: asyncio.ReadTransport | None = None
+
+    async def connect(self) -> None:
+        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._pipe)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.ReadTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._on_bytes(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_end()
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def close(self) -> None:
+        (self._transport or self._pipe).close()
 
 
 UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
@@ -352,11 +375,11 @@ class PipeChild:
         self._unlogged: deque[str] = deque()  # of stderr
         self._is_logging_on = False  # in the next turn of the loop
         self._is_stderr_over = False
-        self._stderr: asyncio.ReadTransport | None = None
         self._ending = False  # nobody reads its lines any more; they are logged, however many there are
-        self._stdin: ChildInput | None = None
-        self._stdout: asyncio.ReadTransport | None = None
-        self._outputs: list[asyncio.ReadTransport] = []
+        assert process.stdin and process.stdout and process.stderr
+        self._stdin = ChildInput(process.stdin)
+        self._stdout = ChildOutput(process.stdout, self._stdout_bytes, self._stdout_eof)
+        self._stderr = ChildOutput(process.stderr, self._stderr_bytes, self._stderr_eof)
         self._exit_watch: Callable[[], None] | None = None
         self._eof_timer: asyncio.TimerHandle | None = None
 
@@ -370,26 +393,15 @@ class PipeChild:
         return None if self._sent else self._process.returncode
 
     async def connect(self) -> None:
-        """Attach the three pipes and the exit watch to the running loop."""
-        loop = asyncio.get_running_loop()
-        process = self._process
-        assert process.stdin and process.stdout and process.stderr
-        self._stdin = ChildInput(process.stdin)
-        reader, _ = await loop.connect_read_pipe(
-            lambda: ChildOutput(self._stdout_bytes, self._stdout_eof), process.stdout
-        )
-        errors, _ = await loop.connect_read_pipe(
-            lambda: ChildOutput(self._stderr_bytes, self._stderr_eof), process.stderr
-        )
-        self._stdout, self._stderr = reader, errors
-        self._outputs = [reader, errors]
-        self._watch_exit(loop)
+        """Attach the outputs and the exit watch to the running loop."""
+        await self._stdout.connect()
+        await self._stderr.connect()
+        self._watch_exit(asyncio.get_running_loop())
 
     # --- stdin -------------------------------------------------------------------------------------------------------
 
     def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
         """See `ports.ChildProcess.begin_write`: most lines of a quiet shard need no task."""
-        assert self._stdin is not None
         left = iter(pieces)
         for piece in left:
             is_turn = not piece or len(piece) >= LARGE_PIECE_BYTES
@@ -400,7 +412,6 @@ class PipeChild:
 
     async def write(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Write all pieces in order without blocking the loop. Raises BrokenPipeError."""
-        assert self._stdin is not None
         for piece in pieces:
             if not piece or len(piece) >= LARGE_PIECE_BYTES:
                 await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; others get a turn of the loop
@@ -408,8 +419,7 @@ class PipeChild:
                 await self._stdin.write(piece)
 
     def close_input(self) -> None:
-        if self._stdin is not None:
-            self._stdin.close()
+        self._stdin.close()
 
     # --- stdout ------------------------------------------------------------------------------------------------------
 
@@ -421,13 +431,13 @@ class PipeChild:
             await self._line_ready.wait()
         line = self._lines.popleft()
         if len(self._lines) < UNREAD_LINES_MAX:
-            self._resume_stdout()
+            self._stdout.resume()
         return line
 
     def take_unread(self) -> list[str]:
         lines = list(self._lines)
         self._lines.clear()
-        self._resume_stdout()
+        self._stdout.resume()
         return lines
 
     def _stdout_bytes(self, data: bytes) -> None:
@@ -436,8 +446,8 @@ class PipeChild:
         self._add_lines(self._splitter.feed(data))
         if self._ending:
             self._log_unread()
-        elif len(self._lines) >= UNREAD_LINES_MAX and self._stdout is not None:
-            self._stdout.pause_reading()
+        elif len(self._lines) >= UNREAD_LINES_MAX:
+            self._stdout.pause()
 
     def _stdout_eof(self) -> None:
         if self._stdout_closed.is_set():
@@ -450,10 +460,6 @@ class PipeChild:
         self._lines.extend(lines)
         if self._lines:
             self._line_ready.set()
-
-    def _resume_stdout(self) -> None:
-        if self._stdout is not None and not self._stdout_closed.is_set():
-            self._stdout.resume_reading()
 
     # --- stderr ------------------------------------------------------------------------------------------------------
 
@@ -478,17 +484,15 @@ class PipeChild:
                 characters += len(line)
                 if characters > LOGGED_CHARACTERS_PER_STEP:
                     break
-        is_open = self._stderr is not None and not self._stderr.is_closing()
         if self._unlogged:
-            if is_open:
-                self._stderr.pause_reading()  # type: ignore[union-attr]
+            self._stderr.pause()
             if not self._is_logging_on:
                 self._is_logging_on = True
                 asyncio.get_running_loop().call_soon(self._log_on)
         elif self._is_stderr_over:
             self._stderr_closed.set()
-        elif is_open:
-            self._stderr.resume_reading()  # type: ignore[union-attr]
+        else:
+            self._stderr.resume()
 
     def _log_on(self) -> None:
         self._is_logging_on = False
@@ -568,9 +572,6 @@ class PipeChild:
         self._process.poll()
         self.close_input()
         self._close_outputs()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None and not self._outputs:  # never connected
-                pipe.close()
 
     # --- exit watch --------------------------------------------------------------------------------------------------
 
@@ -616,7 +617,7 @@ class PipeChild:
 
     def _if_held(self, otherwise: Callable[[], None]) -> None:
         self._stdout_eof()  # the child has ended: a grandchild must not answer in its place
-        if not all(output.is_closing() for output in self._outputs):
+        if self._stdout.is_open or self._stderr.is_open:
             otherwise()
 
     def _end_group(self) -> None:
@@ -630,5 +631,5 @@ class PipeChild:
         self._close_outputs()
 
     def _close_outputs(self) -> None:
-        for output in self._outputs:
-            output.close()
+        self._stdout.close()
+        self._stderr.close()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from mld.consumer.failures import Failures, ShardCheckpoints, in_words, restart_reason
+from mld.consumer.failures import RESTART_REASONS, Failures, ShardCheckpoints, in_words
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, Stopping, Wishes, batch_of, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, EndVerdict, MissingVerdict
@@ -104,7 +104,7 @@ class ShardConsumer:
     async def run(self) -> None:
         try:
             while self.state is not ConsumerState.FINISHED:
-                outcome = await self._perform_activity()
+                outcome = await PERFORM[self.state](self)
                 self._enter(next_state(self.state, outcome, self._stopping.stop))
         finally:
             try:
@@ -121,30 +121,6 @@ class ShardConsumer:
                 self.part.erred(PARKED, self._parts.clock.wall())
             self.part.entered(ACTIVITIES.get(state), is_ending=state in ENDINGS)
         self.state = state
-
-    async def _perform_activity(self) -> ActivityOutcome:
-        match self.state:
-            case ConsumerState.WAITING_ON_PARENTS:
-                return await self._wait_on_parents()
-            case ConsumerState.INITIALIZING:
-                return await self._initialize()
-            case ConsumerState.PROCESSING:
-                return await self._process()
-            case ConsumerState.SHARD_ENDING:
-                return await self._end_shard()
-            case ConsumerState.BACKING_OFF:
-                return await self._back_off()
-            case ConsumerState.PARKED:
-                return await self._judge_missing()
-            case ConsumerState.SHUTDOWN_REQUESTED:
-                return await self._notify_shutdown()
-            case ConsumerState.LEASE_LOST:
-                return await self._notify_lease_lost()
-            case ConsumerState.TRANSFERRING | ConsumerState.RELEASING:
-                await self._parts.keeper.give_away(self.key, self.token)
-                return ActivityOutcome.DONE
-            case ConsumerState.FINISHED:
-                raise AssertionError("a finished consumer has no activity")
 
     # --- activities --------------------------------------------------------------------------------------------------
 
@@ -429,6 +405,10 @@ class ShardConsumer:
         await self._dismiss_child()
         return ActivityOutcome.DONE
 
+    async def _give_lease_away(self) -> ActivityOutcome:
+        await self._parts.keeper.give_away(self.key, self.token)
+        return ActivityOutcome.DONE
+
     # --- the child and the reader ------------------------------------------------------------------------------------
 
     async def _child_failed(
@@ -442,7 +422,7 @@ class ShardConsumer:
             log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
             return ActivityOutcome.CHILD_FAILED
         what = in_words(error, ended, words)
-        self.part.failed(restart_reason(error), what, self._parts.clock.wall())
+        self.part.failed(RESTART_REASONS[type(error)], what, self._parts.clock.wall())
         delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
         last = self._checkpoints.range.last
         await self._failures.note(str(error), words, last, batch, before or delivered, delivered)
@@ -486,3 +466,18 @@ class ShardConsumer:
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self.key, **fields}
+
+
+PERFORM: Mapping[ConsumerState, Callable[[ShardConsumer], Awaitable[ActivityOutcome]]] = {
+    ConsumerState.WAITING_ON_PARENTS: ShardConsumer._wait_on_parents,
+    ConsumerState.INITIALIZING: ShardConsumer._initialize,
+    ConsumerState.PROCESSING: ShardConsumer._process,
+    ConsumerState.SHARD_ENDING: ShardConsumer._end_shard,
+    ConsumerState.BACKING_OFF: ShardConsumer._back_off,
+    ConsumerState.PARKED: ShardConsumer._judge_missing,
+    ConsumerState.SHUTDOWN_REQUESTED: ShardConsumer._notify_shutdown,
+    ConsumerState.LEASE_LOST: ShardConsumer._notify_lease_lost,
+    ConsumerState.TRANSFERRING: ShardConsumer._give_lease_away,
+    ConsumerState.RELEASING: ShardConsumer._give_lease_away,
+}
+"""The activity of each state; a finished consumer has none."""

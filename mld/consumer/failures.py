@@ -14,7 +14,7 @@ shorter, so that a processor that cannot work at all, because its database is do
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from random import Random
 
@@ -29,7 +29,7 @@ from mld.leases.validity import HeldLease
 from mld.metrics.events import EventKind
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
-from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
+from mld.protocol.conversation import ProcessorError, ProcessorGoneError, ProcessorSilentError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest
 
 JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
@@ -61,7 +61,7 @@ class Failures:
         self._parts = parts
         self._settings = settings
         self._search = Bisecting(settings.poison_attempts or 0)
-        self._count = 0  # without checkpoint progress, those of earlier owners included
+        self.count = 0  # without checkpoint progress, those of earlier owners included
         self._here = 0  # of these in our hands
         self._level = 0  # how long the pauses have become
         self._since_s = 0
@@ -82,9 +82,9 @@ class Failures:
     def resume(self, lease: Lease) -> None:
         """Continue the count of the last owner, unless there was progress since, or we are counting already."""
         note = lease.failing_now
-        if note is None or self._count:
+        if note is None or self.count:
             return
-        self._count = self._level = note.failures
+        self.count = self._level = note.failures
         self._since_s = note.since_s
         self._is_noted, self._owed = True, note.first
         if note.first is not None:
@@ -93,7 +93,7 @@ class Failures:
     def moved(self, checkpoint: Position) -> None:
         """Note that the processor has checkpointed."""
         self._recover()
-        self._count = self._here = self._level = 0
+        self.count = self._here = self._level = 0
         self._asked_before = None
         self._search = self._search.moved(checkpoint)
 
@@ -116,8 +116,8 @@ class Failures:
 
     def _recover(self) -> None:
         if self._is_noted and self._here > 1:
-            log.info("shard recovered", extra=self._about("shard_recovered", failures=self._count))
-            self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self._count} failures", shard=self._key)
+            log.info("shard recovered", extra=self._about("shard_recovered", failures=self.count))
+            self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self.count} failures", shard=self._key)
         self._is_noted, self._owed = False, None
 
     async def note(
@@ -135,15 +135,15 @@ class Failures:
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
         self.why, self._last_words, self._candidate = why, last_words, None
-        self._since_s = self._since_s if self._count else int(self._parts.clock.wall())
-        self._count += 1
+        self._since_s = self._since_s if self.count else int(self._parts.clock.wall())
+        self.count += 1
         self._here += 1
         is_narrowed = False
         if batch is not None:
             is_narrowed = await self._note_batch(checkpoint, batch, before)
         self._level += not is_narrowed
         attempts, first = self._search.attempts, self._search.first
-        note = Failing(self._count, self._since_s, checkpoint, attempts if first else 0, first)
+        note = Failing(self.count, self._since_s, checkpoint, attempts if first else 0, first)
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position) -> bool:
@@ -162,10 +162,6 @@ class Failures:
         return was_searching and not is_next_alone
 
     # --- what to do ---------------------------------------------------------------------------------------------------
-
-    @property
-    def count(self) -> int:
-        return self._count
 
     @property
     def is_too_much(self) -> bool:
@@ -217,7 +213,7 @@ class Failures:
             return False
         self._search = self._search.set_aside(position)
         self._candidate = None
-        self._count = self._here = 0
+        self.count = self._here = 0
         self._dead_letters += 1
         about |= {"place": place, "letters": self._dead_letters}
         log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
@@ -226,17 +222,17 @@ class Failures:
     def pause_s(self) -> float:
         """Log and return the pause before the next start."""
         pause_s = delay_s(self._settings, self._level, self._parts.rng)
-        if self._count == 1:
+        if self.count == 1:
             log.info("child restarts in %.1f s", pause_s, extra=self._about("child_restart", failures=1))
             return pause_s
         since = datetime.fromtimestamp(self._since_s, UTC).isoformat()
         log.warning(
             "shard is failing: %d times without a checkpoint; child restarts in %.1f s, other shards go on",
-            self._count,
+            self.count,
             pause_s,
             extra=self._about(
                 "shard_failing",
-                failures=self._count,
+                failures=self.count,
                 since=since,
                 first=None if self._search.first is None else str(self._search.first),
             ),
@@ -247,17 +243,13 @@ class Failures:
         return {"action": action, "shard": self._key, **fields}
 
 
-def restart_reason(error: Exception) -> str:
-    """Return why a child has to be started again, in one word."""
-    match error:
-        case ChildStartError():
-            return "start"  # it could not be started
-        case ProcessorGoneError():
-            return "exit"  # it ended, or closed its pipes
-        case ProcessorSilentError():
-            return "timeout"  # it did not answer, or read, in time
-        case _:
-            return "protocol"  # it said what it may not
+RESTART_REASONS: Mapping[type[Exception], str] = {
+    ChildStartError: "start",  # it could not be started
+    ProcessorGoneError: "exit",  # it ended, or closed its pipes
+    ProcessorSilentError: "timeout",  # it did not answer, or read, in time
+    ProcessorError: "protocol",  # it said what it may not
+}
+"""Why a child has to be started again, in one word."""
 
 
 def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
@@ -266,9 +258,6 @@ def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
     if word is None:
         return f"{error} ({ended})"
     return f"{word} ({ended if isinstance(error, ProcessorGoneError) else error})"
-
-
-log = logging.getLogger(__name__)
 
 
 class ShardCheckpoints:
