@@ -451,7 +451,6 @@ class ShardConsumer:
         """Let nothing outlive the consumer, even when it is cancelled."""
         self.aggregates.close()
         self._parts.metrics.end(self.part)
-        self._stopping.close()
         processor, self._processor = self._processor, None
         if processor is not None:
             log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))

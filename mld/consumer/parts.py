@@ -36,21 +36,13 @@ class Stopping:
     def __init__(self, clock: Clock) -> None:
         self.stop: StopReason | None = None
         self._clock = clock
-        self._asked = asyncio.Event()
-        self._waiter: asyncio.Future[Any] | None = None
         self._interruption: Interruption | None = None
 
     def ask(self, stop: StopReason) -> None:
         if self.stop is None or stop > self.stop:
             self.stop = stop
-            self._asked.set()
             if self._interruption is not None:
                 asyncio.get_running_loop().call_soon(self._interruption.end)
-
-    def close(self) -> None:
-        """End the wait for a stop that never came."""
-        if self._waiter is not None:
-            self._waiter.cancel()
 
     async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
         """Return the awaitable's value, or None as soon as a stop is asked for or `over` is done."""
@@ -72,27 +64,12 @@ class Stopping:
 
     async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
         """Sleep, but wake at once when a stop is asked for or `also` is set."""
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._clock.sleep(seconds))]
-        if also is not None:
-            waits.append(asyncio.ensure_future(also.wait()))
+        over = None if also is None else asyncio.ensure_future(also.wait())
         try:
-            await asyncio.wait({*waits, self._wait()}, return_when=asyncio.FIRST_COMPLETED)
+            await self.unless(self._clock.sleep(seconds), over)
         finally:
-            await _cancel_all(*waits)
-
-    def _wait(self) -> asyncio.Future[Any]:
-        """Return what is done when a stop is asked for; one for the life of the consumer."""
-        if self._waiter is None:
-            self._waiter = asyncio.ensure_future(self._asked.wait())
-        return self._waiter
-
-
-async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
-    running = [task for task in tasks if not task.done()]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
+            if over is not None:
+                over.cancel()
 
 
 log = logging.getLogger(__name__)
