@@ -288,10 +288,9 @@ class PipeHost:
         stop_timeout_s: float,
         environment: Mapping[str, str],
         logs_fields: bool = True,
-        naming: StreamNaming | None = None,
         of_stream: Callable[[StreamLabel | None], ChildCommand] | None = None,
     ) -> None:
-        self._all = ChildCommand(list(command), naming)
+        self._all = ChildCommand(list(command))
         self._of_stream = of_stream
         self._clock = clock
         self._stop_timeout_s = stop_timeout_s

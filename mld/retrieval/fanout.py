@@ -85,13 +85,6 @@ IDLE_MAX_S = 30.0
 """Kinesis sends events without records about every 5 s; a connection that is silent for this long is dead."""
 
 
-class Where(Enum):
-    """Where an error was met."""
-
-    OPENING = "opening"
-    READING = "reading"
-
-
 class SubscriptionReaction(Enum):
     """What a fan-out reader does about an error; each ends in a new subscription from the same place."""
 
@@ -102,12 +95,14 @@ class SubscriptionReaction(Enum):
     ASK = "a look at the consumer"
 
 
-def reaction_to(error: StreamError, where: Where, failures: int) -> SubscriptionReaction:
-    """Decide what to do about an error; `failures` is the number of errors in a row before this one."""
+def reaction_to(error: StreamError, failures: int, *, was_open: bool) -> SubscriptionReaction:
+    """Decide what to do about an error of a subscription that was open, or was to be opened; `failures` is the number
+    of errors in a row before this one.
+    """
     match error:
         case StreamNotFoundError():
             return SubscriptionReaction.ASK
-        case StreamInUseError() if where is Where.READING:
+        case StreamInUseError() if was_open:
             return SubscriptionReaction.YIELD
         case StreamInUseError():
             return SubscriptionReaction.ASK if failures >= IN_USE_MAX else SubscriptionReaction.IN_TURN
@@ -155,12 +150,12 @@ def accepted(course: Course, page: Page) -> Course:
     return replace(course, read=read, continuation=page.next_iterator or course.continuation, failures=0)
 
 
-def failed(course: Course, error: StreamError, where: Where, now_s: float) -> Course:
-    reaction = reaction_to(error, where, course.failures)
+def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) -> Course:
+    reaction = reaction_to(error, course.failures, was_open=was_open)
     continuation, read = course.continuation, course.read
     if isinstance(error, PositionRefusedError):
         continuation = None
-    elif isinstance(error, InvalidStreamArgumentError) and where is Where.OPENING:
+    elif isinstance(error, InvalidStreamArgumentError) and not was_open:
         read = starting_points.refused(read)
     return replace(
         course, read=read, failures=course.failures + 1, failed_s=now_s, reaction=reaction, continuation=continuation
@@ -187,9 +182,9 @@ def _backoff_s(course: Course, jitter: float) -> float:
         case SubscriptionReaction.IN_TURN:
             return SUBSCRIBE_INTERVAL_MIN_S * (1 + jitter / 4)
         case SubscriptionReaction.SLOWER:
-            return pacing.backoff_s(pacing.Failure.THROTTLED, course.failures, jitter)
+            return pacing.backoff_s(pacing.THROTTLE_BACKOFF_S, course.failures, jitter)
         case SubscriptionReaction.AGAIN | SubscriptionReaction.ASK:
-            return pacing.backoff_s(pacing.Failure.ERROR, course.failures, jitter)
+            return pacing.backoff_s(pacing.ERROR_BACKOFF_S, course.failures, jitter)
 
 
 T = TypeVar("T")
@@ -399,14 +394,14 @@ class FanOutReader(ShardReader):
         try:
             self._opened(await self._new_subscription())
         except Exception as error:
-            await self._recover(self._stream_error(error, READING), Where.OPENING)
+            await self._recover(self._stream_error(error, READING), was_open=False)
             return False
         try:
             return await self._read()
         except Exception as error:
             failure = self._stream_error(error, READING)
             await self._close()
-            await self._recover(failure, Where.READING)
+            await self._recover(failure, was_open=True)
             return False
 
     async def _new_subscription(self) -> Subscription:
@@ -549,10 +544,10 @@ class FanOutReader(ShardReader):
     def _silence(self) -> StreamUnavailableError:
         return StreamUnavailableError(f"no event of shard {self.shard_id} for {IDLE_MAX_S:g} s")
 
-    async def _recover(self, error: StreamError, where: Where) -> None:
+    async def _recover(self, error: StreamError, *, was_open: bool) -> None:
         self._waits_for_others()
-        self._course = failed(self._at, error, where, self._clock.monotonic())
-        self._metrics.subscriptions.add("refused" if where is Where.OPENING else "broken")
+        self._course = failed(self._at, error, self._clock.monotonic(), was_open=was_open)
+        self._metrics.subscriptions.add("broken" if was_open else "refused")
         reaction = self._course.reaction
         logger.log(
             self._level_of(error),

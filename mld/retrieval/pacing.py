@@ -96,16 +96,6 @@ BACKOFF_DOUBLINGS_MAX = 10
 """The longest wait is reached long before; this only keeps the power small."""
 
 
-class Failure(Enum):
-    """Why a call brought nothing, as far as pacing cares."""
-
-    ERROR = "error"
-    THROTTLED = "throttled"
-
-
-_FIRST_BACKOFF_S = {Failure.ERROR: ERROR_BACKOFF_S, Failure.THROTTLED: THROTTLE_BACKOFF_S}
-
-
 @dataclass(frozen=True, slots=True)
 class Pacing:
     """The configured intervals. `reduced_tps_threshold_s`: closer to the tip than this, wait at least this long.
@@ -124,20 +114,18 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the previous call was like. `failures` counts those in a row; `ended_s` None: there was no call yet."""
+    """What the previous call was like. `failures` counts those in a row, and `first_backoff_s` is the first wait after
+    one like the last; `ended_s` None: there was no call yet.
+    """
 
     ended_s: float | None = None
     millis_behind_latest: int | None = None
     failures: int = 0
-    failure: Failure = Failure.ERROR
+    first_backoff_s: float = ERROR_BACKOFF_S
 
 
-def succeeded(ended_s: float, millis_behind_latest: int | None) -> Pace:
-    return Pace(ended_s, millis_behind_latest)
-
-
-def failed(pace: Pace, ended_s: float, failure: Failure) -> Pace:
-    return replace(pace, ended_s=ended_s, failures=pace.failures + 1, failure=failure)
+def failed(pace: Pace, ended_s: float, first_backoff_s: float) -> Pace:
+    return replace(pace, ended_s=ended_s, failures=pace.failures + 1, first_backoff_s=first_backoff_s)
 
 
 def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
@@ -145,7 +133,7 @@ def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
     if pace.ended_s is None:
         return 0.0
     interval_s = (
-        backoff_s(pace.failure, pace.failures, jitter)
+        backoff_s(pace.first_backoff_s, pace.failures, jitter)
         if pace.failures
         else _interval_s(pacing, pace.millis_behind_latest)
     )
@@ -169,12 +157,12 @@ def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
     return max(usual_s, pacing.reduced_tps_threshold_s) if behind_s < pacing.reduced_tps_threshold_s else usual_s
 
 
-def backoff_s(failure: Failure, failures: int, jitter: float) -> float:
+def backoff_s(first_s: float, failures: int, jitter: float) -> float:
     """Return a wait of which half is fixed and half is random, so that readers throttled together do not come back
     together.
     """
     doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
-    longest_s = min(BACKOFF_MAX_S, _FIRST_BACKOFF_S[failure] * 2.0**doublings)
+    longest_s = min(BACKOFF_MAX_S, first_s * 2.0**doublings)
     return longest_s * (1 + jitter) / 2
 
 

@@ -436,14 +436,14 @@ class PollingReader(ShardReader):
         self._iterator_issued_s = asked_s
         if page.count:
             self._record_bytes = page.data_bytes / page.count
-        self._pace = pacing.succeeded(self._clock.monotonic(), page.millis_behind_latest)
+        self._pace = pacing.Pace(self._clock.monotonic(), page.millis_behind_latest)
         self._recovered()
 
     async def _recover(self, error: StreamError) -> None:
         reaction = reaction_to(error)
-        slower = reaction is PollingReaction.SAME_ITERATOR_SLOWER
-        failure = pacing.Failure.THROTTLED if slower else pacing.Failure.ERROR
-        self._pace = pacing.failed(self._pace, self._clock.monotonic(), failure)
+        is_slower = reaction is PollingReaction.SAME_ITERATOR_SLOWER
+        first_backoff_s = pacing.THROTTLE_BACKOFF_S if is_slower else pacing.ERROR_BACKOFF_S
+        self._pace = pacing.failed(self._pace, self._clock.monotonic(), first_backoff_s)
         # An expired iterator is everyday business.
         level = self._level_of(error, logging.INFO if isinstance(error, IteratorExpiredError) else logging.WARNING)
         logger.log(

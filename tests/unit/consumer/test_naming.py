@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from mld.consumer.child import PipeHost
+from mld.consumer.child import ChildCommand, PipeHost
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
 from mld.core.errors import StreamThrottledError, StreamUnavailableError
@@ -54,8 +54,8 @@ def test_a_stand_in_that_does_not_say_when_is_asked_once():
 async def test_a_child_has_it_in_its_environment():
     streams = MemoryStreams()
     code = "import os; print(os.environ['MLD_STREAM_ARN'], os.environ['MLD_STREAM_CREATED'])"
-    naming = StreamNaming(streams, streams.clock)
-    host = PipeHost([sys.executable, "-c", code], LoopClock(), stop_timeout_s=PATIENCE_S, environment={}, naming=naming)
+    command = ChildCommand([sys.executable, "-c", code], StreamNaming(streams, streams.clock))
+    host = PipeHost([], LoopClock(), stop_timeout_s=PATIENCE_S, environment={}, of_stream=lambda _: command)
     child = await host.start(ShardAddress("shardId-000000000000", "shardId-000000000000"))
     assert await child.read_line() == " ".join(NAMED.values())
     await child.end()

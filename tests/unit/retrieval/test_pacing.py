@@ -11,13 +11,11 @@ from mld.retrieval.pacing import (
     CALL_INTERVAL_MIN_S,
     ERROR_BACKOFF_S,
     THROTTLE_BACKOFF_S,
-    Failure,
     Pace,
     Pacing,
     beat_of,
     delay_s,
     failed,
-    succeeded,
 )
 
 PACING = Pacing(idle_interval_s=1.5)
@@ -45,34 +43,32 @@ def test_the_first_call_goes_out_at_once() -> None:
     ],
 )
 def test_the_wait_after_an_answer(pacing: Pacing, lag_ms: int | None, passed_s: float, wait_s: float) -> None:
-    assert delay_s(pacing, succeeded(100.0, lag_ms), 100.0 + passed_s, 0.5) == pytest.approx(wait_s)
+    assert delay_s(pacing, Pace(100.0, lag_ms), 100.0 + passed_s, 0.5) == pytest.approx(wait_s)
 
 
-@pytest.mark.parametrize(
-    ("failure", "base_s"), [(Failure.ERROR, ERROR_BACKOFF_S), (Failure.THROTTLED, THROTTLE_BACKOFF_S)]
-)
-def test_failures_back_off_exponentially(failure: Failure, base_s: float) -> None:
+@pytest.mark.parametrize("base_s", [ERROR_BACKOFF_S, THROTTLE_BACKOFF_S])
+def test_failures_back_off_exponentially(base_s: float) -> None:
     pace = Pace()
     waits = []
     for _ in range(4):
-        pace = failed(pace, 100.0, failure)
+        pace = failed(pace, 100.0, base_s)
         waits.append(delay_s(PACING, pace, 100.0, 1.0))
     assert waits == pytest.approx([base_s, 2 * base_s, 4 * base_s, 8 * base_s])
 
 
 def test_jitter_halves_the_wait_at_most() -> None:
-    pace = failed(Pace(), 100.0, Failure.THROTTLED)
+    pace = failed(Pace(), 100.0, THROTTLE_BACKOFF_S)
     assert delay_s(PACING, pace, 100.0, 0.0) == pytest.approx(THROTTLE_BACKOFF_S / 2)
 
 
 def test_a_success_ends_the_back_off() -> None:
-    pace = failed(failed(Pace(), 100.0, Failure.ERROR), 101.0, Failure.ERROR)
+    pace = failed(failed(Pace(), 100.0, ERROR_BACKOFF_S), 101.0, ERROR_BACKOFF_S)
     assert pace.failures == 2
-    assert delay_s(PACING, succeeded(102.0, 0), 102.0, 1.0) == pytest.approx(1.5)
+    assert delay_s(PACING, Pace(102.0, 0), 102.0, 1.0) == pytest.approx(1.5)
 
 
 def test_a_failed_first_call_is_waited_out() -> None:
-    assert delay_s(PACING, failed(Pace(), 100.0, Failure.ERROR), 100.0, 0.0) >= CALL_INTERVAL_MIN_S
+    assert delay_s(PACING, failed(Pace(), 100.0, ERROR_BACKOFF_S), 100.0, 0.0) >= CALL_INTERVAL_MIN_S
 
 
 @given(
@@ -81,7 +77,7 @@ def test_a_failed_first_call_is_waited_out() -> None:
     threshold_ms=st.integers(0, 100_000),
     lag_ms=st.none() | st.integers(0, 10**9),
     failures=st.integers(0, 5000),
-    failure=st.sampled_from(Failure),
+    first_s=st.sampled_from((ERROR_BACKOFF_S, THROTTLE_BACKOFF_S)),
     jitter=st.floats(0, 1, exclude_max=True),
     elapsed_s=st.floats(0, 1000),
 )
@@ -91,12 +87,12 @@ def test_calls_are_never_closer_than_the_floor_nor_further_than_the_longest_inte
     threshold_ms: int,
     lag_ms: int | None,
     failures: int,
-    failure: Failure,
+    first_s: float,
     jitter: float,
     elapsed_s: float,
 ) -> None:
     pacing = Pacing(idle_s, catch_up_s, threshold_ms / 1000)
-    spacing_s = elapsed_s + delay_s(pacing, Pace(0.0, lag_ms, failures, failure), elapsed_s, jitter)
+    spacing_s = elapsed_s + delay_s(pacing, Pace(0.0, lag_ms, failures, first_s), elapsed_s, jitter)
     longest_s = BACKOFF_MAX_S if failures else max(idle_s, threshold_ms / 1000)
     assert spacing_s >= CALL_INTERVAL_MIN_S - 1e-6
     assert spacing_s <= max(longest_s, CALL_INTERVAL_MIN_S, elapsed_s) + 1e-6
@@ -109,11 +105,11 @@ def test_calls_are_never_closer_than_the_floor_nor_further_than_the_longest_inte
 def test_a_wait_at_the_tip_ends_with_a_beat(ended_s: float, next_s: float) -> None:
     pacing = Pacing(1.5, beat_s=0.1)
     now_s = ended_s + 0.003
-    assert now_s + delay_s(pacing, succeeded(ended_s, 0), now_s, 0.5) == pytest.approx(next_s)
+    assert now_s + delay_s(pacing, Pace(ended_s, 0), now_s, 0.5) == pytest.approx(next_s)
 
 
 def test_behind_the_tip_and_after_failures_there_is_no_beat() -> None:
-    behind, failing = succeeded(0.01, 5_000), failed(succeeded(0.01, 0), 0.01, Failure.ERROR)
+    behind, failing = Pace(0.01, 5_000), failed(Pace(0.01, 0), 0.01, ERROR_BACKOFF_S)
     for pace in (behind, failing):
         assert delay_s(Pacing(1.5, beat_s=0.1), pace, 0.02, 0.5) == delay_s(Pacing(1.5), pace, 0.02, 0.5)
 
@@ -127,7 +123,7 @@ def test_a_beat_is_short_beside_the_interval(idle_s: float, beat_s: float) -> No
 def test_a_beat_never_shortens_a_wait_and_draws_it_out_by_less_than_one(
     ended_s: float, spent_s: float, idle_s: float
 ) -> None:
-    now_s, pace = ended_s + spent_s, succeeded(ended_s, 0)
+    now_s, pace = ended_s + spent_s, Pace(ended_s, 0)
     plain = delay_s(Pacing(idle_s), pace, now_s, 0.5)
     on_beat = delay_s(Pacing(idle_s, beat_s=beat_of(idle_s)), pace, now_s, 0.5)
     assert plain - 1e-6 <= on_beat <= plain + beat_of(idle_s) + 1e-6

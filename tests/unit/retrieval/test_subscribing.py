@@ -12,13 +12,13 @@ from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
 from mld.protocol.messages import Record
 from mld.retrieval import fanout, pacing, starting_points
-from mld.retrieval.fanout import Course, SubscriptionReaction, Where
+from mld.retrieval.fanout import Course, SubscriptionReaction
 from mld.retrieval.rawpage import RawPage
 from tests.support.pages import page_with
 
 WALL_S = 1_700_000_000.0
 INITIAL = InitialPosition(TRIM_HORIZON)
-OPENING, READING = Where.OPENING, Where.READING
+OPENING, READING = False, True  # whether the subscription was open
 BROKEN = errors.StreamUnavailableError("scripted")
 
 
@@ -57,12 +57,12 @@ def test_a_subscription_without_events_leaves_the_place_where_it_was(
     assert fanout.point_of(course) == first
     course = fanout.called(course, 0.0)
     assert fanout.point_of(course) == again_without_event
-    assert fanout.point_of(fanout.failed(course, BROKEN, READING, 1.0)) == again_without_event
+    assert fanout.point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == again_without_event
 
 
 def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
     course = fanout.called(course_from(LATEST, WALL_S), 0.0)
-    course = fanout.failed(course, errors.InvalidStreamArgumentError("in the future"), OPENING, 1.0)
+    course = fanout.failed(course, errors.InvalidStreamArgumentError("in the future"), 1.0, was_open=OPENING)
     assert fanout.point_of(course).timestamp_s == WALL_S - starting_points.FIRST_STEP_BACK_S
 
 
@@ -82,15 +82,15 @@ def test_after_an_event_it_is_the_continuation_that_counts(
 ) -> None:
     course = reduce(fanout.accepted, events, fanout.called(course_from(checkpoint), 0.0))
     assert fanout.point_of(course) == point
-    assert fanout.point_of(fanout.failed(course, BROKEN, READING, 1.0)) == point
+    assert fanout.point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == point
 
 
 def test_a_refused_continuation_is_forgotten() -> None:
     refused = errors.PositionRefusedError("not of this stream")
     idle = fanout.accepted(fanout.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
-    assert fanout.point_of(fanout.failed(idle, refused, OPENING, 1.0)) == idle.read.start
+    assert fanout.point_of(fanout.failed(idle, refused, 1.0, was_open=OPENING)) == idle.read.start
     read = fanout.accepted(idle, event(35, continuation=40))
-    assert fanout.point_of(fanout.failed(read, refused, OPENING, 1.0)) == after(35)
+    assert fanout.point_of(fanout.failed(read, refused, 1.0, was_open=OPENING)) == after(35)
 
 
 def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
@@ -99,7 +99,7 @@ def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "where", "failures", "reaction"),
+    ("error", "was_open", "failures", "reaction"),
     [
         (errors.StreamNotFoundError("x"), OPENING, 0, SubscriptionReaction.ASK),
         (errors.StreamNotFoundError("x"), READING, 0, SubscriptionReaction.ASK),
@@ -117,13 +117,13 @@ def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
     ],
 )
 def test_what_an_error_means(
-    error: errors.StreamError, where: Where, failures: int, reaction: SubscriptionReaction
+    error: errors.StreamError, was_open: bool, failures: int, reaction: SubscriptionReaction
 ) -> None:
-    assert fanout.reaction_to(error, where, failures) is reaction
+    assert fanout.reaction_to(error, failures, was_open=was_open) is reaction
 
 
 @pytest.mark.parametrize(
-    ("error", "where", "failures", "shortest_s", "longest_s"),
+    ("error", "was_open", "failures", "shortest_s", "longest_s"),
     [
         (BROKEN, READING, 1, pacing.ERROR_BACKOFF_S / 2, pacing.ERROR_BACKOFF_S),
         (BROKEN, READING, 3, pacing.ERROR_BACKOFF_S * 2, pacing.ERROR_BACKOFF_S * 4),
@@ -136,11 +136,11 @@ def test_what_an_error_means(
     ],
 )
 def test_how_long_an_error_is_waited_out(
-    error: errors.StreamError, where: Where, failures: int, shortest_s: float, longest_s: float
+    error: errors.StreamError, was_open: bool, failures: int, shortest_s: float, longest_s: float
 ) -> None:
     course = fanout.called(course_from(TRIM_HORIZON), -100.0)
     for _ in range(failures):
-        course = fanout.failed(course, error, where, 0.0)
+        course = fanout.failed(course, error, 0.0, was_open=was_open)
     assert fanout.delay_s(course, 0.0, 0.0) == pytest.approx(shortest_s)
     assert fanout.delay_s(course, 0.0, 0.999_999_9) == pytest.approx(longest_s)
     assert fanout.delay_s(course, shortest_s / 2, 0.0) == pytest.approx(shortest_s / 2)
@@ -148,7 +148,7 @@ def test_how_long_an_error_is_waited_out(
 
 
 def test_an_accepted_event_forgives_errors() -> None:
-    course = fanout.failed(course_from(TRIM_HORIZON), BROKEN, READING, 0.0)
+    course = fanout.failed(course_from(TRIM_HORIZON), BROKEN, 0.0, was_open=READING)
     assert fanout.delay_s(fanout.accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
 
 
@@ -158,7 +158,7 @@ def test_the_first_call_is_immediate_and_no_two_are_within_a_second() -> None:
     course = fanout.called(course, 5.0)
     assert fanout.delay_s(course, 5.25, 0.5) == 0.75
     assert fanout.delay_s(course, 6.0, 0.5) == 0.0  # after an ordinary end at once
-    course = fanout.failed(course, BROKEN, OPENING, 5.1)
+    course = fanout.failed(course, BROKEN, 5.1, was_open=OPENING)
     assert fanout.delay_s(course, 5.1, 0.0) == pytest.approx(0.9)
 
 
