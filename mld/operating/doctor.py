@@ -14,7 +14,8 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -34,7 +35,7 @@ from mld.fleet.report.reports import WorkerReport
 from mld.leases.dynamodb import INDEX_NAME
 from mld.leases.rows import KEY, REPORTS_TABLE_KEY, Place
 from mld.operating import findings
-from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
+from mld.operating.findings import Diagnosis, Health, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
 from mld.operating.naming import OTHER_FORM, settings_of_one
 from mld.operating.stream_access import all_shards, streams_of
@@ -61,54 +62,70 @@ LABELS: dict[str, str] = {
 }
 
 
+class Stopped(Exception):
+    """A probe cannot go on; its arguments are what was found at last."""
+
+
 class Doctor:
-    """One examination."""
+    """One examination: probes, each of which ends at the first thing that it cannot do without."""
 
     def __init__(self, settings: Settings, properties_file: str) -> None:
         self._settings = settings
         self._file = properties_file
         self._factory = client_factory(settings)
         self._offset_s: float | None = None
-        self._summary: Mapping[str, Any] | None = None
         self._shards: tuple[Shard, ...] | None = None
         self._shards_of: dict[str, tuple[Shard, ...]] = {}  # of each of several streams that could be listed
-        self._scrub = Scrubber()
+        self._found: list[Diagnosis] = []
 
     async def examine(self) -> list[Diagnosis]:
         """Return everything that was found, in the order of the examination."""
-        found = [*await self._streams(), *await self._dynamo(), *await self._cloudwatch()]
-        clock = findings.clock_finding(self._clock_offset_s())
-        if clock is not None:
-            found.append(clock)
-        found += [*await self._programs(), *self._dead_letter(), self._files()]
-        return [Diagnosis(one.health, one.about, self._scrub(one.words), self._scrub(one.remedy)) for one in found]
+        await self._run(self._streams(), self._dynamo(), self._cloudwatch())
+        self._found += filter(None, [findings.clock_finding(self._clock_offset_s())])
+        await self._run(self._programs())
+        self._found += [*self._dead_letter(), self._files()]
+        scrub = Scrubber()
+        return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in self._found]
+
+    async def _run(self, *probes: Awaitable[None]) -> None:
+        for probe in probes:
+            try:
+                await probe
+            except Stopped as stopped:
+                self._found += stopped.args
+
+    def _require(self, *found: Diagnosis) -> None:
+        """Note what was found; the probe ends unless all is well."""
+        if not findings.is_well(found):
+            raise Stopped(*found)
+        self._found += found
 
     # --- services -----------------------------------------------------------------------------------------------------
 
-    async def _reach(self, name: str, stream_arn: str | None = None) -> tuple[list[Diagnosis], BotoService | None]:
-        """Look for credentials and endpoints: (findings, the service if all are there)."""
+    @asynccontextmanager
+    async def _reached(self, name: str, stream_arn: str | None = None) -> AsyncIterator[BotoService]:
+        """Look for credentials and endpoints, and open the service if all are there."""
         label = LABELS[name]
         service = BotoService(lambda: _client(self._factory, name), threads_max=1, name=label)
         try:
             await service.open()
             urls = await service.with_client(partial(endpoints_of, stream_arn=stream_arn))
             proxies, region = await service.with_client(lambda client: (proxies_of(client), client.meta.region_name))
+            found = [self._credentials(name, label)]
+            bundle = await asyncio.to_thread(self._factory.ca_bundle_of, name)
+            for url in urls:
+                proxy = proxies(url)
+                one = await endpoint_finding(f"{label} endpoint", url, None if proxy is None else str(proxy), bundle)
+                found.append(replace(one, words=f"{region}: {one.words}"))
+            self._require(*found)
+            yield service
         except StartupError as error:
-            await service.close()
-            return [fail(f"{label} credentials", str(error), "see docs/use/configuration.md, credentials")], None
+            remedy = "see docs/use/configuration.md, credentials"
+            raise Stopped(fail(f"{label} credentials", str(error), remedy)) from error
         except MldError as error:
+            raise Stopped(fail(label, str(error), "see the message")) from error
+        finally:
             await service.close()
-            return [fail(label, str(error), "see the message")], None
-        found = [self._credentials(name, label)]
-        bundle = await asyncio.to_thread(self._factory.ca_bundle_of, name)
-        for url in urls:
-            proxy = proxies(url)
-            for one in await endpoint_findings(f"{label} endpoint", url, None if proxy is None else str(proxy), bundle):
-                found.append(Diagnosis(one.health, one.about, f"{region}: {one.words}", one.remedy))
-        if not findings.is_well(found):
-            await service.close()
-            return found, None
-        return found, service
 
     def _credentials(self, name: str, label: str) -> Diagnosis:
         about = f"{label} credentials"
@@ -122,26 +139,24 @@ class Doctor:
         kind = "temporary key" if frozen.token else "key"
         return ok(about, f"{provider}, {kind} {findings.key_hint(frozen.access_key)} ({credentials.method}){until}")
 
-    async def _try(
-        self, service: BotoService, about: str, name: str, operation: str, params: dict[str, Any], missing: str = ""
-    ) -> tuple[dict[str, Any] | None, Diagnosis | None]:
-        """Make a call: (the answer, None), or (None, what its failure means)."""
+    async def _call(
+        self, service: BotoService, about: str, action: str, params: dict[str, Any], missing: str = ""
+    ) -> dict[str, Any]:
+        """Make a call that changes nothing, ``kinesis:ListShards``; what its failure means ends the probe."""
         try:
-            answer = await service.call(operation, params, timeout_s=TIMEOUT_S)
+            answer = await service.call(action.partition(":")[2], params, timeout_s=TIMEOUT_S)
         except MldError as error:
             if findings.is_harmless_refusal(error):
-                return {}, None
-            return None, refusal(about, f"{name}:{operation}", error, missing)
+                return {}
+            raise Stopped(refusal(about, action, error, missing)) from error
         self._learn_time(answer)
-        return answer, None
+        return answer
 
     def _learn_time(self, answer: Mapping[str, Any]) -> None:
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if date is not None and self._offset_s is None:
-            try:
+            with suppress(ValueError):
                 self._offset_s = parsedate_to_datetime(date).timestamp() - time.time()
-            except ValueError:
-                return
 
     def _clock_offset_s(self) -> float | None:
         """Return how far AWS's clock is ahead: exactly by a refusal, else in whole seconds by an answer."""
@@ -150,42 +165,42 @@ class Doctor:
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
-    async def _streams(self) -> list[Diagnosis]:
-        """Return what is found of the stream, or of each of several, under its name."""
+    async def _streams(self) -> None:
+        """Look at the stream, or at each of several, under its name."""
         settings = self._settings
         if not settings.is_multi_stream:
-            return await self._kinesis()
-        found: list[Diagnosis] = []
+            await self._stream()
+            return
         shards: list[Shard] = []
         for one in settings.streams:
             alone = Doctor(settings_of_one(settings, one), self._file)
-            found += [replace(finding, about=f"{one.name}: {finding.about}") for finding in await alone._kinesis()]
+            await alone._run(alone._stream())
+            self._found += _under(one.name, alone._found)
             shards += alone._shards or ()
             if alone._shards is not None:
                 self._shards_of[one.name] = alone._shards
             self._offset_s = alone._offset_s if self._offset_s is None else self._offset_s
         self._shards = tuple(shards)
-        return found
 
-    # --- Kinesis ------------------------------------------------------------------------------------------------------
+    async def _stream(self) -> None:
+        settings = self._settings
+        if kind_of(settings.stream_arn) is StreamKind.DYNAMODB:
+            await self._table_stream()
+            return
+        async with self._reached("kinesis", settings.stream_arn) as service:
+            action = "kinesis:DescribeStreamSummary"
+            answer = await self._call(service, "stream", action, self._stream_params(), NO_STREAM)
+            summary = answer["StreamDescriptionSummary"]
+            by_fan_out = settings.reader.by_fan_out
+            self._found += findings.stream_findings(summary, by_fan_out=by_fan_out)
+            await self._run(self._reads(service))
+            if by_fan_out:
+                self._found.append(await self._consumer(service, summary))
 
-    async def _kinesis(self) -> list[Diagnosis]:
-        if kind_of(self._settings.stream_arn) is StreamKind.DYNAMODB:
-            return await self._table_stream()
-        found, service = await self._reach("kinesis", self._settings.stream_arn)
-        if service is None:
-            return found
-        try:
-            return [*found, *await self._stream(service)]
-        finally:
-            await service.close()
-
-    async def _table_stream(self) -> list[Diagnosis]:
+    async def _table_stream(self) -> None:
         """Look at the stream of a DynamoDB table, as the daemon reads it."""
-        found, service = await self._reach("dynamodbstreams")
-        if service is None:
-            return found
-        await service.close()
+        async with self._reached("dynamodbstreams"):
+            pass
         operation = "DescribeStream"
         try:
             async with streams_of(self._settings) as streams:
@@ -198,105 +213,80 @@ class Doctor:
                     operation = "GetRecords"
                     await streams.get_records(iterator, 1)
         except StreamError as error:
-            return [*found, refusal("stream", f"dynamodb:{operation}", _cause(error), NO_TABLE_STREAM)]
-        words, shards = f"{summary.status}, {len(self._shards)} shards", self._shards
+            raise Stopped(refusal("stream", f"dynamodb:{operation}", _cause(error), NO_TABLE_STREAM)) from error
+        words = f"{summary.status}, {len(self._shards)} shards"
         is_off = summary.status == STREAM_DISABLED
-        found.append(
+        self._found.append(
             warn("stream", f"{words}: no change is recorded any more", SWITCH_ON) if is_off else ok("stream", words)
         )
         allowed = "DescribeStream, GetShardIterator and GetRecords are allowed"
-        return [*found, ok("reading", allowed if shards else "DescribeStream is allowed; there is no shard yet")]
-
-    async def _stream(self, service: BotoService) -> list[Diagnosis]:
-        settings = self._settings
-        answer, failed = await self._try(
-            service, "stream", "kinesis", "DescribeStreamSummary", self._stream_params(), NO_STREAM
-        )
-        if answer is None:
-            assert failed is not None
-            return [failed]
-        self._summary = answer["StreamDescriptionSummary"]
-        found = [*findings.stream_findings(self._summary, by_fan_out=settings.reader.by_fan_out)]
-        found += await self._reads(service)
-        if settings.reader.by_fan_out:
-            found.append(await self._consumer(service))
-        return found
+        words = allowed if self._shards else "DescribeStream is allowed; there is no shard yet"
+        self._found.append(ok("reading", words))
 
     def _stream_params(self) -> dict[str, Any]:
         arn = self._settings.stream_arn
         return {"StreamName": self._settings.stream_name, **({} if arn is None else {"StreamARN": arn})}
 
-    async def _reads(self, service: BotoService) -> list[Diagnosis]:
+    async def _reads(self, service: BotoService) -> None:
         about = "reading"
         try:
             async with streams_of(self._settings) as streams:
                 self._shards = tuple((await all_shards(streams)).values())
         except StreamError as error:
-            return [refusal(about, "kinesis:ListShards", _cause(error))]
+            raise Stopped(refusal(about, "kinesis:ListShards", _cause(error))) from error
         shard = next((shard for shard in self._shards if shard.is_open), None)
         if shard is None:
-            return [warn(about, "the stream has no open shard", NO_STREAM)]
+            raise Stopped(warn(about, "the stream has no open shard", NO_STREAM))
         params = {**self._stream_params(), "ShardId": shard.shard_id, "ShardIteratorType": "TRIM_HORIZON"}
-        answer, failed = await self._try(service, about, "kinesis", "GetShardIterator", params)
-        if answer is None:
-            assert failed is not None
-            return [failed]
-        if self._settings.reader.by_fan_out:
-            return [ok(about, "ListShards and GetShardIterator are allowed; SubscribeToShard was not tried")]
-        _, failed = await self._try(
-            service, about, "kinesis", "GetRecords", {"ShardIterator": answer["ShardIterator"], "Limit": 1}
-        )
-        if failed is not None:
-            return [failed]
-        return [ok(about, f"ListShards, GetShardIterator and GetRecords are allowed ({shard.shard_id} was read)")]
+        answer = await self._call(service, about, "kinesis:GetShardIterator", params)
+        words = "ListShards and GetShardIterator are allowed; SubscribeToShard was not tried"
+        if not self._settings.reader.by_fan_out:
+            one_record = {"ShardIterator": answer["ShardIterator"], "Limit": 1}
+            await self._call(service, about, "kinesis:GetRecords", one_record)
+            words = f"ListShards, GetShardIterator and GetRecords are allowed ({shard.shard_id} was read)"
+        self._found.append(ok(about, words))
 
-    async def _consumer(self, service: BotoService) -> Diagnosis:
-        settings = self._settings
-        assert self._summary is not None
-        name = settings.fanout.consumer_arn or settings.fanout.consumer_name
-        params = (
-            {"ConsumerARN": settings.fanout.consumer_arn}
-            if settings.fanout.consumer_arn is not None
-            else {"StreamARN": self._summary["StreamARN"], "ConsumerName": name}
-        )
+    async def _consumer(self, service: BotoService, summary: Mapping[str, Any]) -> Diagnosis:
+        fanout = self._settings.fanout
+        name = fanout.consumer_arn or fanout.consumer_name
+        params = {"StreamARN": summary["StreamARN"], "ConsumerName": name}
+        if fanout.consumer_arn is not None:
+            params = {"ConsumerARN": fanout.consumer_arn}
+        failed: MldError | None = None
         try:
             await service.call("DescribeStreamConsumer", params, timeout_s=TIMEOUT_S)
         except MldError as error:
-            return findings.consumer_finding(name, self._summary.get("ConsumerCount"), error)
-        return findings.consumer_finding(name, self._summary.get("ConsumerCount"), None)
+            failed = error
+        return findings.consumer_finding(name, summary.get("ConsumerCount"), failed)
 
     # --- DynamoDB -----------------------------------------------------------------------------------------------------
 
-    async def _dynamo(self) -> list[Diagnosis]:
-        found, service = await self._reach("dynamodb")
-        if service is None:
-            return found
-        try:
-            return [*found, *await self._table(service), *await self._legacy_tables(service)]
-        finally:
-            await service.close()
+    async def _dynamo(self) -> None:
+        async with self._reached("dynamodb") as service:
+            await self._run(self._table(service), self._legacy_tables(service))
 
-    async def _table(self, service: BotoService) -> list[Diagnosis]:
+    async def _table(self, service: BotoService) -> None:
         settings = self._settings
         name = settings.lease_table.name
         try:
             answer = await service.call("DescribeTable", {"TableName": name}, timeout_s=TIMEOUT_S)
         except MldError as error:
-            if findings.is_missing(error):
-                return [findings.missing_table(name, await self._reports(service), time.time(), view_rules(settings))]
-            return [refusal("lease table", "dynamodb:DescribeTable", error)]
+            if not findings.is_missing(error):
+                raise Stopped(refusal("lease table", "dynamodb:DescribeTable", error)) from error
+            reports = await self._reports(service)
+            raise Stopped(findings.missing_table(name, reports, time.time(), view_rules(settings))) from error
         self._learn_time(answer)
-        is_3x = settings.fleet.client_version is ClientVersionConfig.VERSION_3X
-        index, duration_s = INDEX_NAME if is_3x else None, settings.leases.duration_s
-        table, shards = answer["Table"], self._open_shards()
-        found = list(
-            findings.table_findings(table, key=KEY, index=index, open_shards=shards, lease_duration_s=duration_s)
+        index, table = INDEX_NAME if self._is_3x() else None, answer["Table"]
+        duration_s, shards = settings.leases.duration_s, self._open_shards()
+        self._require(
+            *findings.table_findings(table, key=KEY, index=index, open_shards=shards, lease_duration_s=duration_s)
         )
-        if not findings.is_well(found):
-            return found
-        has_index = any(one.get("IndexName") == INDEX_NAME for one in answer["Table"].get("GlobalSecondaryIndexes", ()))
-        found += await self._row_permissions(service, with_index=has_index)
-        return found + await self._rows() if findings.is_well(found) else found
+        has_index = any(one.get("IndexName") == INDEX_NAME for one in table.get("GlobalSecondaryIndexes", ()))
+        await self._row_permissions(service, with_index=has_index)
+        await self._rows()
+
+    def _is_3x(self) -> bool:
+        return self._settings.fleet.client_version is ClientVersionConfig.VERSION_3X
 
     async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
         """Return those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
@@ -306,7 +296,7 @@ class Doctor:
         except TableError:
             return ()
 
-    async def _legacy_tables(self, service: BotoService) -> list[Diagnosis]:
+    async def _legacy_tables(self, service: BotoService) -> None:
         """Look for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock, as each start does."""
         about, settings = "fleet tables", self._settings
         there, found = [], []
@@ -317,88 +307,86 @@ class Doctor:
             except MldError as error:
                 if not findings.is_missing(error):
                     found.append(refusal(about, f"dynamodb:Scan of {name}", error))
-        return found or [ok(about, f"{' and '.join(there)} are used" if there else "none of an older fleet")]
+        self._found += found or [ok(about, f"{' and '.join(there)} are used" if there else "none of an older fleet")]
 
-    async def _row_permissions(self, service: BotoService, *, with_index: bool) -> list[Diagnosis]:
+    async def _row_permissions(self, service: BotoService, *, with_index: bool) -> None:
         """Try each call on rows; the writes are for a row that does not exist, and must not."""
         about, name = "table permissions", self._settings.lease_table.name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
         never = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}
-        calls: list[tuple[str, dict[str, Any]]] = [
-            ("Scan", {"TableName": name, "Limit": 1}),
-            ("GetItem", {"TableName": name, "Key": key}),
-            ("BatchGetItem", {"RequestItems": {name: {"Keys": [key]}}}),
-            ("PutItem", {**never, "Item": key}),
-            ("UpdateItem", {**never, "Key": key, "UpdateExpression": "REMOVE mldDoctor"}),
-            ("DeleteItem", {**never, "Key": key}),
-        ]
+        calls: dict[str, dict[str, Any]] = {
+            "Scan": {"TableName": name, "Limit": 1},
+            "GetItem": {"TableName": name, "Key": key},
+            "BatchGetItem": {"RequestItems": {name: {"Keys": [key]}}},
+            "PutItem": {**never, "Item": key},
+            "UpdateItem": {**never, "Key": key, "UpdateExpression": "REMOVE mldDoctor"},
+            "DeleteItem": {**never, "Key": key},
+        }
         if with_index:
             query = {
                 "KeyConditionExpression": "leaseOwner = :me",
                 "ExpressionAttributeValues": {":me": {"S": "mld-doctor"}},
             }
-            calls.append(("Query", {"TableName": name, "IndexName": INDEX_NAME, "Limit": 1, **query}))
-        found = []
-        for operation, params in calls:
-            _, failed = await self._try(service, about, "dynamodb", operation, params)
-            if failed is not None:
-                found.append(failed)
-        return found or [ok(about, f"{', '.join(operation for operation, _ in calls)} are allowed")]
+            calls["Query"] = {"TableName": name, "IndexName": INDEX_NAME, "Limit": 1, **query}
+        found: list[Diagnosis] = []
+        for operation, params in calls.items():
+            try:
+                await self._call(service, about, f"dynamodb:{operation}", params)
+            except Stopped as stopped:
+                found += stopped.args
+        self._require(*(found or [ok(about, f"{', '.join(calls)} are allowed")]))
 
-    async def _rows(self) -> list[Diagnosis]:
+    async def _rows(self) -> None:
         try:
             async with fleet_reader(self._settings) as reader:
                 status = await reader.look()
         except TableError as error:
-            return [fail("lease rows", str(error), "see the message")]
-        is_3x = self._settings.fleet.client_version is ClientVersionConfig.VERSION_3X
+            raise Stopped(fail("lease rows", str(error), "see the message")) from error
+        is_multi = self._settings.is_multi_stream
         leases = [shard.lease for shard in status.shards]
-        other = next((one for one in leases if (one.stream is not None) is not self._settings.is_multi_stream), None)
+        other = next((one for one in leases if (one.stream is not None) is not is_multi), None)
         if other is not None:
             form = "several streams" if other.stream is not None else "one stream"
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
-            return [fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}")]
-        shards = None if self._settings.is_multi_stream else self._shards
-        found = list(findings.rows_findings(status, leases, shards, is_3x=is_3x))
+            raise Stopped(fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}"))
+        self._found += findings.rows_findings(status, leases, None if is_multi else self._shards, is_3x=self._is_3x())
         for name, listed in self._shards_of.items():
             own = [within_stream(one.lease) for one in status.shards if one.label == name]
             if own:
-                found += [replace(one, about=f"{name}: {one.about}") for one in findings.against_stream(own, listed)]
-        return found
+                self._found += _under(name, findings.against_stream(own, listed))
 
     def _open_shards(self) -> int | None:
         return None if self._shards is None else sum(shard.is_open for shard in self._shards)
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    async def _cloudwatch(self) -> list[Diagnosis]:
+    async def _cloudwatch(self) -> None:
         """Look at CloudWatch. Metrics are not needed to consume: what fails here is a warning."""
-        settings = self._settings
-        if settings.metrics.level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics.outputs:
-            return []
-        found, service = await self._reach("cloudwatch")
-        if service is not None:
-            await service.close()
-        return [warn(one.about, one.words, one.remedy) if one.health is findings.Health.FAIL else one for one in found]
+        metrics = self._settings.metrics
+        if metrics.level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in metrics.outputs:
+            return
+        try:
+            async with self._reached("cloudwatch"):
+                pass
+        except Stopped as stopped:
+            found: tuple[Diagnosis, ...] = stopped.args
+            raise Stopped(*(_warned(one) for one in found)) from stopped
 
-    async def _programs(self) -> list[Diagnosis]:
-        """Return what is found of the record processor, and of those of single streams."""
-        found = await self._program("executableName", self._settings.child.command)
+    async def _programs(self) -> None:
+        """Look at the record processor, and at those of single streams."""
+        commands = {"executableName": self._settings.child.command}
         for one in self._settings.streams:
             if one.executable_name is not None:
-                found += await self._program(f"{one.name}: executableName", one.executable_name)
-        return found
+                commands[f"{one.name}: executableName"] = one.executable_name
+        await self._run(*(self._program(about, split_command(text)) for about, text in commands.items()))
 
-    async def _program(self, about: str, text: str) -> list[Diagnosis]:
-        words = split_command(text)
+    async def _program(self, about: str, words: list[str]) -> None:
         faults = [fail(about, message, remedy) for _, message, remedy in faults_of(words)]
-        if faults:
-            return faults
+        self._require(*faults)
         program = find_executable(words)
-        found = [ok(about, f"{program} can be run; `mld conformance -- COMMAND` tries the protocol")]
+        self._found.append(ok(about, f"{program} can be run; `mld conformance -- COMMAND` tries the protocol"))
         if any(PurePath(word).name == PROGRAM for word in words):
-            found.append(await self._spark(runnable(words)))
-        return found
+            self._found.append(await self._spark(runnable(words)))
 
     async def _spark(self, words: list[str]) -> Diagnosis:
         command = [*words[: [PurePath(word).name for word in words].index(PROGRAM) + 1], "--check", self._file]
@@ -435,6 +423,15 @@ class Doctor:
         return findings.files_finding(self._open_shards() or 0, None if soft == resource.RLIM_INFINITY else soft)
 
 
+def _warned(one: Diagnosis) -> Diagnosis:
+    return replace(one, health=Health.WARN) if one.health is Health.FAIL else one
+
+
+def _under(name: str, found: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """Return what was found of one of several streams."""
+    return [replace(one, about=f"{name}: {one.about}") for one in found]
+
+
 def _client(factory: ClientFactory, name: str) -> Any:
     return factory.create_client(
         name, read_timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S / 2, pool_connections_max=1
@@ -463,7 +460,7 @@ def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
     return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
 
 
-async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Diagnosis]:
+async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> Diagnosis:
     """Look what is at `url`, or at the proxy (``host:port``) that leads there."""
     address = urlsplit(url)
     host, port = str(address.hostname), address.port or _PORTS.get(address.scheme, 443)
@@ -478,20 +475,20 @@ async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: 
             await asyncio.get_running_loop().getaddrinfo(host, port)
     except (OSError, TimeoutError, UnicodeError) as error:
         remedy = "check the region and endpoint in the file, and the name server of this machine"
-        return [fail(about, f"{host}, the name of {name}, is not found: {_why(error)}", remedy)]
+        return fail(about, f"{host}, the name of {name}, is not found: {_why(error)}", remedy)
     context = ssl.create_default_context(cafile=ca_bundle) if address.scheme == "https" and proxy is None else None
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
         remedy = "a proxy may stand between: give its certificate by AWS_CA_BUNDLE; and check the clock"
-        return [fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)]
+        return fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)
     except (OSError, TimeoutError) as error:
         remedy = "check port, firewall, security group and VPC endpoint, or set a proxy"
-        return [fail(about, f"no connection to {host}:{port}: {_why(error)}", remedy)]
+        return fail(about, f"no connection to {host}:{port}: {_why(error)}", remedy)
     version = None if context is None else writer.get_extra_info("ssl_object").version()
     writer.close()
-    return [ok(about, f"{shown} answers{through}{'' if version is None else f', {version}'}")]
+    return ok(about, f"{shown} answers{through}{'' if version is None else f', {version}'}")
 
 
 def _why(error: BaseException) -> str:
