@@ -25,7 +25,7 @@ from rich.text import Text
 from mld.check import price
 from mld.check.refusals import refusals
 from mld.core import sparkhosts
-from mld.core.terminal import find_executable
+from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, find_executable
 from mld.properties.keytypes import Section
 from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
@@ -101,8 +101,6 @@ def _libraries(interpreter: str | None, environment: Mapping[str, str]) -> Itera
     yield from (root / "amazon_kclpy" for root in roots if (root / "amazon_kclpy").is_dir())
 
 
-EXIT_OK = 0
-EXIT_CONFIGURATION = 2
 LEASES_SHOWN, WORKERS_SHOWN = (1, 10, 100), (1, 10)
 """Sizes of a fleet whose price is shown unless one is asked for."""
 _PLAIN_WIDTH = 160  # columns where stdout is no terminal

@@ -51,8 +51,8 @@ READ_AGAIN_S = (0.5, 1.0, 2.0)
 DOUBT = "what was not reported as done may be done or not; the same command again does what is left"
 
 Report: TypeAlias = Callable[[Outcome], None]
-Writing: TypeAlias = Callable[[Report], Awaitable[tuple[Sequence[Outcome], bool]]]
-"""Writes, and reports what becomes of each change; all outcomes, and whether all is as it was to be."""
+Writing: TypeAlias = Callable[[Report], Awaitable[Sequence[Outcome]]]
+"""Writes, and reports what becomes of each change; all outcomes."""
 
 
 async def read_table(calls: TableCalls, clock: Clock) -> RawTable:
@@ -140,10 +140,10 @@ def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
             def save() -> Path:
                 return save_rows(command, settings, table.rows, reader.clock.wall(), asked.backup_file)
 
-            async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+            async def write(report: Report) -> Sequence[Outcome]:
                 outcomes = await carry_out(plan, reader.table_of, reader.clock, report=report)
                 await note_act(reader.calls, reader.clock, plan, outcomes)
-                return outcomes, all(one.fate is Fate.DONE for one in outcomes)
+                return outcomes
 
             return await perform(plan, asked, save, write)
 
@@ -191,7 +191,8 @@ async def perform(
             with saved_file(plan.kept.path) as file:
                 file.writelines(plan.kept.lines)
             tell(f"what is taken away is saved in {plan.kept.path}")
-        outcomes, is_done = await write(lambda outcome: tell(f"  {outcome.change.key}: {outcome.words}"))
+        outcomes = await write(lambda outcome: tell(f"  {outcome.change.key}: {outcome.words}"))
+        is_done = all(one.fate is Fate.DONE for one in outcomes)
         if plan.kept is not None and not _may_be_made(outcomes):
             forget(plan.kept.path)
             tell(f"nothing was taken away, and {plan.kept.path} is gone again")
@@ -220,7 +221,6 @@ def _may_be_made(outcomes: Sequence[Outcome]) -> bool:
 FORMAT = "mld-rows"
 VERSION = 1
 MODE = 0o600
-_BINARY, _BINARY_SET = "B", "BS"
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
 
@@ -322,7 +322,7 @@ def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
     with saved_file(path) as file:
         file.write(json.dumps(asdict(header)) + "\n")
         for row in rows:
-            file.write(json.dumps({name: _to_json(value) for name, value in row.items()}) + "\n")
+            file.write(json.dumps({name: _mapped(value, _to_json) for name, value in row.items()}) + "\n")
             count += 1
     return count
 
@@ -357,37 +357,40 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=2):
         try:
             value = json.loads(line)
-            yield {name: _from_json(one) for name, one in value.items()}
+            yield {name: _mapped(one, _from_json) for name, one in value.items()}
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise BackupError(f"{path}, line {number}: no row") from None
 
 
-def _to_json(value: Mapping[str, Any]) -> dict[str, Any]:
-    ((kind, inner),) = value.items()
-    if kind == _BINARY:
-        return {kind: base64.b64encode(bytes(inner)).decode()}
-    if kind == _BINARY_SET:
-        return {kind: [base64.b64encode(bytes(one)).decode() for one in inner]}
-    if kind == "M":
-        return {kind: {name: _to_json(one) for name, one in inner.items()}}
-    if kind == "L":
-        return {kind: [_to_json(one) for one in inner]}
-    return {kind: sorted(inner) if kind in ("SS", "NS") else inner}
-
-
-def _from_json(value: Mapping[str, Any]) -> dict[str, Any]:
+def _mapped(value: Mapping[str, Any], scalar: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Return a typed value of DynamoDB with `scalar` of each kind and value that holds no others."""
     if len(value) != 1:
         raise ValueError("a value of DynamoDB has one type")
     ((kind, inner),) = value.items()
-    if kind == _BINARY:
-        return {kind: base64.b64decode(inner, validate=True)}
-    if kind == _BINARY_SET:
-        return {kind: [base64.b64decode(one, validate=True) for one in inner]}
-    if kind == "M":
-        return {kind: {name: _from_json(one) for name, one in inner.items()}}
-    if kind == "L":
-        return {kind: [_from_json(one) for one in inner]}
+    match kind:
+        case "M":
+            return {kind: {name: _mapped(one, scalar) for name, one in inner.items()}}
+        case "L":
+            return {kind: [_mapped(one, scalar) for one in inner]}
+    return {kind: scalar(kind, inner)}
+
+
+def _to_json(kind: str, inner: Any) -> Any:
+    match kind:
+        case "B":
+            return base64.b64encode(bytes(inner)).decode()
+        case "BS":
+            return [base64.b64encode(bytes(one)).decode() for one in inner]
+    return sorted(inner) if kind in ("SS", "NS") else inner
+
+
+def _from_json(kind: str, inner: Any) -> Any:
+    match kind:
+        case "B":
+            return base64.b64decode(inner, validate=True)
+        case "BS":
+            return [base64.b64decode(one, validate=True) for one in inner]
     flat = inner if kind in ("SS", "NS") else [inner]
     if not isinstance(flat, list) or not all(isinstance(one, SCALARS[kind]) for one in flat):
         raise TypeError(f"no {kind} of DynamoDB")
-    return {kind: inner}
+    return inner

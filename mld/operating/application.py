@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from mld.aws.service import Service, TableCalls
 from mld.core.clock import Clock, LoopClock, in_turns
@@ -124,28 +124,22 @@ class Application:
         return await self.require_table()
 
     async def require_nobody(self, seen: Observed, *, stop_fleet: bool) -> None:
-        """Raise ActRefusedError if an owner is alive, with `stop_fleet` if it is another operator."""
+        """Raise ActRefusedError if an owner is alive, with `stop_fleet` if it is another operator; TableError.
+
+        It takes one lease duration at most.
+        """
         if stop_fleet:
-            await self.require_no_operators(seen)
+            await self._refuse_living(seen, "", whom=is_operator)
         else:
-            await self.require_no_owners(seen, STOP_REMEDY)
-
-    async def require_no_operators(self, seen: Observed) -> None:
-        """Raise ActRefusedError if another operator is at work, after one lease duration at most; TableError."""
-        self._refuse(await living(self.look, seen, self.clock, self.lease_duration_s, whom=is_operator), seen, "")
-
-    async def require_no_owners(self, seen: Observed, remedy: str) -> None:
-        """Raise ActRefusedError if an owner is alive, after one lease duration at most. Raises TableError."""
-        self._refuse(await living(self.look, seen, self.clock, self.lease_duration_s), seen, remedy)
+            await self._refuse_living(seen, STOP_REMEDY)
 
     async def require_no_workers(self, seen: Observed, remedy: str) -> None:
-        """Do as `require_no_owners`, of workers without a lease too: after the time between two reports at most."""
-        period_s = self.settings.fleet.report_period_s
-        alive = await living(self.look, seen, self.clock, self.lease_duration_s, idle_report_s=period_s)
-        self._refuse(alive, seen, remedy)
+        """Raise ActRefusedError if a worker is alive, one without a lease too: after the time between two reports at
+        most. Raises TableError."""
+        await self._refuse_living(seen, remedy, idle_report_s=self.settings.fleet.report_period_s)
 
-    def _refuse(self, alive: set[str], seen: Observed, remedy: str) -> None:
-        if alive:
+    async def _refuse_living(self, seen: Observed, remedy: str, **which: Any) -> None:
+        if alive := await living(self.look, seen, self.clock, self.lease_duration_s, **which):
             raise ActRefusedError(refusal(alive, owners_of(seen), remedy))
 
     # --- the stream ---------------------------------------------------------------------------------------------------
@@ -208,9 +202,8 @@ class Application:
     ) -> list[Outcome]:
         """Take all leases, write what `planner` wants until it wants nothing more, and give the leases back.
 
-        `seen` is what `require_no_owners`, or with `stop_fleet` `require_no_operators`, was asked about. Raises
-        ActRefusedError if somebody else has been at work since; TableError, after which rows are as they were or as
-        wanted.
+        `seen` is what `require_nobody` was asked about. Raises ActRefusedError if somebody else has been at work since;
+        TableError, after which rows are as they were or as wanted.
         """
         async with self.hold(seen) as hold:
             now = await self.look() if stop_fleet else seen
@@ -270,11 +263,6 @@ def is_of_another_shard(row: Lease, target: Lease) -> bool:
     return row.hash_range not in (None, target.hash_range)
 
 
-def save_before(app: Application, command: str, seen: Observed, asked: Asked) -> Path:
-    """Save the rows before they are changed; the file."""
-    return save_rows(command, app.settings, seen.table.rows, app.clock.wall(), asked.backup_file)
-
-
 async def act_on(
     app: Application, command: str, asked: Asked, planner: Planner, seen: Observed, *, stop_fleet: bool
 ) -> int:
@@ -283,12 +271,14 @@ async def act_on(
     if app.setting is not None:
         plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")
 
-    async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+    def save() -> Path:
+        return save_rows(command, app.settings, seen.table.rows, app.clock.wall(), asked.backup_file)
+
+    async def write(report: Report) -> Sequence[Outcome]:
         outcomes = await app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
         await note_act(app.calls, app.clock, plan, outcomes)
-        return outcomes, all(one.fate is Fate.DONE for one in outcomes)
+        return outcomes
 
-    save = partial(save_before, app, command, seen, asked)
     return await perform(plan, asked, save, write, partial(app.require_nobody, seen, stop_fleet=stop_fleet))
 
 

@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, NoReturn, TypeAlias
 
@@ -251,125 +251,96 @@ OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 ANY = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """What may be called on what. `condition` as IAM writes it."""
+class Policy:
+    """Statements of IAM by name; each is about the resources of all that were allowed under its name."""
 
-    sid: str
-    actions: tuple[str, ...]
-    resources: tuple[str, ...]
-    condition: dict[str, Any] | None = None
+    def __init__(self) -> None:
+        self._statements: dict[str, dict[str, Any]] = {}
 
-    def to_json(self) -> dict[str, Any]:
-        value = {"Sid": self.sid, "Effect": "Allow", "Action": list(self.actions), "Resource": list(self.resources)}
-        return value if self.condition is None else value | {"Condition": self.condition}
+    def allow(self, sid: str, actions: Sequence[str], *resources: str, **more: Any) -> None:
+        """Allow to call `actions` on `resources`; `more` as IAM writes it."""
+        statement = {"Sid": sid, "Effect": "Allow", "Action": list(actions), "Resource": [], **more}
+        known = self._statements.setdefault(sid, statement)["Resource"]
+        known += [one for one in dict.fromkeys(resources) if one not in known]
+
+    def document(self) -> dict[str, Any]:
+        return {"Version": "2012-10-17", "Statement": list(self._statements.values())}
 
 
 def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
     """Return the policy document. `create` False: tables and index are made by somebody else, such as Terraform."""
-    statements = [one.to_json() for one in statements_of(settings, create=create)]
-    return {"Version": "2012-10-17", "Statement": statements}
-
-
-def statements_of(settings: Settings, *, create: bool) -> Iterator[Statement]:
-    yield from _merged(one for stream in _each(settings) for one in _stream(stream))
-    yield from _roles(settings)
-    yield from _tables(settings, create=create)
-    yield from _dead_letter(settings)
-    if settings.schemas.mode is not SchemaMode.OFF:
-        yield Statement("ReadSchemas", ("glue:GetSchemaVersion",), (ANY,))
-    if MetricsOutput.CLOUDWATCH in settings.metrics.outputs and settings.metrics.level is not MetricsLevel.NONE:
-        namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
-        yield Statement("Metrics", ("cloudwatch:PutMetricData",), (ANY,), namespace)
-
-
-def _each(settings: Settings) -> Iterator[Settings]:
-    """Yield the settings, or those of each of several streams that are read with the credentials of the application."""
+    made = Policy()
     if not settings.is_multi_stream:
-        yield settings
+        _allow_stream(made, settings)
     for one in settings.streams:
         if one.credentials is None:
-            yield settings_of_one(settings, one)
-
-
-def _merged(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """Yield one statement for each name, about the resources of all that have it."""
-    merged: dict[str, Statement] = {}
-    for one in statements:
-        first = merged.get(one.sid, replace(one, resources=()))
-        merged[one.sid] = replace(first, resources=tuple(dict.fromkeys((*first.resources, *one.resources))))
-    yield from merged.values()
-
-
-def _roles(settings: Settings) -> Iterator[Statement]:
-    """Yield what single streams are read as; those roles have policies of their own."""
+            _allow_stream(made, settings_of_one(settings, one))
+    # What single streams are read as; those roles have policies of their own.
     chains = [one.credentials for one in settings.streams if one.credentials is not None]
     roles = [provider.role.role_arn for chain in chains for provider in chain.providers if provider.role is not None]
     if roles:
-        yield Statement("AssumeRoles", ("sts:AssumeRole",), tuple(dict.fromkeys(roles)))
+        made.allow("AssumeRoles", ["sts:AssumeRole"], *roles)
+    _allow_tables(made, settings, create=create)
+    _allow_dead_letters(made, settings)
+    if settings.schemas.mode is not SchemaMode.OFF:
+        made.allow("ReadSchemas", ["glue:GetSchemaVersion"], ANY)
+    if MetricsOutput.CLOUDWATCH in settings.metrics.outputs and settings.metrics.level is not MetricsLevel.NONE:
+        namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
+        made.allow("Metrics", ["cloudwatch:PutMetricData"], ANY, Condition=namespace)
+    return made.document()
 
 
-def _stream(settings: Settings) -> Iterator[Statement]:
+def _allow_stream(made: Policy, settings: Settings) -> None:
     stream = _stream_arn(settings)
     if kind_of(settings.stream_arn) is StreamKind.DYNAMODB:
-        yield Statement("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), (stream,))
+        made.allow("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), stream)
         return
     read = ["kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:GetShardIterator"]
     if not settings.reader.by_fan_out:
-        yield Statement("ReadStream", (*read, "kinesis:GetRecords"), (stream,))
+        made.allow("ReadStream", [*read, "kinesis:GetRecords"], stream)
         return
+    made.allow("ReadStream", read, stream)
     consumer = settings.fanout.consumer_arn
-    given = consumer is not None
-    yield Statement("ReadStream", tuple(read), (stream,))
-    if not given:
+    if consumer is None:
         consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"
-        yield Statement("RegisterConsumer", ("kinesis:RegisterStreamConsumer",), (stream,))
-    assert consumer is not None
+        made.allow("RegisterConsumer", ["kinesis:RegisterStreamConsumer"], stream)
     # By name it is described on the stream, by ARN on the consumer.
-    yield Statement("DescribeConsumer", ("kinesis:DescribeStreamConsumer",), (stream, consumer))
-    yield Statement("Subscribe", ("kinesis:SubscribeToShard",), (consumer,))
+    made.allow("DescribeConsumer", ["kinesis:DescribeStreamConsumer"], stream, consumer)
+    made.allow("Subscribe", ["kinesis:SubscribeToShard"], consumer)
 
 
-def _tables(settings: Settings, *, create: bool) -> Iterator[Statement]:
-    lease_table = _table_arn(settings, settings.lease_table.name)
-    tables = [lease_table]
-    # A fleet that comes from KCL 2.x or 3.0 to 3.4 has these two; they are looked for in any case.
-    names = (settings.worker_metrics_table.name, settings.coordinator_state_table.name)
-    tables += [_table_arn(settings, name) for name in names]
+def _allow_tables(made: Policy, settings: Settings, *, create: bool) -> None:
+    # A fleet that comes from KCL 2.x or 3.0 to 3.4 has the last two; they are looked for in any case.
+    tables = (settings.lease_table, settings.worker_metrics_table, settings.coordinator_state_table)
+    lease_table, *others = (_table_arn(settings, table.name) for table in tables)
     rows = ("DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
-    yield Statement("LeaseRows", _dynamo(*rows, "BatchGetItem"), (lease_table,))
-    yield Statement("LeaseOwners", _dynamo("Query"), (f"{lease_table}/index/{OWNER_INDEX}",))
-    yield Statement("FleetRows", _dynamo(*rows), tuple(tables[1:]))
+    made.allow("LeaseRows", _dynamo(*rows, "BatchGetItem"), lease_table)
+    made.allow("LeaseOwners", _dynamo("Query"), f"{lease_table}/index/{OWNER_INDEX}")
+    made.allow("FleetRows", _dynamo(*rows), *others)
     if create:
         makers = ["CreateTable", "UpdateTable"]
-        if settings.lease_table.tags or settings.worker_metrics_table.tags or settings.coordinator_state_table.tags:
+        if any(table.tags for table in tables):
             makers.append("TagResource")
-        if (
-            settings.lease_table.point_in_time_recovery
-            or settings.worker_metrics_table.point_in_time_recovery
-            or settings.coordinator_state_table.point_in_time_recovery
-        ):
+        if any(table.point_in_time_recovery for table in tables):
             makers += ["DescribeContinuousBackups", "UpdateContinuousBackups"]
-        yield Statement("CreateTables", _dynamo(*makers), tuple(tables))
+        made.allow("CreateTables", _dynamo(*makers), lease_table, *others)
 
 
-def _dead_letter(settings: Settings) -> Iterator[Statement]:
+def _allow_dead_letters(made: Policy, settings: Settings) -> None:
     place = settings.child.dead_letter
     if place is None:
         return
     partition = _whereabouts(settings)[0]
     match place.kind:
-        case DeadLetterKind.DIRECTORY:
-            return
         case DeadLetterKind.S3:
             under = f"{place.prefix}/" if place.prefix else ""
-            yield Statement("DeadLetters", ("s3:PutObject",), (f"arn:{partition}:s3:::{place.name}/{under}*",))
+            made.allow("DeadLetters", ["s3:PutObject"], f"arn:{partition}:s3:::{place.name}/{under}*")
         case DeadLetterKind.KINESIS:
-            yield Statement("DeadLetters", ("kinesis:PutRecord",), (place.name,))
+            made.allow("DeadLetters", ["kinesis:PutRecord"], place.name)
         case DeadLetterKind.SQS:
             account, queue = place.name.rstrip("/").split("/")[-2:]
             arn = f"arn:{partition}:sqs:{place.region or ANY}:{account}:{queue}"
-            yield Statement("DeadLetters", ("sqs:SendMessage",), (arn,))
+            made.allow("DeadLetters", ["sqs:SendMessage"], arn)
 
 
 def _dynamo(*operations: str) -> tuple[str, ...]:

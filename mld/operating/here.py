@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -49,8 +49,10 @@ def of_daemon(command: F) -> F:
     ) -> Any:
         if len(files) > 1:
             raise click.UsageError(f"give one properties file, not {len(files)}")
-        wanted = wanted_daemon(option_file, files[0] if files else None, overrides, pid, worker, timeout_s)
-        return command(wanted, **rest)
+        named: tuple[str | None, str | None] = None, None
+        if option_file or files or overrides:
+            named = _application_of(chosen_file(option_file, files[0] if files else None), overrides)
+        return command(WantedDaemon(*named, pid, worker, timeout_s), **rest)
 
     options = (
         click.argument("files", nargs=-1, metavar="[APP.properties]"),
@@ -73,30 +75,19 @@ def of_daemon(command: F) -> F:
     return cast("F", asking)
 
 
-def wanted_daemon(
-    option_file: str | None,
-    argument_file: str | None,
-    overrides: Sequence[str],
-    pid: int | None,
-    worker: str | None,
-    timeout_s: float,
-) -> WantedDaemon:
-    """Return which daemon the options and the file name. Exits with 2 if the file cannot be used."""
+def _application_of(file: str, overrides: Sequence[str]) -> tuple[str, str | None]:
+    """Return application and mld.controlSocket of a properties file. Exits with 2 if it cannot be used."""
     from mld.properties.lines import ConfigurationError, Level, Remark
     from mld.properties.loader import load_some
 
-    if not (option_file or argument_file or overrides):
-        return WantedDaemon(None, None, pid, worker, timeout_s)
-    file = chosen_file(option_file, argument_file)
     try:
         values = load_some(file, ("applicationName", "mld.controlSocket"), overrides, os.environ)
         if "applicationName" not in values:
             raise ConfigurationError([Remark(Level.ERROR, "applicationName", file, "is required", "")])
     except ConfigurationError as error:
         complain(error)
-    socket = values.get("mld.controlSocket")
-    setting = None if socket is None else str(socket)
-    return WantedDaemon(str(values["applicationName"]), setting, pid, worker, timeout_s)
+    setting = values.get("mld.controlSocket")
+    return str(values["applicationName"]), None if setting is None else str(setting)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -278,31 +269,35 @@ class DaemonLink:
             peer = control_place.peer_of(connection)
         return None if peer is None else peer.pid
 
-    def _connected(self) -> socket.socket:
+    @contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
         place, uid = self.place, os.geteuid()
-        try:
-            handle = control_place.open_directory(place.directory, uid, make=False)
-        except ControlPlaceError as error:
-            raise NotReachedError(str(error)) from None
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._timeout_s)
-            connection.connect(control_place.address_of(handle, place.directory, place.name))
+            try:
+                with _address_of(place) as address:
+                    connection.connect(address)
+            except ControlPlaceError as error:
+                raise NotReachedError(str(error)) from None
+            except (ConnectionRefusedError, FileNotFoundError):
+                raise NotReachedError(f"no daemon listens at {place.path}") from None
+            except OSError as error:
+                why = error.strerror or error
+                raise NotReachedError(f"the daemon at {place.path} cannot be reached: {why}") from None
             peer = control_place.peer_of(connection)
             if peer is not None and peer.uid != uid:
                 raise NotReachedError(f"what listens at {place.path} is of user {peer.uid}, not of this one ({uid})")
-        except (ConnectionRefusedError, FileNotFoundError):
-            connection.close()
-            raise NotReachedError(f"no daemon listens at {place.path}") from None
-        except OSError as error:
-            connection.close()
-            raise NotReachedError(f"the daemon at {place.path} cannot be reached: {error.strerror or error}") from None
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            os.close(handle)
-        return connection
+            yield connection
+
+
+@contextmanager
+def _address_of(place: ControlPlace) -> Iterator[str]:
+    """Yield the address of a socket, while its directory is open. Raises ControlPlaceError."""
+    handle = control_place.open_directory(place.directory, os.geteuid(), make=False)
+    try:
+        yield control_place.address_of(handle, place.directory, place.name)
+    finally:
+        os.close(handle)
 
 
 def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
@@ -356,13 +351,10 @@ def find_daemons(wanted: WantedDaemon, environ: Mapping[str, str]) -> list[Daemo
 
 def _is_alive(place: ControlPlace) -> bool:
     try:
-        handle = control_place.open_directory(place.directory, os.geteuid(), make=False)
+        with _address_of(place) as address:
+            return control_place.is_answered(address)
     except ControlPlaceError:
         return False
-    try:
-        return control_place.is_answered(control_place.address_of(handle, place.directory, place.name))
-    finally:
-        os.close(handle)
 
 
 def _is_wanted(link: DaemonLink, wanted: WantedDaemon) -> bool:

@@ -28,7 +28,6 @@ ERROR_CHARACTERS_MAX = 80
 class Listing:
     """A table: `columns` with a mark for those that are aligned to the right, rows of text, lines that follow."""
 
-    title: str
     columns: tuple[tuple[str, bool], ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
@@ -40,7 +39,7 @@ def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) 
     found = tuple(rows)
     if columns[0][0] == "stream" and not any(row[0] for row in found):
         columns, found = columns[1:], tuple(row[1:] for row in found)
-    return Listing("", columns, found, tuple(notes))
+    return Listing(columns, found, tuple(notes))
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

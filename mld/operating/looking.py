@@ -426,7 +426,7 @@ def _line(text: str) -> Text:
 
 def _table(listing: Listing, *, one_line: bool = False) -> Table:
     """Lay the rows out. A shard is never folded; `one_line` cuts cells of the other columns instead of folding them."""
-    table = Table(title=listing.title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name, to_the_right in listing.columns:
         justify: Literal["left", "right"] = "right" if to_the_right else "left"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "shard")
@@ -440,8 +440,6 @@ def aligned(listing: Listing) -> Iterator[str]:
     rows = [tuple(map(printable, row)) for row in listing.rows]
     rows.insert(0, tuple(name for name, _ in listing.columns))
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    if listing.title:
-        yield f"{listing.title}\n"
     for row in rows:
         cells = []
         for cell, width, (_, to_the_right) in zip(row, widths, listing.columns, strict=True):

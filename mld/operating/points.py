@@ -66,7 +66,6 @@ class Point:
 
 TRIM_HORIZON_POINT = Point(PointKind.TRIM_HORIZON)
 LATEST_POINT = Point(PointKind.LATEST)
-CHECKPOINT_POINT = Point(PointKind.CHECKPOINT)
 
 
 def parse_point(text: str, now_s: float, kinds: Collection[PointKind] = ALL_KINDS) -> Point:

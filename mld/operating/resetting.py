@@ -177,7 +177,7 @@ async def resolve(app: Application, table: RawTable, point: Point, shard_name: s
     positions: dict[str, Position] = {}
 
     async def locate(shard: Shard) -> None:
-        positions[shard.shard_id] = (await _boundary(app, shard, point)).checkpoint
+        positions[shard.shard_id] = await _boundary(app, shard, point)
 
     await a_few_at_a_time(locate, begin)
     return Reset(point, None, shards, begin, positions)
@@ -188,8 +188,8 @@ async def _one_shard(app: Application, shards: tuple[Shard, ...], point: Point, 
     shard_id = shard_id_of(name)
     if shard_id not in graph.shards:
         raise ActRefusedError(f"the stream has no shard {name} (any more); it has {names_of(sorted(graph.shards))}")
-    boundary = await _boundary(app, graph.shards[shard_id], point)
-    return Reset(point, shard_id, shards, positions={shard_id: boundary.checkpoint})
+    checkpoint = await _boundary(app, graph.shards[shard_id], point)
+    return Reset(point, shard_id, shards, positions={shard_id: checkpoint})
 
 
 async def _filter_of(app: Application, point: Point) -> ShardFilter:
@@ -204,12 +204,12 @@ async def _filter_of(app: Application, point: Point) -> ShardFilter:
     return ShardFilter(ShardFilterType.AT_TIMESTAMP, point.time_s)
 
 
-async def _boundary(app: Application, shard: Shard, point: Point) -> Boundary:
+async def _boundary(app: Application, shard: Shard, point: Point) -> Position:
     match point.kind:
         case PointKind.TRIM_HORIZON:
-            return Boundary(TRIM_HORIZON)
+            return TRIM_HORIZON
         case PointKind.LATEST:
-            return Boundary(LATEST)
+            return LATEST
         case PointKind.TIME:
             assert point.time_s is not None
             return await boundary_at_time(app.streams, app.clock, shard.shard_id, point.time_s)
@@ -222,24 +222,16 @@ async def _boundary(app: Application, shard: Shard, point: Point) -> Boundary:
 # --- the checkpoint before a place ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """A checkpoint, and the first record after it that was there; None: none has come yet, or none comes."""
-
-    checkpoint: Position
-    first_sequence: str | None = None
-
-
-async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s: float) -> Boundary:
-    """Return where reading begins with the first record that arrived at `time_s` (epoch seconds) or later."""
+async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s: float) -> Position:
+    """Return the checkpoint before the first record that arrived at `time_s` (epoch seconds) or later."""
     walk = SpanReader(streams, clock, shard_id, StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time_s))
     page = await walk.page_with_records()
     first = None if page is None else page.first_sequence
-    return Boundary(await _last_before(streams, clock, shard_id, first, time_s), first)
+    return await _last_before(streams, clock, shard_id, first, time_s)
 
 
-async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, place: Position) -> Boundary:
-    """Return where reading begins with the record `place`. Raises ActRefusedError if the shard has no such record."""
+async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, place: Position) -> Position:
+    """Return the checkpoint before the record `place`. Raises ActRefusedError if the shard has no such record."""
     number = int(place.sequence)
     after_end = shard.ending_sequence is not None and number > int(shard.ending_sequence)
     if number < int(shard.starting_sequence) or after_end:
@@ -250,11 +242,9 @@ async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, pla
         there = "no later one either" if page is None else f"the next one that is kept is {page.first_sequence}"
         raise ActRefusedError(f"shard {shard.shard_id} has no record {place.sequence} (any more); {there}")
     if place.sub:
-        return Boundary(Position(place.sequence, place.sub - 1), place.sequence)
+        return Position(place.sequence, place.sub - 1)
     arrival_s = (page.first_arrival_ms or 0) / 1000
-    return Boundary(
-        await _last_before(streams, clock, shard.shard_id, place.sequence, arrival_s, by_time=False), place.sequence
-    )
+    return await _last_before(streams, clock, shard.shard_id, place.sequence, arrival_s, by_time=False)
 
 
 async def _last_before(

@@ -137,7 +137,7 @@ class ResetWorld:
     async def reset(self, app: Application, place: Point) -> bool:
         seen = await app.require_table()
         wanted: Reset = await resolve(app, seen.table, place, None)
-        await app.require_no_operators(seen)
+        await app.require_nobody(seen, stop_fleet=True)
         # What is delivered before the first row is written is no answer to the reset. Former owners are silent by then.
         written: list[int] = []
         outcomes = await app.carry_out(

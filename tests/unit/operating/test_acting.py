@@ -26,11 +26,11 @@ CHANGE = Change("goes", writes.create(Lease("shard", TRIM_HORIZON)))
 
 
 async def performed(path: Path, fate: Fate, *, execute: bool = True) -> int:
-    async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+    async def write(report: Report) -> Sequence[Outcome]:
         assert path.read_text() == "a record\n", "it is on the disk before anything is written"
         outcome = Outcome(CHANGE, fate)
         report(outcome)
-        return (outcome,), fate is Fate.DONE
+        return (outcome,)
 
     plan = ActPlan("title", (CHANGE,), kept=KeptLines(path, ("a record\n",)))
     asked = Asked("f", execute=execute)
@@ -50,7 +50,7 @@ async def test_what_a_change_takes_away_is_kept_unless_it_is_surely_not_made(
 
 @virtual
 async def test_what_was_written_before_a_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+    async def write(report: Report) -> Sequence[Outcome]:
         report(Outcome(CHANGE, Fate.DONE))
         raise TableUnavailableError("no answer")
 

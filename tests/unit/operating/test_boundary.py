@@ -29,7 +29,7 @@ async def written(streams: MemoryStreams, *pauses_s: float) -> list[str]:
 
 
 async def at_time(streams: MemoryStreams, time_s: float) -> Position:
-    return (await boundary_at_time(streams, streams.clock, "shard-0", time_s)).checkpoint
+    return await boundary_at_time(streams, streams.clock, "shard-0", time_s)
 
 
 @virtual
@@ -118,7 +118,7 @@ async def test_reading_begins_with_the_record_that_was_named() -> None:
     numbers = await written(streams, 5, 5, 0, 5)
 
     async def before(place: Position) -> Position:
-        return (await boundary_at_sequence(streams, streams.clock, SHARD, place)).checkpoint
+        return await boundary_at_sequence(streams, streams.clock, SHARD, place)
 
     assert await before(Position(numbers[2])) == Position(numbers[1])
     assert await before(Position(numbers[0])) == TRIM_HORIZON

@@ -29,7 +29,7 @@ LATER = Position("9" * 56)
 
 async def reset(app: Application, point: Point, shard: str | None = None, *, stop_fleet: bool = True) -> list[Any]:
     seen = await app.require_table()
-    await (app.require_no_operators(seen) if stop_fleet else app.require_no_owners(seen, "stop them"))
+    await app.require_nobody(seen, stop_fleet=stop_fleet)
     wanted = await resolve(app, seen.table, point, shard)
     return await app.carry_out(wanted.plan, lambda _: None, seen, stop_fleet=stop_fleet)
 
@@ -145,7 +145,7 @@ async def test_two_operators_are_not_at_work_at_once(world: Fleet) -> None:
     async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
         with pytest.raises(ActRefusedError, match="another operator is at work on this table"):
-            await app.require_no_operators(await app.look())
+            await app.require_nobody(await app.look(), stop_fleet=True)
         with pytest.raises(ActRefusedError, match="another operator is at work on this table"):
             await reset(operator_on(world, "two"), HORIZON)
 
@@ -157,7 +157,7 @@ async def test_a_worker_that_starts_after_the_look_is_not_pushed_aside(world: Fl
     await worker.stop()
     app = operator_on(world)
     seen = await app.require_table()
-    await app.require_no_owners(seen, "stop them")
+    await app.require_nobody(seen, stop_fleet=False)
     wanted = await resolve(app, seen.table, HORIZON, None)
     world.start("w2")
     await world.until(lambda: _owners(world) == {"w2"})
@@ -173,11 +173,11 @@ async def test_living_owners_are_named_and_dead_ones_are_not_waited_for_twice(wo
     await processed(world)
     app = operator_on(world)
     with pytest.raises(ActRefusedError, match=r"workers are alive: w1 \(2 leases\); stop them"):
-        await app.require_no_owners(await app.look(), "stop them")
+        await app.require_nobody(await app.look(), stop_fleet=False)
     await worker.crash()
     await world.advance(1)
     began_s = world.clock.monotonic()
-    await app.require_no_owners(await app.look(), "stop them")
+    await app.require_nobody(await app.look(), stop_fleet=False)
     assert world.clock.monotonic() - began_s < app.lease_duration_s + 4
 
 
@@ -208,7 +208,7 @@ async def test_workers_whose_heartbeats_stand_for_their_leases_are_alive(world: 
     await world.advance(60)
     app = operator_on(world)
     with pytest.raises(ActRefusedError, match="workers are alive: w1"):
-        await app.require_no_owners(await app.look(), "stop them")
+        await app.require_nobody(await app.look(), stop_fleet=False)
     world.recorder.deliveries.clear()
     await reset(app, HORIZON)
     await world.until(world.all_delivered, 200)

@@ -142,7 +142,7 @@ def test_a_long_listing_looks_as_a_short_one(fleet: FleetStatus, monkeypatch: py
 
 def test_wide_and_hostile_characters_are_aligned_in_a_long_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "ROWS_MAX", 0)
-    listing = listings.Listing("", (("name", False), ("n", True)), (("日本", "1"), ("a\x1b[2J", "10")))
+    listing = listings.Listing((("name", False), ("n", True)), (("日本", "1"), ("a\x1b[2J", "10")))
     assert printed(listing, monkeypatch) == "name       n\n日本       1\na\\x1b[2J  10"
 
 
@@ -284,7 +284,7 @@ def screens(looks: Iterator[listings.Listing | BaseException]) -> list[list[str]
 
 def test_a_watched_listing_fits_the_screen_and_stays_while_there_is_no_answer() -> None:
     rows = tuple((shard_id(number), "w" * 80) for number in range(10_000))
-    long = listings.Listing("", (("shard", False), ("owner", False)), rows, ("10,000 open",))
+    long = listings.Listing((("shard", False), ("owner", False)), rows, ("10,000 open",))
     gone = TableGoneError("the table is gone: https://x/?X-Amz-Signature=pl4nted")
     first, without, again = screens(iter((long, gone, long, asyncio.CancelledError())))
     assert first == again

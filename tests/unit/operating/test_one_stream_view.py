@@ -158,7 +158,7 @@ async def test_one_stream_is_read_again_while_the_other_goes_on(world: ManyFleet
 
     app = application(world, "orders")
     seen = await app.require_table()
-    await app.require_no_operators(seen)
+    await app.require_nobody(seen, stop_fleet=True)
     wanted = await resolve(app, seen.table, Point(PointKind.TRIM_HORIZON), None)
     await app.carry_out(wanted.plan, lambda _: None, seen, stop_fleet=True)
 

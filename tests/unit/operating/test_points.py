@@ -10,7 +10,6 @@ import pytest
 from mld.core.positions import Position
 from mld.operating.options import PointType
 from mld.operating.points import (
-    CHECKPOINT_POINT,
     LATEST_POINT,
     TRIM_HORIZON_POINT,
     Point,
@@ -29,7 +28,7 @@ SEQUENCE = "49653600000000000000000000000000000000000000000000000002"
         ("trim-horizon", TRIM_HORIZON_POINT),
         ("TRIM_HORIZON", TRIM_HORIZON_POINT),
         (" latest ", LATEST_POINT),
-        ("checkpoint", CHECKPOINT_POINT),
+        ("checkpoint", Point(PointKind.CHECKPOINT)),
         (SEQUENCE, Point(PointKind.SEQUENCE, position=Position(SEQUENCE))),
         (f"{SEQUENCE}/7", Point(PointKind.SEQUENCE, position=Position(SEQUENCE, 7))),
         ("now", Point(PointKind.TIME, NOW_S)),

@@ -8,7 +8,7 @@ import pytest
 
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
-from mld.operating.generate import statements_of
+from mld.operating.generate import policy
 from mld.operating.naming import chosen_shard, lease_of
 from mld.operating.plan import ActRefusedError
 from mld.operating.stream_access import by_stream
@@ -100,6 +100,6 @@ def test_each_stream_is_probed_with_its_own_settings_and_former_ones_not(several
 
 
 def test_a_policy_is_about_the_streams_that_are_read_with_it_and_the_roles_of_others(several: Settings) -> None:
-    by_sid = {one.sid: one for one in statements_of(several, create=True)}
-    assert by_sid["ReadStream"].resources == ("arn:aws:kinesis:eu-west-1:*:stream/orders",)
-    assert by_sid["AssumeRoles"].resources == ("arn:aws:iam::222222222222:role/r",)
+    resources = {one["Sid"]: one["Resource"] for one in policy(several)["Statement"]}
+    assert resources["ReadStream"] == ["arn:aws:kinesis:eu-west-1:*:stream/orders"]
+    assert resources["AssumeRoles"] == ["arn:aws:iam::222222222222:role/r"]

@@ -12,7 +12,7 @@ from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, SUB_MAX, TRIM_HO
 from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
 from mld.operating.naming import shard_id_of
-from mld.operating.points import CHECKPOINT_POINT, LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
+from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
 from mld.operating.stream_access import (
     BACKOFF_FIRST_S,
     FAILURES_MAX,
@@ -55,7 +55,7 @@ def test_a_number_stands_for_a_shard() -> None:
             SpanStart(StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="7"), Position("7", 2), Position("7", 3)),
         ),
         (
-            CHECKPOINT_POINT,
+            Point(PointKind.CHECKPOINT),
             SpanStart(StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="9"), Position("9", 1), Position("9", 1)),
         ),
     ],
@@ -67,7 +67,7 @@ def test_a_place_names_the_first_record_that_is_wanted(point: Point, start: Span
 @pytest.mark.parametrize(("lease", "words"), [(None, "has no row"), (Lease("s", SHARD_END), "is SHARD_END")])
 def test_a_checkpoint_that_is_none_is_refused(lease: Lease | None, words: str) -> None:
     with pytest.raises(SpanError, match=words):
-        span_start(CHECKPOINT_POINT, "s", lease, INITIAL)
+        span_start(Point(PointKind.CHECKPOINT), "s", lease, INITIAL)
 
 
 def reader_of(streams: MemoryStreams) -> SpanReader:
