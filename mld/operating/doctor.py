@@ -62,7 +62,7 @@ LABELS: dict[str, str] = {
 }
 
 
-class Stopped(Exception):
+class ProbeEnded(Exception):
     """A probe cannot go on; its arguments are what was found at last."""
 
 
@@ -91,13 +91,13 @@ class Doctor:
         for probe in probes:
             try:
                 await probe
-            except Stopped as stopped:
-                self._found += stopped.args
+            except ProbeEnded as ended:
+                self._found += ended.args
 
     def _require(self, *found: Diagnosis) -> None:
         """Note what was found; the probe ends unless all is well."""
         if not findings.is_well(found):
-            raise Stopped(*found)
+            raise ProbeEnded(*found)
         self._found += found
 
     # --- services -----------------------------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ class Doctor:
             yield service
         except StartupError as error:
             remedy = "see docs/use/configuration.md, credentials"
-            raise Stopped(fail(f"{label} credentials", str(error), remedy)) from error
+            raise ProbeEnded(fail(f"{label} credentials", str(error), remedy)) from error
         except MldError as error:
-            raise Stopped(fail(label, str(error), "see the message")) from error
+            raise ProbeEnded(fail(label, str(error), "see the message")) from error
         finally:
             await service.close()
 
@@ -148,7 +148,7 @@ class Doctor:
         except MldError as error:
             if findings.is_harmless_refusal(error):
                 return {}
-            raise Stopped(refusal(about, action, error, missing)) from error
+            raise ProbeEnded(refusal(about, action, error, missing)) from error
         self._learn_time(answer)
         return answer
 
@@ -213,7 +213,7 @@ class Doctor:
                     operation = "GetRecords"
                     await streams.get_records(iterator, 1)
         except StreamError as error:
-            raise Stopped(refusal("stream", f"dynamodb:{operation}", _cause(error), NO_TABLE_STREAM)) from error
+            raise ProbeEnded(refusal("stream", f"dynamodb:{operation}", _cause(error), NO_TABLE_STREAM)) from error
         words = f"{summary.status}, {len(self._shards)} shards"
         is_off = summary.status == STREAM_DISABLED
         self._found.append(
@@ -233,10 +233,10 @@ class Doctor:
             async with streams_of(self._settings) as streams:
                 self._shards = tuple((await all_shards(streams)).values())
         except StreamError as error:
-            raise Stopped(refusal(about, "kinesis:ListShards", _cause(error))) from error
+            raise ProbeEnded(refusal(about, "kinesis:ListShards", _cause(error))) from error
         shard = next((shard for shard in self._shards if shard.is_open), None)
         if shard is None:
-            raise Stopped(warn(about, "the stream has no open shard", NO_STREAM))
+            raise ProbeEnded(warn(about, "the stream has no open shard", NO_STREAM))
         params = {**self._stream_params(), "ShardId": shard.shard_id, "ShardIteratorType": "TRIM_HORIZON"}
         answer = await self._call(service, about, "kinesis:GetShardIterator", params)
         words = "ListShards and GetShardIterator are allowed; SubscribeToShard was not tried"
@@ -272,9 +272,9 @@ class Doctor:
             answer = await service.call("DescribeTable", {"TableName": name}, timeout_s=TIMEOUT_S)
         except MldError as error:
             if not findings.is_missing(error):
-                raise Stopped(refusal("lease table", "dynamodb:DescribeTable", error)) from error
+                raise ProbeEnded(refusal("lease table", "dynamodb:DescribeTable", error)) from error
             reports = await self._reports(service)
-            raise Stopped(findings.missing_table(name, reports, time.time(), view_rules(settings))) from error
+            raise ProbeEnded(findings.missing_table(name, reports, time.time(), view_rules(settings))) from error
         self._learn_time(answer)
         index, table = INDEX_NAME if self._is_3x() else None, answer["Table"]
         duration_s, shards = settings.leases.duration_s, self._open_shards()
@@ -332,8 +332,8 @@ class Doctor:
         for operation, params in calls.items():
             try:
                 await self._call(service, about, f"dynamodb:{operation}", params)
-            except Stopped as stopped:
-                found += stopped.args
+            except ProbeEnded as ended:
+                found += ended.args
         self._require(*(found or [ok(about, f"{', '.join(calls)} are allowed")]))
 
     async def _rows(self) -> None:
@@ -341,14 +341,14 @@ class Doctor:
             async with fleet_reader(self._settings) as reader:
                 status = await reader.look()
         except TableError as error:
-            raise Stopped(fail("lease rows", str(error), "see the message")) from error
+            raise ProbeEnded(fail("lease rows", str(error), "see the message")) from error
         is_multi = self._settings.is_multi_stream
         leases = [shard.lease for shard in status.shards]
         other = next((one for one in leases if (one.stream is not None) is not is_multi), None)
         if other is not None:
             form = "several streams" if other.stream is not None else "one stream"
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
-            raise Stopped(fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}"))
+            raise ProbeEnded(fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}"))
         self._found += findings.rows_findings(status, leases, None if is_multi else self._shards, is_3x=self._is_3x())
         for name, listed in self._shards_of.items():
             own = [within_stream(one.lease) for one in status.shards if one.label == name]
@@ -368,9 +368,9 @@ class Doctor:
         try:
             async with self._reached("cloudwatch"):
                 pass
-        except Stopped as stopped:
-            found: tuple[Diagnosis, ...] = stopped.args
-            raise Stopped(*(_warned(one) for one in found)) from stopped
+        except ProbeEnded as ended:
+            found: tuple[Diagnosis, ...] = ended.args
+            raise ProbeEnded(*(_warned(one) for one in found)) from ended
 
     async def _programs(self) -> None:
         """Look at the record processor, and at those of single streams."""
