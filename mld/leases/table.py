@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from mld.leases.lease import Lease
 from mld.leases.rows import Row
@@ -75,47 +75,29 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Exists:
-    """There is a row of this key."""
+class Condition:
+    """A term of a condition expression: each attribute under its own name with a `#`, as KCL writes it."""
 
+    text: str
+    values: tuple[Value, ...] = ()
+    """Those that it names, except ``:key``, which is the row's."""
 
-@dataclass(frozen=True, slots=True)
-class Is:
-    attribute: str
-    value: Value
+    @classmethod
+    def equal(cls, attribute: str, value: Value) -> Condition:
+        return cls(f"#{attribute} = {value.name}", (value,))
 
+    @classmethod
+    def absent(cls, attribute: str) -> Condition:
+        return cls(f"attribute_not_exists(#{attribute})")
 
-@dataclass(frozen=True, slots=True)
-class IsNot:
-    """True of an absent attribute, too."""
-
-    attribute: str
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    attribute: str
-
-
-@dataclass(frozen=True, slots=True)
-class Present:
-    attribute: str
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """At least one of the lists holds in full."""
-
-    lists: tuple[tuple[Condition, ...], ...]
-
-
-Condition: TypeAlias = Exists | Is | IsNot | Absent | Present | AnyOf
+    @classmethod
+    def present(cls, attribute: str) -> Condition:
+        return cls(f"attribute_exists(#{attribute})")
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseWrite(Generic[AnswerT]):
-    """One conditional write of one row: a new row (`creates`, `item`), changes of a row, or neither: its deletion."""
+    """One conditional write of one row: a new row (`item`), changes of a row, or neither: its deletion."""
 
     verb: str
     """The name of the function that made it."""
@@ -127,8 +109,9 @@ class LeaseWrite(Generic[AnswerT]):
     refused: Callable[[Lease | None], AnswerT | LeaseWrite[AnswerT]]
     """The answer if the conditions did not hold, or what to write instead; gets the row as it is if `wants_row`."""
     creates: Lease | None = None
+    """The lease that `item` is read as."""
     item: Row | None = None
-    """A new row to the letter, in place of the one that is made of `creates`."""
+    """A new row."""
     sets: tuple[tuple[str, Value], ...] = ()
     removes: tuple[str, ...] = ()
     adds: tuple[tuple[str, Value], ...] = ()
@@ -138,11 +121,7 @@ class LeaseWrite(Generic[AnswerT]):
 
     @property
     def deletes(self) -> bool:
-        return not (self.puts or self.sets or self.removes or self.adds)
-
-    @property
-    def puts(self) -> bool:
-        return self.creates is not None or self.item is not None
+        return not (self.item or self.sets or self.removes or self.adds)
 
 
 # --- the ports --------------------------------------------------------------------------------------------------------

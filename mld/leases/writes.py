@@ -26,7 +26,6 @@ own name with a `#`, as KCL writes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -37,19 +36,7 @@ from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.rows import Row
-from mld.leases.table import (
-    Absent,
-    AnswerT,
-    AnyOf,
-    Condition,
-    Exists,
-    Is,
-    IsNot,
-    LeaseWrite,
-    Present,
-    Refusal,
-    Value,
-)
+from mld.leases.table import AnswerT, Condition, LeaseWrite, Refusal, Value
 
 RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 
@@ -58,8 +45,11 @@ RowWrite: TypeAlias = LeaseWrite[Lease | Refusal]
 YesOrNo: TypeAlias = LeaseWrite[bool]
 """Answered by whether anything was written."""
 
-EXISTS = Exists()
-NOT_HANDED = Absent(rows.CHECKPOINT_OWNER)
+EXISTS = Condition("#leaseKey = :key")
+NOT_HANDED = Condition.absent(rows.CHECKPOINT_OWNER)
+HOLDS = "(#leaseOwner = :me AND attribute_not_exists(#checkpointOwner))"
+STILL_HOLDS = "(#checkpointOwner = :me AND #leaseOwner <> :me)"
+LACKS_RANGE = Condition("(attribute_not_exists(#startingHashKey) OR attribute_not_exists(#endingHashKey))")
 SHARD_END_VALUE = Value(":shardEnd", {"S": SHARD_END_NAME})
 ONE = Value(":one", {"N": "1"})
 ZERO = Value(":zero", {"N": "0"})
@@ -126,7 +116,7 @@ def checkpoint(
     gone = (*PREPARED, rows.FAILING) if lease.failing is not None else PREPARED
     conditions = _guard(lease)
     if not position.is_shard_end:
-        conditions += (IsNot(rows.CHECKPOINT, SHARD_END_VALUE),)
+        conditions += (Condition("#checkpoint <> :shardEnd", (SHARD_END_VALUE,)),)
     refused = partial(judge_refused, lease, resent=resent, position=position)
     return LeaseWrite(
         "checkpoint", lease.key, conditions, the_row, refused, sets=tuple(sets), removes=gone, keeps_lease=True
@@ -177,7 +167,7 @@ def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
     assert lease.owner is not None, "only an owned lease can be handed off"
     assert next_owner != lease.owner, "nobody may renew a row that names one worker twice"
     owner = _text(":owner", lease.owner)
-    conditions = (EXISTS, Is(rows.OWNER, owner), NOT_HANDED)
+    conditions = (EXISTS, Condition.equal(rows.OWNER, owner), NOT_HANDED)
     sets = ((rows.OWNER, _text(":nextOwner", next_owner)), (rows.CHECKPOINT_OWNER, owner))
     refused = partial(_refused_by_owners, lease)
     return LeaseWrite("begin_handoff", lease.key, conditions, the_row, refused, sets=sets)
@@ -222,13 +212,13 @@ def pinned(write: RowWrite, until_s: int) -> RowWrite:
 def pause(lease: Lease, words: str) -> RowWrite:
     """Ask the holder to deliver nothing from now on."""
     assert words, "somebody pauses it"
-    conditions = (EXISTS, Absent(rows.PAUSED), *_owners_as_seen(lease))
+    conditions = (EXISTS, Condition.absent(rows.PAUSED), *_owners_as_seen(lease))
     return _wish("pause", lease, conditions, (rows.PAUSED, _words(words)))
 
 
 def resume(lease: Lease) -> RowWrite:
     """Take the pause away, whoever owns the lease by now."""
-    return replace(_wish("resume", lease, (EXISTS, Present(rows.PAUSED))), removes=(rows.PAUSED,))
+    return replace(_wish("resume", lease, (EXISTS, Condition.present(rows.PAUSED))), removes=(rows.PAUSED,))
 
 
 def ask_restart(lease: Lease, words: str) -> RowWrite:
@@ -239,7 +229,7 @@ def ask_restart(lease: Lease, words: str) -> RowWrite:
 def leave_out(lease: Lease, records: frozenset[str]) -> RowWrite:
     """Ask whoever holds the lease not to deliver `records`, in the place of those of `lease`."""
     before = Value(":before", {"SS": sorted(lease.left_out)})
-    as_seen = Is(rows.LEFT_OUT, before) if lease.left_out else Absent(rows.LEFT_OUT)
+    as_seen = Condition.equal(rows.LEFT_OUT, before) if lease.left_out else Condition.absent(rows.LEFT_OUT)
     conditions = (EXISTS, *_owners_as_seen(lease), as_seen)
     return _wish("leave_out", lease, conditions, (rows.LEFT_OUT, Value(":records", {"SS": sorted(records)})))
 
@@ -257,28 +247,32 @@ def _wish(verb: str, lease: Lease, conditions: tuple[Condition, ...], *sets: tup
 
 
 def create(lease: Lease) -> YesOrNo:
-    """Put the row if the key is free. Carrying it out raises ValueError as `rows.new_row` does."""
-    return LeaseWrite("create", lease.key, (Absent(rows.KEY),), _yes, _no, creates=lease, wants_row=False)
+    """Put the row if the key is free. Raises ValueError as `rows.new_row` does."""
+    return put("create", lease, rows.new_row(lease))
+
+
+def put(verb: str, lease: Lease | None, item: Row) -> YesOrNo:
+    """Put a row, which is read as `lease`, if its key is free."""
+    return yes_or_no(verb, item[rows.KEY]["S"], Condition.absent(rows.KEY), creates=lease, item=item)
 
 
 def record_children(key: str, children: frozenset[str]) -> YesOrNo:
     """Note the child shards on an existing row; the counter stays. `children` must not be empty."""
     assert children, "DynamoDB has no empty sets"
     value = Value(":children", {"SS": sorted(children)})
-    return _of_row("record_children", key, EXISTS, sets=((rows.CHILDREN, value),))
+    return yes_or_no("record_children", key, EXISTS, sets=((rows.CHILDREN, value),))
 
 
 def fill_hash_range(key: str, hash_range: HashRange) -> YesOrNo:
     """Give an existing row of KCL before 2.3 its hash range, unless it has one (shards#missing-hash-ranges)."""
     assert hash_range.start < hash_range.end, "Java cannot read a row with a range of one key"
     start, end = _text(":start", str(hash_range.start)), _text(":end", str(hash_range.end))
-    lacking = AnyOf(((Absent(rows.HASH_START),), (Absent(rows.HASH_END),)))
-    return _of_row("fill_hash_range", key, EXISTS, lacking, sets=((rows.HASH_START, start), (rows.HASH_END, end)))
+    return yes_or_no("fill_hash_range", key, EXISTS, LACKS_RANGE, sets=((rows.HASH_START, start), (rows.HASH_END, end)))
 
 
 def delete_completed(key: str) -> YesOrNo:
     """Delete the row only while its checkpoint is SHARD_END: it may have been recreated meanwhile."""
-    return _of_row("delete_completed", key, Is(rows.CHECKPOINT, SHARD_END_VALUE))
+    return yes_or_no("delete_completed", key, Condition.equal(rows.CHECKPOINT, SHARD_END_VALUE))
 
 
 def delete_unchanged(lease: Lease) -> YesOrNo:
@@ -287,7 +281,7 @@ def delete_unchanged(lease: Lease) -> YesOrNo:
     For streams that the application has given up: the checkpoint is lost with the row. It is for the caller to know
     that nobody renews the lease.
     """
-    return _of_row("delete_unchanged", lease.key, EXISTS, _seen(lease), *_owners_as_seen(lease))
+    return yes_or_no("delete_unchanged", lease.key, EXISTS, _seen(lease), *_owners_as_seen(lease))
 
 
 def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
@@ -302,8 +296,9 @@ def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
     )
 
 
-def _of_row(verb: str, key: str, *conditions: Condition, sets: tuple[tuple[str, Value], ...] = ()) -> YesOrNo:
-    return LeaseWrite(verb, key, conditions, _yes, _no, sets=sets, wants_row=False)
+def yes_or_no(verb: str, key: str, *conditions: Condition, **more: Any) -> YesOrNo:
+    """Make a write that is answered by whether anything was written; `more` are fields of `LeaseWrite`."""
+    return LeaseWrite(verb, key, conditions, _yes, lambda _: False, wants_row=False, **more)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -319,10 +314,6 @@ def the_row(row: Row) -> Lease:
 
 def _yes(_row: Row) -> bool:
     return True
-
-
-def _no(_row: Lease | None) -> bool:
-    return False
 
 
 def judge_refused(
@@ -416,9 +407,7 @@ def _guard(lease: Lease) -> tuple[Condition, ...]:
     """Return the holder's guard: see the page."""
     assert lease.actual_owner is not None, "only a held lease can be written"
     me = _text(":me", lease.actual_owner)
-    holds = (Is(rows.OWNER, me), NOT_HANDED)
-    still_holds = (Is(rows.CHECKPOINT_OWNER, me), IsNot(rows.OWNER, me))
-    return (_seen(lease), AnyOf((holds, still_holds)))
+    return (_seen(lease), Condition(f"({HOLDS} OR {STILL_HOLDS})", (me,)))
 
 
 def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:
@@ -429,11 +418,11 @@ def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:
 
 
 def _is_or_absent(attribute: str, name: str, seen: str | None) -> Condition:
-    return Absent(attribute) if seen is None else Is(attribute, _text(name, seen))
+    return Condition.absent(attribute) if seen is None else Condition.equal(attribute, _text(name, seen))
 
 
 def _seen(lease: Lease) -> Condition:
-    return Is(rows.COUNTER, _number(":seen", lease.counter))
+    return Condition.equal(rows.COUNTER, _number(":seen", lease.counter))
 
 
 def _next(lease: Lease) -> tuple[str, Value]:
@@ -468,70 +457,29 @@ def _number(name: str, number: int) -> Value:
 
 
 def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
-    """Return the operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
-    condition, update = _all_of(write.conditions), _update(write)
-    if write.item is not None:
-        request: dict[str, Any] = {"Item": write.item}
-    elif write.creates is not None:
-        request = {"Item": rows.new_row(write.creates)}
-    else:
-        request = {"Key": {key_name: {"S": write.key}}}
-    request["ConditionExpression"] = condition
+    """Return the operation and its parameters."""
+    clauses = (
+        ("SET", [f"#{attribute} = {value.name}" for attribute, value in write.sets]),
+        ("REMOVE", [f"#{attribute}" for attribute in write.removes]),
+        ("ADD", [f"#{attribute} {value.name}" for attribute, value in write.adds]),
+    )
+    update = " ".join(f"{word} {', '.join(parts)}" for word, parts in clauses if parts)
+    condition = " AND ".join(one.text for one in write.conditions)
+    request: dict[str, Any] = (
+        {"Key": {key_name: {"S": write.key}}} if write.item is None else {"Item": write.item}
+    ) | {"ConditionExpression": condition}
     if update:
         request["UpdateExpression"] = update
     request["ExpressionAttributeNames"] = rows.names_in(condition + update)
-    if values := dict(_values(write)):
+    values: dict[str, Any] = {":key": {"S": write.key}} if EXISTS in write.conditions else {}
+    values |= {value.name: value.typed for one in write.conditions for value in one.values}
+    values |= {value.name: value.typed for _, value in (*write.sets, *write.adds)}
+    if values:
         request["ExpressionAttributeValues"] = values
-    if write.puts:
+    if write.item is not None:
         return "PutItem", request
     if write.deletes:
         return "DeleteItem", request
     if write.wants_row:
         request["ReturnValues"] = "ALL_NEW"
     return "UpdateItem", request | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-
-
-def _all_of(conditions: Iterable[Condition]) -> str:
-    return " AND ".join(map(_condition, conditions))
-
-
-def _condition(condition: Condition) -> str:
-    match condition:
-        case Exists():
-            return f"#{rows.KEY} = :key"
-        case Is(attribute, value):
-            return f"#{attribute} = {value.name}"
-        case IsNot(attribute, value):
-            return f"#{attribute} <> {value.name}"
-        case Absent(attribute):
-            return f"attribute_not_exists(#{attribute})"
-        case Present(attribute):
-            return f"attribute_exists(#{attribute})"
-        case AnyOf(lists):
-            return "(" + " OR ".join(f"({_all_of(one)})" if len(one) > 1 else _all_of(one) for one in lists) + ")"
-
-
-def _update(write: LeaseWrite[Any]) -> str:
-    clauses = (
-        ("SET", [f"#{attribute} = {value.name}" for attribute, value in write.sets]),
-        ("REMOVE", [f"#{attribute}" for attribute in write.removes]),
-        ("ADD", [f"#{attribute} {value.name}" for attribute, value in write.adds]),
-    )
-    return " ".join(f"{word} {', '.join(parts)}" for word, parts in clauses if parts)
-
-
-def _values(write: LeaseWrite[Any]) -> Iterator[tuple[str, Any]]:
-    for condition in write.conditions:
-        yield from ((value.name, value.typed) for value in _values_in(condition, write.key))
-    yield from ((value.name, value.typed) for _, value in (*write.sets, *write.adds))
-
-
-def _values_in(condition: Condition, key: str) -> Iterator[Value]:
-    match condition:
-        case Exists():
-            yield Value(":key", {"S": key})
-        case Is(_, value) | IsNot(_, value):
-            yield value
-        case AnyOf(lists):
-            for one in (condition for some in lists for condition in some):
-                yield from _values_in(one, key)

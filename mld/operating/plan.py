@@ -24,7 +24,7 @@ from mld.core.streams import Shard
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.rows import Place
-from mld.leases.table import Absent, Condition, Is, LeaseWrite, Refusal, TableScan, Value
+from mld.leases.table import Condition, LeaseWrite, Refusal, TableScan, Value
 from mld.shards.graph import ShardGraph, ancestors_first, id_order, new_lease
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -150,7 +150,7 @@ def create(lease: Lease, me: str) -> LeaseWrite[bool]:
 def put_back(row: Row, me: str) -> LeaseWrite[bool]:
     """Make a saved row again, as it was but for its owners."""
     item = {name: value for name, value in row.items() if name not in _OF_HOLDER} | {rows.OWNER: {"S": me}}
-    return yes_or_no("put", item[rows.KEY]["S"], (Absent(rows.KEY),), item=item, creates=rows.parse_row(item))
+    return writes.put("put", rows.parse_row(item), item)
 
 
 def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
@@ -171,16 +171,11 @@ def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
 
 def remove(key: str, me: str) -> LeaseWrite[bool]:
     """Delete the row."""
-    return yes_or_no("remove", key, _mine(me))
+    return writes.yes_or_no("remove", key, *_mine(me))
 
 
 def _mine(me: str) -> tuple[Condition, ...]:
-    return Is(rows.OWNER, Value(":me", {"S": me})), writes.NOT_HANDED
-
-
-def yes_or_no(verb: str, key: str, conditions: tuple[Condition, ...], **more: Any) -> LeaseWrite[bool]:
-    """Make a write that is answered by whether anything was written; `more` are fields of `LeaseWrite`."""
-    return LeaseWrite(verb, key, conditions, lambda _: True, lambda _: False, wants_row=False, **more)
+    return Condition.equal(rows.OWNER, Value(":me", {"S": me})), writes.NOT_HANDED
 
 
 # --- rows after a reset -----------------------------------------------------------------------------------------------

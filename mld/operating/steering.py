@@ -16,10 +16,10 @@ from mld.fleet.report import reports
 from mld.leases import writes
 from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEASE_TABLE_KEY, LEFT_OUT_MAX, Place
-from mld.leases.table import Absent, Condition, Present, Value
+from mld.leases.table import Condition, Value
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, Verdict, WorkerView
 from mld.operating.naming import full_key, is_worker
-from mld.operating.plan import ActPlan, ActRefusedError, Change, yes_or_no
+from mld.operating.plan import ActPlan, ActRefusedError, Change
 
 PIN_S = 3_600
 """How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""
@@ -76,7 +76,7 @@ def plan_drain(
     if worker.drained is None:
         mark = ((reports.DRAIN, Value(":words", {"S": words})),)
         what = "gets no more leases while others have room"
-        changes.insert(0, _on_report(name, report_place, what, Absent(reports.DRAIN), sets=mark))
+        changes.insert(0, _on_report(name, report_place, what, Condition.absent(reports.DRAIN), sets=mark))
     if worker.kind in (JAVA, UNREPORTED):
         notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
     return ActPlan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
@@ -88,7 +88,8 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
     name = worker.worker
     if worker.drained is None:
         raise ActRefusedError(f"worker {name} is not drained")
-    change = _on_report(name, report_place, "may have leases again", Present(reports.DRAIN), removes=(reports.DRAIN,))
+    is_drained = Condition.present(reports.DRAIN)
+    change = _on_report(name, report_place, "may have leases again", is_drained, removes=(reports.DRAIN,))
     return ActPlan(
         f"end the drain of {name} ({worker.drained})", (change,), ("leaders give it leases in their next runs",)
     )
@@ -254,5 +255,5 @@ def _title(verb: str, leases: Sequence[Lease]) -> str:
 
 def _on_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
     """Write a worker's report, if it is there."""
-    write = yes_or_no("drain", name, (Present(reports.UPDATED_AT), condition), **more)
+    write = writes.yes_or_no("drain", name, Condition.present(reports.UPDATED_AT), condition, **more)
     return Change(words, write, None if place.key == LEASE_TABLE_KEY else place)

@@ -1,6 +1,6 @@
-"""Carries out a `LeaseWrite` on one lease, for tables in memory that need neither requests nor expressions.
+"""Carries out a `LeaseWrite` on one lease, for tables in memory that keep leases and need no requests.
 
-It must accept exactly what DynamoDB accepts of the write's expression; `simulation.test_scale` compares the two.
+`simulation.test_scale` compares such a table with the one over DynamoDB's twin.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from typing import Any
 
 from mld.leases import rows
 from mld.leases.lease import Lease
-from mld.leases.table import Absent, AnyOf, Condition, Exists, Is, IsNot, LeaseWrite, Present
+from mld.leases.table import LeaseWrite
+from mld.leases.writes import request_of
+from tests.twins.dynamo_expressions import Expressions
 
 Item = dict[str, Any]
 
@@ -21,18 +23,16 @@ class NotWrittenError(Exception):
 def carry_out(write: LeaseWrite[Any], lease: Lease | None) -> Item:
     """The row after `write` on the row of `lease`; {} if it is deleted. Raises NotWrittenError."""
     item = {} if lease is None else row_of(lease)
-    if not all(_holds(condition, item) for condition in write.conditions):
+    operation, request = request_of(write)
+    expressions = Expressions(request["ExpressionAttributeNames"], request.get("ExpressionAttributeValues"))
+    if not expressions.holds(request["ConditionExpression"], item):
         raise NotWrittenError
-    if write.item is not None:
-        return dict(write.item)
-    if write.creates is not None:
-        return rows.new_row(write.creates)
-    if write.deletes:
-        return {}
-    changed = item | {name: value.typed for name, value in write.sets}
-    for name, value in write.adds:
-        changed[name] = {"N": str(int(item.get(name, {"N": "0"})["N"]) + int(value.typed["N"]))}
-    return {name: value for name, value in changed.items() if name not in write.removes}
+    match operation:
+        case "PutItem":
+            return dict(request["Item"])
+        case "DeleteItem":
+            return {}
+    return expressions.updated(request["UpdateExpression"], item)
 
 
 def row_of(lease: Lease) -> Item:
@@ -65,19 +65,3 @@ def row_of(lease: Lease) -> Item:
     if lease.pinned_until_s is not None:
         row[rows.PINNED_UNTIL] = {"N": str(lease.pinned_until_s)}
     return row if lease.status is None else row | rows.status_values(lease.status)
-
-
-def _holds(condition: Condition, item: Item) -> bool:
-    match condition:
-        case Exists():
-            return bool(item)
-        case Is(attribute, value):
-            return bool(item.get(attribute) == value.typed)
-        case IsNot(attribute, value):
-            return bool(item) and item.get(attribute) != value.typed
-        case Absent(attribute):
-            return attribute not in item
-        case Present(attribute):
-            return attribute in item
-        case AnyOf(lists):
-            return any(all(_holds(one, item) for one in some) for some in lists)

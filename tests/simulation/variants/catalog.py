@@ -156,7 +156,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.writes",
             _RENEWED.format("_guard(lease)"),
-            _RENEWED.format("(Is(rows.OWNER, _text(':me', lease.actual_owner or '')),)"),
+            _RENEWED.format("(Condition.equal(rows.OWNER, _text(':me', lease.actual_owner or '')),)"),
         ),
     ),
     _variant(
@@ -165,7 +165,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.writes",
             "    conditions = _guard(lease)\n    if not position.is_shard_end:\n",
-            "    conditions = (Is(rows.OWNER, _text(':me', lease.actual_owner or '')),)\n    if False:\n",
+            "    conditions = (Condition.equal(rows.OWNER, _text(':me', lease.actual_owner or '')),)\n    if False:\n",
         ),
     ),
     _variant(
@@ -202,7 +202,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.writes",
             '"take",\n        lease.key,\n        (_seen(lease),),\n',
-            '"take",\n        lease.key,\n        (Present(rows.KEY),),\n',
+            '"take",\n        lease.key,\n        (Condition.present(rows.KEY),),\n',
         ),
     ),
     _variant(
