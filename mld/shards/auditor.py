@@ -13,16 +13,15 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from mld.core.clock import Clock, in_turns
+from mld.core.clock import in_turns
 from mld.core.error_boundary import survived
 from mld.core.periods import AUDIT_PERIOD_S
 from mld.core.streams import HashRange, Shard
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.metrics.registry import Metrics
 from mld.shards.graph import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
-from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult
+from mld.shards.sync import ShardsListed, ShardSync, StreamLeases, SyncResult
 
 _log = logging.getLogger(__name__)
 
@@ -45,23 +44,18 @@ class _Memory:
 class Auditor:
     """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
 
-    `on_created` is told that there are new rows, `on_abandoned` of completed rows that nobody renews. `stream` is the
-    stream's identifier among several.
+    `on_created` is told that there are new rows, `on_abandoned` of completed rows that nobody renews.
     """
 
-    table: ShardRows
-    detector: ShardDetector
+    stream: StreamLeases
     sync: ShardSync
-    clock: Clock
     is_leader: Callable[[], Awaitable[bool]]
     _: KW_ONLY
     on_created: Callable[[], None]
     on_abandoned: Callable[[Lease], None]
-    metrics: Metrics = field(default_factory=Metrics)
-    stream: str | None = None
 
     def __post_init__(self) -> None:
-        self._worker = self.metrics.worker
+        self._worker = self.stream.metrics.worker
         self._memory = _Memory()
         self._next_at_s: float | None = None  # None: does not lead
 
@@ -69,7 +63,7 @@ class Auditor:
         """Audit at once when leadership is won, then every `AUDIT_PERIOD_S` while it lasts."""
         while True:
             await self.step(await self.is_leader())
-            await self.clock.sleep(LEADERSHIP_POLL_S)
+            await self.stream.clock.sleep(LEADERSHIP_POLL_S)
 
     async def step(self, leads: bool) -> None:
         """Audit if this worker `leads` and it is time."""
@@ -78,17 +72,17 @@ class Auditor:
             self._memory = _Memory()
         elif self.is_due(leads):
             completed = await self._audit_or_log()
-            self._next_at_s = self.clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
+            self._next_at_s = self.stream.clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
         """Return whether `step` has something to do."""
         if not leads:
             return self._next_at_s is not None
-        return self._next_at_s is None or self.clock.monotonic() >= self._next_at_s
+        return self._next_at_s is None or self.stream.clock.monotonic() >= self._next_at_s
 
     async def _audit_or_log(self) -> bool:
         try:
-            with self._worker.operations.audits.all.timed(self.clock.monotonic):
+            with self._worker.operations.audits.all.timed(self.stream.clock.monotonic):
                 return await self.audit()
         except Exception as error:
             failure = survived(error, "auditing the leases")
@@ -101,11 +95,11 @@ class Auditor:
 
         A hole that the list of shards does not explain is watched. Raises `errors.TableError` and `errors.StreamError`.
         """
-        scan = await self.table.scan()
+        scan = await self.stream.table.scan()
         rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
         for lease in rows:
             self.on_abandoned(lease)
-        if not self.detector.kind.has_hash_keys and not scan.is_empty:
+        if not self.stream.detector.kind.has_hash_keys and not scan.is_empty:
             return self._is_done(await self.sync.sync(scan))  # no hole would show a shard that lacks its lease
         findings = await self._examine(scan)
         if findings.is_empty or findings.is_clean:
@@ -116,7 +110,7 @@ class Auditor:
         if findings.is_clean:
             self._memory.sightings = {}
             return True
-        listing = await self.detector.list_all()
+        listing = await self.stream.detector.list_all()
         if not isinstance(listing, ShardsListed) or not listing.shards:
             reason = "ListShards names no shard" if isinstance(listing, ShardsListed) else listing.reason
             _log.warning("audit without a list of shards: %s", reason, extra={"action": "audit_not_done"})
@@ -140,7 +134,7 @@ class Auditor:
         audits.partial.note(bool(findings.holes))
         audits.to_sync.note(bool(findings.is_empty or findings.holes or findings.missing_children))
         audits.skipped.note(0)  # one loop audits and syncs, so that none is skipped
-        self._worker.table.holes_of[self.stream] = len(findings.holes)
+        self._worker.table.holes_of[self.stream.id] = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
         """Remember what only the list of shards can tell, so that it is not listed again for the same rows."""
@@ -153,7 +147,7 @@ class Auditor:
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:
-                filled += await self.table.apply(writes.fill_hash_range(key, hash_range))
+                filled += await self.stream.table.apply(writes.fill_hash_range(key, hash_range))
             except Exception as error:
                 failure = survived(error, "filling in a hash range", key)
                 _log.warning("hash range not filled in: %s", failure, extra={"action": "fill_failed", "shard": key})

@@ -13,18 +13,17 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 
-from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StreamError, TableMissingError, TableThrottledError
 from mld.core.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.metrics.registry import DELETED, Metrics
+from mld.metrics.registry import DELETED
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import ShardDetector, ShardRows, surveyed
+from mld.shards.sync import StreamLeases
 
 _log = logging.getLogger(__name__)
 
@@ -112,19 +111,15 @@ class LeaseCleanup:
     of it. `on_missing_child` is told of a child without a row, which a shard sync restores.
     """
 
-    table: ShardRows
-    detector: ShardDetector
-    clock: Clock
+    stream: StreamLeases
     _: KW_ONLY
     enabled: bool = True
     completed_interval_s: float = COMPLETED_INTERVAL_S
     on_missing_child: Callable[[str], None]
-    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
-        self._worker = self.metrics.worker
         self._queue: dict[str, LookTime] = {}
-        self._garbage_round = _Round(self.clock.monotonic())
+        self._garbage_round = _Round(self.stream.clock.monotonic())
         self._survey: Survey | None = None
 
     @property
@@ -137,19 +132,19 @@ class LeaseCleanup:
         if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
             _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
             return
-        now_s = self.clock.monotonic()
+        now_s = self.stream.clock.monotonic()
         self._queue.setdefault(lease.key, LookTime(now_s + self.completed_interval_s, self.completed_interval_s))
 
     async def run(self) -> None:
         """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
         while True:
-            started_s = self.clock.monotonic()
+            started_s = self.stream.clock.monotonic()
             await self.tick()
-            await self.clock.sleep(max(0.0, started_s + TICK_S - self.clock.monotonic()))
+            await self.stream.clock.sleep(max(0.0, started_s + TICK_S - self.stream.clock.monotonic()))
 
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
-        now_s = self.clock.monotonic()
+        now_s = self.stream.clock.monotonic()
         self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
         due = self._due(now_s)
         self._survey = None
@@ -163,7 +158,7 @@ class LeaseCleanup:
             garbage_due = self._garbage_round.take(key)
             self._queue[key] = self._queue[key].after(now_s)
             try:
-                row = await self.table.get(key)
+                row = await self.stream.table.get(key)
                 await self._carry_out(key, await self._decide(row, garbage_due))
             except Exception as error:
                 failure = survived(error, "cleaning up a lease", key)
@@ -195,8 +190,8 @@ class LeaseCleanup:
             children = known.children_of(row.key)
             if children and known.is_listed(row.key):
                 # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
-                await self.table.apply(writes.record_children(row.key, children))
-                decision = await self._judge_rows(await self.table.get(row.key))
+                await self.stream.table.apply(writes.record_children(row.key, children))
+                decision = await self._judge_rows(await self.stream.table.get(row.key))
                 return decision or Keep("its children are not known")
             return judge_garbage(row, known)
         if garbage_due:
@@ -207,7 +202,7 @@ class LeaseCleanup:
         """Return what is known, by at most one scan and one listing a tick; nothing if the stream cannot be listed."""
         if self._survey is None:
             try:
-                _, _, self._survey = await surveyed(self.table, self.detector, self.clock)
+                _, _, self._survey = await self.stream.survey()
             except StreamError as error:
                 _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
                 self._survey = Survey({})
@@ -215,17 +210,17 @@ class LeaseCleanup:
 
     async def _judge_rows(self, row: Lease | None) -> Decision | None:
         relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self.enabled else []
-        family = {relative: await self.table.get(relative) for relative in relatives}
+        family = {relative: await self.stream.table.get(relative) for relative in relatives}
         return judge_cleanup(row, family, completed_due=self.enabled)
 
     async def _carry_out(self, key: str, decision: Decision) -> None:
         match decision:
             case Delete(reason):
-                deleted = await self.table.apply(writes.delete_completed(key))
+                deleted = await self.stream.table.apply(writes.delete_completed(key))
                 # Refused: somebody else deleted it, or it is in use again; either way it is not ours to delete.
                 self._queue.pop(key, None)
                 if deleted:
-                    self._worker.rows.add(DELETED)
+                    self.stream.metrics.worker.rows.add(DELETED)
                     _log.info("lease deleted", extra={"action": "lease_deleted", "shard": key, "reason": reason})
             case Forget(reason):
                 self._queue.pop(key, None)

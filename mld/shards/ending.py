@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mld.core.clock import Clock
 from mld.core.errors import LeaseLostError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import ChildShard, Shard
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.metrics.registry import CREATED, Metrics
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver
-from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult, surveyed
+from mld.shards.sync import ShardsListed, ShardSync, StreamLeases, SyncResult
 
 _log = logging.getLogger(__name__)
 
@@ -108,15 +106,11 @@ def plan_shard_end(
 class ShardEnding:
     """Prepares the table for the end of any shard of one stream; one object serves all of this worker's shards."""
 
-    table: ShardRows
+    stream: StreamLeases
     sync: ShardSync
-    detector: ShardDetector
-    clock: Clock
-    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
-        worker = self.metrics.worker
-        self._operation, self._rows = worker.operations.shard_end, worker.rows
+        self._operation = self.stream.metrics.worker.operations.shard_end
         self._last_sync_at_s: float | None = None
 
     async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
@@ -137,7 +131,7 @@ class ShardEnding:
         """Look up an end without children: is the shard over, and which shards follow it? Rows are read before the
         listing.
         """
-        scan, listing, survey = await surveyed(self.table, self.detector, self.clock)
+        scan, listing, survey = await self.stream.survey()
         match survey.judge(lease):
             case Park(reason):
                 return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")
@@ -155,9 +149,9 @@ class ShardEnding:
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
         children = children_in(shards, lease.key)
         is_open = any(shard.shard_id == lease.key and shard.is_open for shard in shards)
-        if is_open and (self.detector.kind.has_hash_keys or await self.detector.takes_records()):
+        if is_open and (self.stream.detector.kind.has_hash_keys or await self.stream.detector.takes_records()):
             return Invalid(f"shard {lease.key} seemed to end, but ListShards shows it open")
-        if not children and not await self.detector.takes_records():
+        if not children and not await self.stream.detector.takes_records():
             _log.info(
                 "the last shard of a stream that was switched off", extra={"action": "shard_last", "shard": lease.key}
             )
@@ -183,10 +177,10 @@ class ShardEnding:
     async def _prepare_with(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
         child_row_present, trimmed = False, frozenset[str]()
         present: frozenset[str] = frozenset()
-        merges = self.detector.kind.has_hash_keys
+        merges = self.stream.detector.kind.has_hash_keys
         if len(children) == 1 and merges:
             present = await self._rows_of(children[0].parents)
-            child_row_present = await self.table.get(children[0].shard_id) is not None
+            child_row_present = await self.stream.table.get(children[0].shard_id) is not None
             if len(children[0].parents) != MERGE_PARENTS:
                 self._operation.missing_parent.note(1)
         plan = plan_shard_end(lease, children, present, child_row_present=child_row_present, merges=merges)
@@ -214,26 +208,23 @@ class ShardEnding:
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
         """Sync at once, which may give the missing merge parent its row; Java waits for its auditor."""
-        now_s = self.clock.monotonic()
+        now_s = self.stream.clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")
         self._last_sync_at_s = now_s
         _log.info("merge parent without a lease", extra={"action": "shard_sync_for_merge_parent", "shard": parent})
-        result = await self.sync.sync(await self.table.scan())
+        result = await self.sync.sync(await self.stream.table.scan())
         return result if result.is_done else Blocked(f"merge parent {parent} has no lease; {result.sentence}")
 
     async def _rows_of(self, shard_ids: Collection[str]) -> frozenset[str]:
-        return frozenset([s for s in sorted(shard_ids) if await self.table.get(s) is not None])
+        return frozenset([s for s in sorted(shard_ids) if await self.stream.table.get(s) is not None])
 
     async def _create(self, child: Lease) -> bool:
-        with self._operation.create_lease.timed(self.clock.monotonic):
-            created = await self.table.apply(writes.create(child))
+        created = await self.stream.create(child, self._operation)
         if created:
-            self._operation.created(child.checkpoint)
-            self._rows.add(CREATED)
             _log.info("child lease created", extra={"action": "lease_created", "shard": child.key})
         return created
 
     async def _record(self, lease: Lease, children: frozenset[str]) -> None:
-        if not await self.table.apply(writes.record_children(lease.key, children)):
+        if not await self.stream.table.apply(writes.record_children(lease.key, children)):
             raise LeaseLostError(lease.key, "its row is gone")

@@ -42,6 +42,7 @@ from mld.core.streams import STREAM_DISABLED, Shard, ShardFilter, ShardFilterTyp
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseWrite, TableScan
+from mld.metrics.operations import LeaseCreationCounts
 from mld.metrics.registry import CREATED, Metrics
 from mld.shards.graph import (
     ShardGraph,
@@ -196,15 +197,35 @@ LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
 
 
-async def surveyed(table: ShardRows, detector: ShardDetector, clock: Clock) -> tuple[TableScan, Listing, Survey]:
-    """Read the rows, and then list the shards: the other way round a new shard's row could look foreign.
+@dataclass(eq=False)
+class StreamLeases:
+    """The rows of one stream, and its shards: what all of this room works on."""
 
-    Raises `errors.TableError` and `errors.StreamError`.
-    """
-    scan = await table.scan()
-    listing = await detector.list_all()
-    shards = listing.shards if isinstance(listing, ShardsListed) else None
-    return scan, listing, await in_turns(Survey.steps(scan.leases, shards, detector.kind, clock.wall()))
+    table: ShardRows
+    detector: ShardDetector
+    clock: Clock
+    metrics: Metrics = field(default_factory=Metrics)
+    id: str | None = None
+    """The stream's identifier, among several."""
+
+    async def survey(self) -> tuple[TableScan, Listing, Survey]:
+        """Read the rows, and then list the shards: the other way round a new shard's row could look foreign.
+
+        Raises `errors.TableError` and `errors.StreamError`.
+        """
+        scan = await self.table.scan()
+        listing = await self.detector.list_all()
+        shards = listing.shards if isinstance(listing, ShardsListed) else None
+        return scan, listing, await in_turns(Survey.steps(scan.leases, shards, self.detector.kind, self.clock.wall()))
+
+    async def create(self, lease: Lease, counts: LeaseCreationCounts) -> bool:
+        """Create a row, and count that; False if there is one. Raises `errors.TableError`."""
+        with counts.create_lease.timed(self.clock.monotonic):
+            created = await self.table.apply(writes.create(lease))
+        if created:
+            counts.created(lease.checkpoint)
+            self.metrics.worker.rows.add(CREATED)
+        return created
 
 
 class SyncStatus(Enum):
@@ -250,17 +271,13 @@ def bootstrap_filter(initial: InitialPosition) -> ShardFilter:
 class ShardSync:
     """Creates the missing leases of one stream. Every method raises `errors.TableError` and `errors.StreamError`."""
 
-    table: ShardRows
-    detector: ShardDetector
-    clock: Clock
+    stream: StreamLeases
     _: KW_ONLY
     initial: InitialPosition
     ignore_unexpected_children: bool = False
-    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
-        worker = self.metrics.worker
-        self._operation, self._rows = worker.operations.shard_syncs, worker.rows
+        self._operation = self.stream.metrics.worker.operations.shard_syncs
 
     async def bootstrap(self, scan: TableScan) -> SyncResult:
         """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
@@ -276,7 +293,7 @@ class ShardSync:
 
     async def _counted(self, syncing: Awaitable[SyncResult]) -> SyncResult:
         """Count a sync. One that is refused counts as a failure, as one that raises does."""
-        began_at = self.clock.monotonic()
+        began_at = self.stream.clock.monotonic()
         try:
             result = await syncing
         except Exception:
@@ -286,7 +303,7 @@ class ShardSync:
         return result
 
     def _note(self, ok: bool, began_at: float) -> None:
-        self._operation.all.note(ok, self.clock.monotonic() - began_at)
+        self._operation.all.note(ok, self.stream.clock.monotonic() - began_at)
         self._operation.sync_shards.note(ok)
 
     async def _bootstrap(self, scan: TableScan) -> SyncResult:
@@ -330,7 +347,7 @@ class ShardSync:
         (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
         older than the timestamp.
         """
-        fault_in = _partition_fault_in if self.detector.kind.has_hash_keys else _no_fault
+        fault_in = _partition_fault_in if self.stream.detector.kind.has_hash_keys else _no_fault
         listed = await self._list_until_sound(bootstrap_filter(self.initial), fault_in)
         if not listed.is_done:
             return listed
@@ -342,8 +359,8 @@ class ShardSync:
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
             if attempt:
-                await self.clock.sleep(LISTING_SPACING_S)
-            listing = await self.detector.list_all(shard_filter)
+                await self.stream.clock.sleep(LISTING_SPACING_S)
+            listing = await self.stream.detector.list_all(shard_filter)
             if isinstance(listing, NotListed):
                 status = SyncStatus.STREAM_MISSING if listing.is_missing else SyncStatus.STREAM_NOT_READY
                 return SyncResult(status, listing.reason)
@@ -379,7 +396,7 @@ class ShardSync:
         return self._inconsistency(graph)
 
     def _inconsistency(self, graph: ShardGraph) -> str | None:
-        if self.ignore_unexpected_children or not self.detector.kind.has_hash_keys:
+        if self.ignore_unexpected_children or not self.stream.detector.kind.has_hash_keys:
             return None
         unexpected = sorted(graph.inconsistent())
         if not unexpected:
@@ -399,7 +416,7 @@ class ShardSync:
         """
         known = {lease.key for lease in scan.leases} | scan.unreadable
         akin = await in_turns(graph.kin(lease.key for lease in wanted))
-        rows = [await self.table.get(shard_id) for shard_id in sorted(akin - known, key=id_order)]
+        rows = [await self.stream.table.get(shard_id) for shard_id in sorted(akin - known, key=id_order)]
         return [row for row in rows if row is not None]
 
     async def _create(self, listed: SyncResult, wanted: Sequence[Lease], rows: frozenset[str]) -> SyncResult:
@@ -408,21 +425,13 @@ class ShardSync:
         for lease in wanted:
             if not await self._still_wanted(lease, rows):
                 postponed.append(lease.key)
-            elif await self._create_row(lease):
+            elif await self.stream.create(lease, self._operation):
                 created.append(lease)
                 _log.info(
                     "lease created",
                     extra={"action": "lease_created", "shard": lease.key, "checkpoint": str(lease.checkpoint)},
                 )
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
-
-    async def _create_row(self, lease: Lease) -> bool:
-        with self._operation.create_lease.timed(self.clock.monotonic):
-            created = await self.table.apply(writes.create(lease))
-        if created:
-            self._operation.created(lease.checkpoint)
-            self._rows.add(CREATED)
-        return created
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
         """Return whether a lease that is wanted for its parents' rows still has one of them.
@@ -434,7 +443,7 @@ class ShardSync:
         if not witnesses:
             return True
         for parent in witnesses:
-            if await self.table.get(parent) is not None:
+            if await self.stream.table.get(parent) is not None:
                 return True
         return False
 

@@ -44,7 +44,7 @@ from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, SyncResult, SyncStatus, surveyed
+from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, StreamLeases, SyncResult, SyncStatus
 from mld.tracking.stream_list import ListedStream
 
 SCAN_VALID_S = 5.0
@@ -236,21 +236,30 @@ class OpenedStream:
 
 @dataclass(eq=False)
 class TrackedStream:
-    """The parts of one stream. `stream` is its identifier among several, else None; in `rows`, and in the leases that
-    this is asked about, keys are the shards' own names. Implements `consumer.ports.ShardCare`.
+    """The parts of one stream. In `leases`, and in the leases that this is asked about, keys are the shards' own names.
+    `on_sync_due` is told of a shard that lacks its row. Implements `consumer.ports.ShardCare`.
     """
 
     needs: TrackingNeeds
     opened: OpenedStream
-    stream: str | None
-    rows: ShardRows
-    detector: ShardDetector
-    sync: ShardSync
-    ending: ShardEnding
-    auditor: Auditor
-    cleanup: LeaseCleanup
+    leases: StreamLeases
+    on_sync_due: Callable[[str | None], None]
 
     def __post_init__(self) -> None:
+        leases, settings, fleet = self.leases, self.needs.settings.shards, self.needs.fleet
+        ignores = settings.ignores_unexpected_children
+        self.sync = ShardSync(leases, initial=self.opened.source.initial, ignore_unexpected_children=ignores)
+        self.ending = ShardEnding(leases, self.sync)
+        self.cleanup = LeaseCleanup(
+            leases, enabled=settings.cleans_up, on_missing_child=lambda _: self.on_sync_due(leases.id)
+        )
+        self.auditor = Auditor(
+            leases,
+            self.sync,
+            fleet.leader.is_leader,
+            on_created=fleet.wake_leases,
+            on_abandoned=self.cleanup.enqueue,
+        )
         self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
         self._parked_because: dict[str, str] = {}
         self._survey_lock = asyncio.Lock()
@@ -258,7 +267,7 @@ class TrackedStream:
         self._surveyed_at = 0.0
 
     async def parents_complete(self, lease: Lease) -> bool:
-        blocking = await parents_complete(self.rows, lease)
+        blocking = await parents_complete(self.leases.table, lease)
         if blocking is None:
             self._waiting_for.pop(lease.key, None)
             return True
@@ -274,7 +283,7 @@ class TrackedStream:
         match await self.ending.prepare(lease, children):
             case Prepared(created):
                 if created:
-                    self.needs.fleet.adopt_children(tuple(key_of(self.stream, shard_id) for shard_id in created))
+                    self.needs.fleet.adopt_children(tuple(key_of(self.leases.id, shard_id) for shard_id in created))
                 return EndVerdict.READY
             case Blocked(reason):
                 log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
@@ -306,7 +315,7 @@ class TrackedStream:
         async with self._survey_lock:
             now = self.needs.clock.monotonic()
             if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
-                _, _, self._surveyed = await surveyed(self.rows, self.detector, self.needs.clock)
+                _, _, self._surveyed = await self.leases.survey()
                 self._surveyed_at = now
             return self._surveyed
 
@@ -318,10 +327,10 @@ class TrackedStream:
 
     async def closed_shards(self) -> frozenset[str]:
         """Return keys of the shards that take no more records. Raises StreamError."""
-        listing = await self.detector.list_all()
+        listing = await self.leases.detector.list_all()
         if not isinstance(listing, ShardsListed):
             raise StreamUnavailableError(listing.reason)
-        return frozenset(key_of(self.stream, shard.shard_id) for shard in listing.shards if not shard.is_open)
+        return frozenset(key_of(self.leases.id, shard.shard_id) for shard in listing.shards if not shard.is_open)
 
 
 OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
@@ -450,47 +459,18 @@ class TrackedStreams:
         return sorted(self.consumed.streams, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:
-        needs, clock, metrics, fleet = self.needs, self.needs.clock, self.needs.metrics, self.needs.fleet
         opened = await self.open_stream(listed)
         stream = None if listed is None else listed.stream
-        rows = self._rows_of(stream)
         detector = ShardDetector(
             opened.streams,
-            clock,
-            needs.rng,
-            backoff_s=needs.settings.shards.list_backoff_s,
-            attempts_max=needs.settings.shards.list_attempts_max,
+            self.needs.clock,
+            self.needs.rng,
+            backoff_s=self.needs.settings.shards.list_backoff_s,
+            attempts_max=self.needs.settings.shards.list_attempts_max,
             kind=opened.kind,
         )
-        sync = ShardSync(
-            rows,
-            detector,
-            clock,
-            initial=opened.source.initial,
-            ignore_unexpected_children=needs.settings.shards.ignores_unexpected_children,
-            metrics=metrics,
-        )
-        cleanup = LeaseCleanup(
-            rows,
-            detector,
-            clock,
-            enabled=needs.settings.shards.cleans_up,
-            on_missing_child=lambda _: self._note_sync_due(stream),
-            metrics=metrics,
-        )
-        auditor = Auditor(
-            rows,
-            detector,
-            sync,
-            clock,
-            fleet.leader.is_leader,
-            on_created=fleet.wake_leases,
-            on_abandoned=cleanup.enqueue,
-            metrics=metrics,
-            stream=stream,
-        )
-        ending = ShardEnding(rows, sync, detector, clock, metrics)
-        return TrackedStream(needs, opened, stream, rows, detector, sync, ending, auditor, cleanup)
+        leases = StreamLeases(self._rows_of(stream), detector, self.needs.clock, self.needs.metrics, stream)
+        return TrackedStream(self.needs, opened, leases, self._note_sync_due)
 
     def _rows_of(self, stream: str | None) -> ShardRows:
         return self.table if stream is None else StreamRows(self.table, stream, self._scans)

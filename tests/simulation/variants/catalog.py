@@ -387,7 +387,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         ),
         (
             "shards.ending",
-            "        scan, listing, survey = await surveyed(self.table, self.detector, self.clock)\n",
+            "        scan, listing, survey = await self.stream.survey()\n",
             "        return Prepared(())\n        scan = listing = survey = None\n",
         ),
     ),

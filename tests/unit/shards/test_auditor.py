@@ -13,7 +13,7 @@ from mld.core.positions import LATEST
 from mld.core.streams import Shard
 from mld.leases.lease import Lease
 from mld.shards.auditor import Auditor
-from mld.shards.sync import ShardDetector, ShardSync
+from mld.shards.sync import ShardDetector, ShardSync, StreamLeases
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_S,
@@ -45,16 +45,14 @@ class Scene:
 
     def _auditor(self) -> Auditor:
         clock = LoopClock()
-        detector = ShardDetector(self.stream, clock, random.Random(7))
+        stream = StreamLeases(self.table, ShardDetector(self.stream, clock, random.Random(7)), clock)
 
         async def is_leader() -> bool:
             return self.leads(clock.monotonic())
 
         return Auditor(
-            self.table,
-            detector,
-            ShardSync(self.table, detector, clock, initial=FROM_LATEST),
-            clock,
+            stream,
+            ShardSync(stream, initial=FROM_LATEST),
             is_leader,
             on_created=self._woken,
             on_abandoned=lambda lease: self.abandoned.append(lease.key),

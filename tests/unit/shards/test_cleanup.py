@@ -22,7 +22,7 @@ from mld.shards.cleanup import (
     judge_cleanup,
     judge_garbage,
 )
-from mld.shards.sync import ShardDetector
+from mld.shards.sync import ShardDetector, StreamLeases
 from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, done, row, sid, survey
 from tests.virtual_time import run_virtual
 
@@ -94,9 +94,7 @@ class Scene:
     ) -> LeaseCleanup:
         async def scenario() -> LeaseCleanup:
             cleanup = LeaseCleanup(
-                self.table,
-                ShardDetector(self.stream, LoopClock(), random.Random(7)),
-                LoopClock(),
+                StreamLeases(self.table, ShardDetector(self.stream, LoopClock(), random.Random(7)), LoopClock()),
                 enabled=enabled,
                 completed_interval_s=completed_s,
                 on_missing_child=self.missing.append,

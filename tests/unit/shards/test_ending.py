@@ -16,7 +16,7 @@ from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 from mld.leases.lease import Lease
 from mld.shards.ending import Blocked, BlockedOnMergeParent, Create, Invalid, Prepared, ShardEnding, plan_shard_end
 from mld.shards.graph import children_in
-from mld.shards.sync import ShardDetector, ShardSync
+from mld.shards.sync import ShardDetector, ShardSync, StreamLeases
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_M,
@@ -36,8 +36,8 @@ S_TRIMMED = tuple(s for s in GRAPH_S if s.shard_id != sid(0))
 
 
 def _ending(table: MemoryTable, stream: ListedStream, initial: InitialPosition = FROM_LATEST) -> ShardEnding:
-    detector = ShardDetector(stream, LoopClock(), random.Random(7))
-    return ShardEnding(table, ShardSync(table, detector, LoopClock(), initial=initial), detector, LoopClock())
+    leases = StreamLeases(table, ShardDetector(stream, LoopClock(), random.Random(7)), LoopClock())
+    return ShardEnding(leases, ShardSync(leases, initial=initial))
 
 
 def _prepare(

@@ -15,7 +15,7 @@ from mld.core.positions import AT_TIMESTAMP, InitialPosition
 from mld.core.streams import Shard, ShardFilter, ShardFilterType, ShardsPage
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.shards.sync import ShardDetector, ShardSync, SyncResult, SyncStatus, bootstrap_filter
+from mld.shards.sync import ShardDetector, ShardSync, StreamLeases, SyncResult, SyncStatus, bootstrap_filter
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,
@@ -42,8 +42,8 @@ def seen(rows: Iterable[Lease]) -> TableScan:
 def _sync(
     table: MemoryTable, stream: ListedStream, initial: InitialPosition = FROM_LATEST, *, ignore: bool = False
 ) -> ShardSync:
-    detector = ShardDetector(stream, LoopClock(), random.Random(7))
-    return ShardSync(table, detector, LoopClock(), initial=initial, ignore_unexpected_children=ignore)
+    leases = StreamLeases(table, ShardDetector(stream, LoopClock(), random.Random(7)), LoopClock())
+    return ShardSync(leases, initial=initial, ignore_unexpected_children=ignore)
 
 
 def _synced(
