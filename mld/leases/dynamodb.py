@@ -20,6 +20,7 @@ from typing import Any
 from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.core.log_fields import about
 from mld.core.positions import LATEST
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
@@ -301,7 +302,7 @@ class DynamoLeaseTable:
             seen = {lease.key: lease for lease in found.leases}
             self._known = seen if part is None else self._known | seen
         for key, reason in found.corrupt:
-            log.error("lease row %s ignored: %s", key, reason, extra={"action": "lease_row_corrupt", "shard": key})
+            log.error("lease row %s ignored: %s", key, reason, extra=about("lease_row_corrupt", key))
         return TableScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
 
     async def _scan_segment(self, params: dict[str, Any], found: _Found, timeout_s: float) -> None:

@@ -37,6 +37,7 @@ from typing import TypeVar
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import LeaseLostError, MldError
+from mld.core.log_fields import about
 from mld.core.periods import CONFIRM_SHARE, renew_interval_s
 from mld.core.positions import Position
 from mld.leases import writes
@@ -95,17 +96,7 @@ class LeaseKeeper:
         self._times_changed = asyncio.Event()
         self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self.resumer = Resumer(
-            self.table,
-            self.clock,
-            self.rng,
-            self,
-            self.validity,
-            self._rows,
-            worker_id=self.worker_id,
-            renew_interval_s=self.renew_interval_s,
-            slots=self._slots,
-        )
+        self.resumer = Resumer(self, self._rows, self._slots)
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
@@ -136,7 +127,7 @@ class LeaseKeeper:
         self._rows.confirmed(lease)
         self.validity.accept(holding, lease, sent_at)
         if self.clock.monotonic() >= self.validity.until(holding):
-            log.warning("lease %s expired before its answer", lease.key, extra=self._about(lease.key, "lease_late"))
+            log.warning("lease %s expired before its answer", lease.key, extra=about("lease_late", lease.key))
             self.resumer.lapsed(lease)
             return None
         holding.token = self.new_token()
@@ -146,7 +137,7 @@ class LeaseKeeper:
         if how is not LeaseMove.RESUMED:
             self.metrics.events.note(EventKind.MOVED, shard=lease.key)
         self._times_changed.set()
-        log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
+        log.info("holding lease %s", lease.key, extra=about("lease_held", lease.key))
         self.on_change()
         self.note_news(holding, lease, lease)
         return HeldLease(lease, holding.token)
@@ -202,9 +193,7 @@ class LeaseKeeper:
                 failure = survived(error, "storing a checkpoint", key)
                 delay_s = self._retry_delay_s(holding, attempt, CHECKPOINT_ATTEMPTS_MAX)
                 if delay_s is None:
-                    log.warning(
-                        "checkpoint of %s failed: %s", key, failure, extra=self._about(key, "checkpoint_failed")
-                    )
+                    log.warning("checkpoint of %s failed: %s", key, failure, extra=about("checkpoint_failed", key))
                     if not self.is_current(holding):
                         raise LeaseLostError(key, "expired while a checkpoint was under way") from error
                     raise failure  # noqa: B904
@@ -269,8 +258,8 @@ class LeaseKeeper:
         lease = holding.lease
         answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
         if isinstance(answer, Refusal):
-            about = self._about(lease.key, "assign_refused")
-            log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=about)
+            refused = "lease %s not given to %s: %s"
+            log.info(refused, lease.key, to, answer.why, extra=about("assign_refused", lease.key))
         elif answer is not None:
             self.metrics.worker.lease_moves.add(LeaseMove.HANDED_OFF.value)
             self._note_move(holding, to, f"from {self.worker_id}")
@@ -297,7 +286,7 @@ class LeaseKeeper:
                 resent = resent or may_be_applied(failure)
                 delay_s = retry_delay_s(attempt, valid_until - self.clock.monotonic(), self.rng)
                 if delay_s is None or attempt == attempts_max:
-                    log.warning("cannot give %s away: %s", key, failure, extra=self._about(key, "release_failed"))
+                    log.warning("cannot give %s away: %s", key, failure, extra=about("release_failed", key))
                     return None
             await self.clock.sleep(delay_s)
 
@@ -406,7 +395,7 @@ class LeaseKeeper:
                     self.metrics.renewed(key, False, sent_at, self.clock.monotonic())
                     delay_s = self._retry_delay_s(holding, attempt, None)
                     level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
-                    log.log(level, "renewal of %s failed: %s", key, failure, extra=self._about(key, "renew_failed"))
+                    log.log(level, "renewal of %s failed: %s", key, failure, extra=about("renew_failed", key))
                     if delay_s is None:
                         return None
                 await self.clock.sleep(delay_s)
@@ -441,7 +430,7 @@ class LeaseKeeper:
             key,
             next_owner,
             self.settings.handoff_timeout_s,
-            extra=self._about(key, "handoff_forced"),
+            extra=about("handoff_forced", key),
         )
         holding.leaving = True
         tasks.create_task(self.give_away(key, holding.token))
@@ -544,7 +533,7 @@ class LeaseKeeper:
     def note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
         """Report a handoff that `row` asks for, unless that was done before, and wishes that came or went."""
         if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
-            log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=self._about(row.key, "handoff_asked"))
+            log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=about("handoff_asked", row.key))
             holding.handoff_by = self.clock.monotonic() + self.settings.handoff_timeout_s
             self._times_changed.set()
             self.on_change()
@@ -569,7 +558,7 @@ class LeaseKeeper:
             return True
         key = holding.lease.key
         holding.expired = True
-        log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
+        log.warning("lease %s expired without a renewal", key, extra=about("lease_expired", key))
         if not holding.leaving:
             self.resumer.lapsed(holding.lease)
         self.forget(holding, LeaseMove.EXPIRED)
@@ -592,10 +581,6 @@ class LeaseKeeper:
         if attempts_max is not None and attempt >= attempts_max:
             return None
         return retry_delay_s(attempt, self.validity.until(holding) - self.clock.monotonic(), self.rng)
-
-    @staticmethod
-    def _about(key: str, action: str) -> dict[str, str]:
-        return {"action": action, "shard": key}
 
 
 def _batches(keys: Sequence[str]) -> list[Sequence[str]]:

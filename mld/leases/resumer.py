@@ -18,17 +18,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, replace
-from random import Random
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
+from mld.core.log_fields import about
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, Refusal
-from mld.leases.validity import RowsWritten, Validity, may_be_applied, retry_delay_s
+from mld.leases.table import Refusal
+from mld.leases.validity import RowsWritten, may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove
 
 if TYPE_CHECKING:
@@ -46,19 +45,13 @@ it costs what a held lease does."""
 class Resumer:
     """`slots` bounds the keeper's requests, `rows` is the keeper's own."""
 
-    table: LeaseTable
-    clock: Clock
-    rng: Random
-    holder: LeaseKeeper
-    validity: Validity
+    keeper: LeaseKeeper
     rows: RowsWritten
-    _: KW_ONLY
-    worker_id: str
-    renew_interval_s: float
     slots: asyncio.Semaphore
 
     def __post_init__(self) -> None:
-        self._lease_duration_s = self.validity.lease_duration_s
+        self.clock, self.rng = self.keeper.clock, self.keeper.rng
+        self.worker_id, self._lease_duration_s = self.keeper.worker_id, self.keeper.settings.duration_s
         self._under_way: set[str] = set()
         self._lapsed: dict[str, Lease] = {}
         """As we wrote them last."""
@@ -72,7 +65,7 @@ class Resumer:
         """Bring back a lease that has expired; this is the row as we wrote it last."""
         if not self._closed and lease.actual_owner == self.worker_id:
             self._lapsed[lease.key] = lease
-            self.holder.lapse_noticed()
+            self.keeper.lapse_noticed()
 
     def adopted(self, key: str) -> None:
         """Forget what was remembered of a lease that is held now."""
@@ -82,7 +75,7 @@ class Resumer:
     def note_loss(self, key: str, refusal: Refusal) -> None:
         """Remember that a write of ours was refused."""
         if not refusal.by_twin:
-            log.info("lease %s lost: %s", key, refusal.why, extra=_about(key, "lease_lost"))
+            log.info("lease %s lost: %s", key, refusal.why, extra=about("lease_lost", key))
             return
         self._contested[key] = (-1, self.clock.monotonic())
         log.error(
@@ -90,7 +83,7 @@ class Resumer:
             key,
             self.worker_id,
             refusal.why,
-            extra=_about(key, "worker_id_twin"),
+            extra=about("worker_id_twin", key),
         )
 
     def close(self) -> None:
@@ -116,12 +109,12 @@ class Resumer:
             held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
         finally:
             self._under_way -= mine.keys()
-            self.holder.lapse_noticed()  # a lapsed one that it has not got is tried again
+            self.keeper.lapse_noticed()  # a lapsed one that it has not got is tried again
         return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
         is_ours = lease.actual_owner == self.worker_id != lease.handoff_to  # no row that names us twice
-        is_free = not self.holder.has(lease.key) and lease.key not in self._under_way
+        is_free = not self.keeper.has(lease.key) and lease.key not in self._under_way
         return is_ours and is_free and not self._is_a_twins(lease)
 
     def _is_a_twins(self, lease: Lease) -> bool:
@@ -149,7 +142,7 @@ class Resumer:
                 left_s = started_at + self._lease_duration_s - self.clock.monotonic()
                 delay_s = retry_delay_s(failures, left_s, self.rng)
                 if delay_s is None or failures == REACQUIRE_ATTEMPTS_MAX:
-                    log.warning("cannot resume %s: %s", lease.key, failure, extra=_about(lease.key, "resume_failed"))
+                    log.warning("cannot resume %s: %s", lease.key, failure, extra=about("resume_failed", lease.key))
                     return False
                 await self.clock.sleep(delay_s)
         return found
@@ -174,8 +167,8 @@ class Resumer:
                     found = await self._confirm(found, is_lapsed=True)
                 except Exception as error:
                     failure = survived(error, "resuming a lease", key)
-                    log.debug("cannot resume %s yet: %s", key, failure, extra=_about(key, "resume_failed"))
-                    await self.clock.sleep(self.renew_interval_s * self.rng.uniform(PAUSE_SHARE_MIN, 1.0))
+                    log.debug("cannot resume %s yet: %s", key, failure, extra=about("resume_failed", key))
+                    await self.clock.sleep(self.keeper.renew_interval_s * self.rng.uniform(PAUSE_SHARE_MIN, 1.0))
         finally:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
@@ -192,15 +185,14 @@ class Resumer:
         """
         key = seen.key
         async with self.slots, self.rows.lock_of(key):
-            if self.holder.has(key):
+            if self.keeper.has(key):
                 return False  # somebody adopted it first, or the answer to a write of ours came late
             resent = self.rows.is_unknown(seen)
             self.rows.sent(seen)
             sent_at = self.clock.monotonic()
             try:
-                answer = await self.table.apply(
-                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, heartbeat=self.validity.mark())
-                )
+                mark, row = self.keeper.validity.mark(), replace(seen, throughput_kbps=None)
+                answer = await self.keeper.table.apply(writes.renew(row, resent=resent, heartbeat=mark))
             except MldError as error:
                 if not resent and not may_be_applied(error):
                     self.rows.settled(key)
@@ -211,11 +203,7 @@ class Resumer:
                 return False
             if resent:
                 return answer
-            if self.validity.has_lost_mark(answer):
+            if self.keeper.validity.has_lost_mark(answer):
                 return False  # the mark must be replaced first
             how = LeaseMove.RESUMED if is_lapsed else LeaseMove.ASSIGNED
-            return self.holder.adopt(answer, sent_at, how) is not None
-
-
-def _about(key: str, action: str) -> dict[str, str]:
-    return {"action": action, "shard": key}
+            return self.keeper.adopt(answer, sent_at, how) is not None

@@ -18,6 +18,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import survived
+from mld.core.log_fields import about
 from mld.core.periods import EPSILON_S
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
@@ -251,7 +252,7 @@ class LeaseTaker:
                 remaining_s = started_at + self.settings.duration_s - self.clock.monotonic()
                 delay_s = retry_delay_s(attempt, remaining_s, self.rng)
                 if delay_s is None or attempt == TAKE_ATTEMPTS_MAX:
-                    log.warning("cannot take %s: %s", key, failure, extra={"action": "take_failed", "shard": key})
+                    log.warning("cannot take %s: %s", key, failure, extra=about("take_failed", key))
                     return None
                 await self.clock.sleep(delay_s)
                 continue
@@ -262,7 +263,7 @@ class LeaseTaker:
         if isinstance(answer, Refusal):
             self._refused += 1
             self._refused_in_a_row += 1
-            log.debug("%s not taken: %s", lease.key, answer.why, extra={"action": "take_refused", "shard": lease.key})
+            log.debug("%s not taken: %s", lease.key, answer.why, extra=about("take_refused", lease.key))
             return None
         self._refused_in_a_row = 0
         self._taken += 1
@@ -271,7 +272,7 @@ class LeaseTaker:
             "took lease %s from %s",
             lease.key,
             lease.actual_owner or "nobody",
-            extra={"action": "lease_stolen" if is_steal else "lease_taken", "shard": lease.key},
+            extra=about("lease_stolen" if is_steal else "lease_taken", lease.key),
         )
         if self.keeper.adopt(answer, sent_at, LeaseMove.TAKEN) is None:
             return None  # too late to count on it; the next pass resumes the row

@@ -15,6 +15,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import in_turns
 from mld.core.error_boundary import survived
+from mld.core.log_fields import about
 from mld.core.periods import AUDIT_PERIOD_S
 from mld.core.streams import HashRange, Shard
 from mld.leases import writes
@@ -150,7 +151,7 @@ class Auditor:
                 filled += await self.stream.table.apply(writes.fill_hash_range(key, hash_range))
             except Exception as error:
                 failure = survived(error, "filling in a hash range", key)
-                _log.warning("hash range not filled in: %s", failure, extra={"action": "fill_failed", "shard": key})
+                _log.warning("hash range not filled in: %s", failure, extra=about("fill_failed", key))
                 break
         if filled:
             _log.info("hash ranges filled in", extra={"action": "ranges_filled", "leases": filled})

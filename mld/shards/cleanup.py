@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from mld.core.error_boundary import survived
 from mld.core.errors import StreamError, TableMissingError, TableThrottledError
+from mld.core.log_fields import about
 from mld.core.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.leases import writes
 from mld.leases.lease import Lease
@@ -130,7 +131,7 @@ class LeaseCleanup:
     def enqueue(self, lease: Lease) -> None:
         """Queue a lease whose row is at SHARD_END; once only, however often it is offered."""
         if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
-            _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
+            _log.warning("lease cleanup queue is full", extra=about("cleanup_queue_full", lease.key))
             return
         now_s = self.stream.clock.monotonic()
         self._queue.setdefault(lease.key, LookTime(now_s + self.completed_interval_s, self.completed_interval_s))
@@ -163,8 +164,7 @@ class LeaseCleanup:
             except Exception as error:
                 failure = survived(error, "cleaning up a lease", key)
                 _log.warning(
-                    "lease cleanup failed; it is tried again",
-                    extra={"action": "cleanup_failed", "shard": key, "error": str(failure)},
+                    "lease cleanup failed; it is tried again", extra=about("cleanup_failed", key, error=str(failure))
                 )
                 if isinstance(failure, (TableThrottledError, TableMissingError)):
                     return  # the table is in trouble: the rest waits
@@ -221,14 +221,12 @@ class LeaseCleanup:
                 self._queue.pop(key, None)
                 if deleted:
                     self.stream.metrics.worker.rows.add(DELETED)
-                    _log.info("lease deleted", extra={"action": "lease_deleted", "shard": key, "reason": reason})
+                    _log.info("lease deleted", extra=about("lease_deleted", key, reason=reason))
             case Forget(reason):
                 self._queue.pop(key, None)
-                _log.debug(
-                    "lease cleanup forgotten", extra={"action": "cleanup_forgotten", "shard": key, "why": reason}
-                )
+                _log.debug("lease cleanup forgotten", extra=about("cleanup_forgotten", key, why=reason))
             case Keep(reason, missing_child):
-                _log.debug("lease kept", extra={"action": "cleanup_kept", "shard": key, "why": reason})
+                _log.debug("lease kept", extra=about("cleanup_kept", key, why=reason))
                 if missing_child is not None:
                     self.on_missing_child(missing_child)
 

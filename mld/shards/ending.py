@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mld.core.errors import LeaseLostError
+from mld.core.log_fields import about
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import ChildShard, Shard
 from mld.leases import writes
@@ -140,10 +141,7 @@ class ShardEnding:
                 return await self._prepare_listed(lease, listing.shards)
             case ShardIsOver(evidence):
                 assert isinstance(listing, ShardsListed)
-                _log.info(
-                    "shard has left retention",
-                    extra={"action": "shard_expired", "shard": lease.key, "evidence": evidence},
-                )
+                _log.info("shard has left retention", extra=about("shard_expired", lease.key, evidence=evidence))
                 return await self._prepare_expired(lease, await self.sync.sync_with(scan, listing.shards))
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
@@ -152,9 +150,7 @@ class ShardEnding:
         if is_open and (self.stream.detector.kind.has_hash_keys or await self.stream.detector.takes_records()):
             return Invalid(f"shard {lease.key} seemed to end, but ListShards shows it open")
         if not children and not await self.stream.detector.takes_records():
-            _log.info(
-                "the last shard of a stream that was switched off", extra={"action": "shard_last", "shard": lease.key}
-            )
+            _log.info("the last shard of a stream that was switched off", extra=about("shard_last", lease.key))
             return Prepared(())
         if not children:
             return Invalid(f"shard {lease.key} ended, but neither its end nor ListShards names its children")
@@ -212,7 +208,7 @@ class ShardEnding:
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")
         self._last_sync_at_s = now_s
-        _log.info("merge parent without a lease", extra={"action": "shard_sync_for_merge_parent", "shard": parent})
+        _log.info("merge parent without a lease", extra=about("shard_sync_for_merge_parent", parent))
         result = await self.sync.sync(await self.stream.table.scan())
         return result if result.is_done else Blocked(f"merge parent {parent} has no lease; {result.sentence}")
 
@@ -222,7 +218,7 @@ class ShardEnding:
     async def _create(self, child: Lease) -> bool:
         created = await self.stream.create(child, self._operation)
         if created:
-            _log.info("child lease created", extra={"action": "lease_created", "shard": child.key})
+            _log.info("child lease created", extra=about("lease_created", child.key))
         return created
 
     async def _record(self, lease: Lease, children: frozenset[str]) -> None:

@@ -36,6 +36,7 @@ from mld.core.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.log_fields import about
 from mld.core.positions import AT_TIMESTAMP, LATEST, InitialPosition
 from mld.core.steps import Steps
 from mld.core.streams import STREAM_DISABLED, Shard, ShardFilter, ShardFilterType, ShardsPage, StreamKind, Streams
@@ -427,10 +428,7 @@ class ShardSync:
                 postponed.append(lease.key)
             elif await self.stream.create(lease, self._operation):
                 created.append(lease)
-                _log.info(
-                    "lease created",
-                    extra={"action": "lease_created", "shard": lease.key, "checkpoint": str(lease.checkpoint)},
-                )
+                _log.info("lease created", extra=about("lease_created", lease.key, checkpoint=str(lease.checkpoint)))
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:

@@ -20,6 +20,7 @@ from mld.aws.service import Service, TableCalls, raises_only
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, TableUnavailableError
+from mld.core.log_fields import about
 from mld.core.positions import StreamId, working_for
 from mld.core.streams import StreamSummary
 from mld.leases import rows, writes
@@ -361,7 +362,7 @@ class FollowedStreams(TrackedStreams):
         if self.follower.reads > self._unknown.setdefault(stream, self.follower.reads):
             log.warning(
                 "the lease is given back: neither the list of streams nor mld.streams here has its stream",
-                extra={"action": "stream_not_listed", "shard": lease.key},
+                extra=about("stream_not_listed", lease.key),
             )
             return Standing.FORMER
         self.follower.wake()
@@ -445,7 +446,7 @@ class FollowedStreams(TrackedStreams):
                 return
             is_still = now - self._still[lease.key][1] > self.needs.settings.leases.duration_s
             if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
-                log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
+                log.info("lease of a former stream deleted", extra=about("lease_deleted", lease.key))
         if gone := due - {lease.stream for lease in scan.leases}:
             await self.follower.forget(gone)
             self.needs.metrics.worker.operations.stream_tracking.deleted.note(len(gone))

@@ -32,6 +32,7 @@ from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
+from mld.core.log_fields import about
 from mld.core.positions import SHARD_END, StreamId, key_of, parse_stream_id, stream_of_key, working_for
 from mld.core.streams import ChildShard, StreamKind, Streams
 from mld.fleet.fleet import Fleet
@@ -273,10 +274,7 @@ class TrackedStream:
             return True
         if self._waiting_for.get(lease.key) != blocking:
             self._waiting_for[lease.key] = blocking
-            log.info(
-                "waiting for the parent shard",
-                extra={"action": "waiting_on_parent", "shard": lease.key, "parent": blocking},
-            )
+            log.info("waiting for the parent shard", extra=about("waiting_on_parent", lease.key, parent=blocking))
         return False
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
@@ -286,20 +284,16 @@ class TrackedStream:
                     self.needs.fleet.adopt_children(tuple(key_of(self.leases.id, shard_id) for shard_id in created))
                 return EndVerdict.READY
             case Blocked(reason):
-                log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
+                log.warning("%s", reason, extra=about("shard_end_blocked", lease.key))
                 return EndVerdict.WAIT
             case Invalid(reason):
-                log.warning("%s; it is read again", reason, extra={"action": "shard_end_doubted", "shard": lease.key})
+                log.warning("%s; it is read again", reason, extra=about("shard_end_doubted", lease.key))
                 return EndVerdict.READ_AGAIN
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
         match (await self._survey()).judge(lease):
             case ShardIsOver(evidence):
-                log.info(
-                    "the shard is past its retention: %s",
-                    evidence,
-                    extra={"action": "shard_expired", "shard": lease.key},
-                )
+                log.info("the shard is past its retention: %s", evidence, extra=about("shard_expired", lease.key))
                 return MissingVerdict.OVER
             case ShardIsListed():
                 self._parked_because.pop(lease.key, None)
@@ -307,7 +301,7 @@ class TrackedStream:
             case Park(reason):
                 if self._parked_because.get(lease.key) != reason:
                     self._parked_because[lease.key] = reason
-                    log.error("%s", reason, extra={"action": "shard_parked", "shard": lease.key})
+                    log.error("%s", reason, extra=about("shard_parked", lease.key))
                 return MissingVerdict.UNKNOWN
 
     async def _survey(self) -> Survey:

@@ -142,10 +142,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a discovered lease is held from its reading on",
         (
             "leases.resumer",
-            "await self.table.apply(\n"
-            "                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, "
-            "heartbeat=self.validity.mark())\n"
-            "                )\n",
+            "await self.keeper.table.apply(writes.renew(row, resent=resent, heartbeat=mark))\n",
             "seen\n",
         ),
     ),
