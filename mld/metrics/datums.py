@@ -64,6 +64,8 @@ class Datum:
     dimensions: tuple[tuple[str, str], ...]
     unit: str
     values: StatisticSet
+    stamp_s: float = 0.0
+    """The time of its values, in epoch seconds, which decides in which minute CloudWatch puts them."""
 
     @property
     def series(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -172,33 +174,25 @@ def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Stamped:
-    """A datum with the time of its values, in epoch seconds, which decides in which minute CloudWatch puts them."""
-
-    datum: Datum
-    stamp_s: float
-
-
 class DatumQueue:
     """Datums that wait to be sent, at most `size_max`; the oldest make room for new ones."""
 
     def __init__(self, size_max: int) -> None:
-        self._waiting: deque[Stamped] = deque()
+        self._waiting: deque[Datum] = deque()
         self._size_max = size_max
         self.dropped = 0
 
-    def put(self, datums: Iterable[Stamped]) -> None:
+    def put(self, datums: Iterable[Datum]) -> None:
         """Add datums that are newer than all that wait."""
         self._waiting.extend(datums)
         self._drop_oldest()
 
-    def put_back(self, datums: Iterable[Stamped]) -> None:
+    def put_back(self, datums: Iterable[Datum]) -> None:
         """Put back what was taken, in this order, and not sent."""
         self._waiting.extendleft(reversed(list(datums)))
         self._drop_oldest()
 
-    def take(self) -> list[Stamped]:
+    def take(self) -> list[Datum]:
         """Return everything that waits, oldest first."""
         taken = list(self._waiting)
         self._waiting.clear()
@@ -217,37 +211,36 @@ _DATUM_OVERHEAD_BYTES = 450
 """Of a datum without its names, in the most wordy of CloudWatch's protocols."""
 
 
-def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
+def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
     """Yield the datums in as few requests as CloudWatch takes."""
-    batch: list[Stamped] = []
+    batch: list[Datum] = []
     size = 0
-    for stamped in datums:
-        datum = stamped.datum
+    for datum in datums:
         bytes_ = _DATUM_OVERHEAD_BYTES + len(datum.name) + sum(120 + len(n) + 3 * len(v) for n, v in datum.dimensions)
         if batch and (len(batch) == DATUMS_PER_REQUEST_MAX or size + bytes_ > REQUEST_BYTES_MAX):
             yield batch
             batch, size = [], 0
-        batch.append(stamped)
+        batch.append(datum)
         size += bytes_
     if batch:
         yield batch
 
 
-def request_of(namespace: str, datums: Iterable[Stamped]) -> Steps[dict[str, object]]:
+def request_of(namespace: str, datums: Iterable[Datum]) -> Steps[dict[str, object]]:
     """Return parameters of PutMetricData."""
     data = []
     for number, one in enumerate(datums, start=1):
         data.append(
             {
-                "MetricName": one.datum.name,
-                "Dimensions": [{"Name": name, "Value": value} for name, value in one.datum.dimensions],
+                "MetricName": one.name,
+                "Dimensions": [{"Name": name, "Value": value} for name, value in one.dimensions],
                 "Timestamp": one.stamp_s,
-                "Unit": one.datum.unit,
+                "Unit": one.unit,
                 "StatisticValues": {
-                    "SampleCount": float(one.datum.values.count),
-                    "Sum": one.datum.values.total,
-                    "Minimum": one.datum.values.least,
-                    "Maximum": one.datum.values.greatest,
+                    "SampleCount": float(one.values.count),
+                    "Sum": one.values.total,
+                    "Minimum": one.values.least,
+                    "Maximum": one.values.greatest,
                 },
             }
         )

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
-from mld.metrics.instruments import Amounts, Calls, Spread, SpreadValue, StatisticSet, Tally
+from mld.metrics.instruments import Calls, Spread, SpreadValue, StatisticSet, Tally
 from mld.properties.values import MetricsLevel
 
 COUNT = "Count"
@@ -114,6 +114,17 @@ class Declared:
     metrics: tuple[JavaMetric, ...]
 
 
+@dataclass_transform(eq_default=False)
+class Operation:
+    """A dataclass of what is counted in one of KCL's operations, which is called `name`."""
+
+    OPERATION: ClassVar = ""
+
+    def __init_subclass__(cls, name: str = "") -> None:
+        cls.OPERATION = name
+        dataclass(eq=False)(cls)
+
+
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 _METRIC, _JAVA = "metric", "java"
@@ -134,9 +145,9 @@ def total(name: str, help_text: str, *java: JavaMetric) -> Any:
     return _instrument(Spread, Metric(name, MetricKind.COUNTER, help_text, java=_nearest(java)), java)
 
 
-def tally(name: str, help_text: str, *labels: str, java: str = "", make: Callable[[], Any] = Tally) -> Any:
-    """Return a field with counts, by `labels`; with amounts if `make` is Amounts."""
-    return _instrument(make, Metric(name, MetricKind.COUNTER, help_text, labels, java))
+def tally(name: str, help_text: str, *labels: str, java: str = "") -> Any:
+    """Return a field with counts or amounts, by `labels`."""
+    return _instrument(Tally, Metric(name, MetricKind.COUNTER, help_text, labels, java))
 
 
 def counter(name: str, help_text: str, java: str = "") -> Any:
@@ -249,8 +260,8 @@ def _reading(
                 return math.floor(spread.total) if kind is MetricKind.COUNTER else spread.value()
             case Calls() as attempts:
                 return attempts.seconds.value()
-            case Tally() | Amounts() as named:
-                return dict(sorted(named.value().items()))
+            case Tally() as named:
+                return named.value()
             case bool() as flag:
                 return int(flag)
             case plain:

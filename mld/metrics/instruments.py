@@ -128,41 +128,30 @@ class Spread:
 
 
 class Tally:
-    """How often each of a few things happened: results, reasons. Their names must come from code, never from input."""
+    """How often each of a few things happened, or how much of it was used, by name: results, reasons.
+
+    Their names must come from code, never from input.
+    """
 
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, float] = {}
 
-    def add(self, name: str, count: int = 1) -> None:
+    def add(self, name: str, count: float = 1) -> None:
         self._counts[name] = self._counts.get(name, 0) + count
 
-    def value(self) -> Mapping[str, int]:
-        return dict(self._counts)
+    def value(self) -> Mapping[str, float]:
+        """Return the counts, sorted by name."""
+        return dict(sorted(self._counts.items()))
 
     @property
     def total(self) -> int:
         """How often all of them happened."""
-        return sum(self._counts.values())
+        return int(sum(self._counts.values()))
 
-    def __getitem__(self, name: str) -> int:
+    def __getitem__(self, name: str) -> float:
         return self._counts.get(name, 0)
-
-
-class Amounts:
-    """How much of each of a few things was used. As with `Tally`, their names must come from code."""
-
-    __slots__ = ("_amounts",)
-
-    def __init__(self) -> None:
-        self._amounts: dict[str, float] = {}
-
-    def add(self, name: str, amount: float) -> None:
-        self._amounts[name] = self._amounts.get(name, 0.0) + amount
-
-    def value(self) -> Mapping[str, float]:
-        return dict(self._amounts)
 
 
 class Successes:

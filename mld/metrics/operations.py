@@ -7,7 +7,7 @@ shard is in `mld.metrics.shard`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any
 
 from mld.core.positions import Position
 from mld.metrics.declaring import (
@@ -17,6 +17,7 @@ from mld.metrics.declaring import (
     D,
     Declared,
     JavaMetric,
+    Operation,
     S,
     calls,
     count,
@@ -37,8 +38,7 @@ def _created() -> Any:
     return sent(lambda: {kind: Spread() for kind in BORN_AT}, *rows)
 
 
-@dataclass(slots=True, eq=False)
-class LeaseCreationCounts:
+class LeaseCreationCounts(Operation):
     """What is counted where leases are created."""
 
     create_lease: Calls = calls(D, step="CreateLease")
@@ -49,16 +49,12 @@ class LeaseCreationCounts:
         self.by_checkpoint[checkpoint.sequence if checkpoint.is_sentinel else BY_NUMBER].note(1)
 
 
-@dataclass(slots=True, eq=False)
-class ShardEndCounts(LeaseCreationCounts):
-    OPERATION: ClassVar = "ShutdownTask"
+class ShardEndCounts(LeaseCreationCounts, name="ShutdownTask"):
     missing_parent: Spread = count("MissingMergeParent", S)
     missing_parent_lease: Spread = count("MissingMergeParentLease", S)
 
 
-@dataclass(slots=True, eq=False)
-class RenewalCounts:
-    OPERATION: ClassVar = "RenewAllLeases"
+class RenewalCounts(Operation, name="RenewAllLeases"):
     lost: Spread = count("LostLeases", S, WORKER)
     current: Spread = count("CurrentLeases", S, WORKER)
     all: Calls = calls(S, WORKER)
@@ -88,15 +84,11 @@ class RenewalCounts:
         self._lost += 1
 
 
-@dataclass(slots=True, eq=False)
-class RenewerStartCounts:
-    OPERATION: ClassVar = "LeaseRenewerInitialize"
+class RenewerStartCounts(Operation, name="LeaseRenewerInitialize"):
     fault: Spread = count("Fault", D)
 
 
-@dataclass(slots=True, eq=False)
-class DiscoveryCounts:
-    OPERATION: ClassVar = "LeaseDiscovery"
+class DiscoveryCounts(Operation, name="LeaseDiscovery"):
     list_keys: Calls = timed("ListLeaseKeysForWorker", D, WORKER)
     fetch_new: Calls = timed("FetchNewLeases", D, WORKER)
     discovered: Spread = count("NewLeasesDiscovered", D, WORKER)
@@ -105,16 +97,12 @@ class DiscoveryCounts:
     all: Calls = calls(S, WORKER)
 
 
-@dataclass(slots=True, eq=False)
-class ReportCounts:
-    OPERATION: ClassVar = "WorkerMetricStatsReporter"
+class ReportCounts(Operation, name="WorkerMetricStatsReporter"):
     all: Calls = calls(S, WORKER)
     sample_failed: Spread = count("InMemoryMetricStatsReporterFailure", S)
 
 
-@dataclass(slots=True, eq=False)
-class TakeCounts:
-    OPERATION: ClassVar = "TakeLeases"
+class TakeCounts(Operation, name="TakeLeases"):
     all: Calls = calls(S, WORKER)
     list_leases: Calls = calls(D, WORKER, "ListLeases")
     take_lease: Calls = calls(D, WORKER, "TakeLease")
@@ -129,9 +117,7 @@ class TakeCounts:
     very_old: Spread = count("VeryOldLeases", S, WORKER)
 
 
-@dataclass(slots=True, eq=False)
-class AssignmentCounts:
-    OPERATION: ClassVar = "LeaseAssignmentManager"
+class AssignmentCounts(Operation, name="LeaseAssignmentManager"):
     all: Calls = calls(S)
     load: Calls = timed("LeaseAndWorkerMetricsLoad", D)
     total: Spread = count("TotalLeases", S)
@@ -149,53 +135,39 @@ class AssignmentCounts:
     corrupt_rows: Spread = count("LeaseDeserializationFailureCount", S)
 
 
-@dataclass(slots=True, eq=False)
-class FleetVersionCounts:
-    OPERATION: ClassVar = "WorkerMetrics"
+class FleetVersionCounts(Operation, name="WorkerMetrics"):
     lowest_code: Spread = count("FleetMinSupportCode", S, unit=NO_UNIT)
 
 
-@dataclass(slots=True, eq=False)
-class LeadershipCounts:
-    OPERATION: ClassVar = "LeaderDecider"
+class LeadershipCounts(Operation, name="LeaderDecider"):
     is_leader: Spread = count("LeaderDecider:IsLeader", D)
     by_lock: Spread = count("DynamoDBLockBasedLeaderDecider", D)
     by_shuffle: Spread = count("DeterministicShuffleShardSyncLeaderDecider", D)
 
 
-@dataclass(slots=True, eq=False)
-class AuditCounts:
-    OPERATION: ClassVar = "PeriodicShardSyncManager"
+class AuditCounts(Operation, name="PeriodicShardSyncManager"):
     partial: Spread = count("NumStreamsWithPartialLeases", S)
     to_sync: Spread = count("NumStreamsToSync", S)
     skipped: Spread = count("NumSkippedShardSyncTask", S)
     all: Calls = calls(S)
 
 
-@dataclass(slots=True, eq=False)
-class ShardSyncCounts(LeaseCreationCounts):
-    OPERATION: ClassVar = "ShardSyncTask"
+class ShardSyncCounts(LeaseCreationCounts, name="ShardSyncTask"):
     all: Calls = calls(S)
     sync_shards: Spread = count("SyncShards.Success", D)
 
 
-@dataclass(slots=True, eq=False)
-class StartCounts:
-    OPERATION: ClassVar = "Scheduler:Initialize"
+class StartCounts(Operation, name="Scheduler:Initialize"):
     initialize: Calls = succeeded("Initialize", S)
 
 
-@dataclass(slots=True, eq=False)
-class StreamTrackingCounts:
-    OPERATION: ClassVar = "MultiStreamTracker"
+class StreamTrackingCounts(Operation, name="MultiStreamTracker"):
     active: Spread = count("ActiveStreams.Count", S)
     pending_deletion: Spread = count("StreamsPendingDeletion.Count", S)
     deleted: Spread = count("DeletedStreams.Count", S)
 
 
-@dataclass(slots=True, eq=False)
-class VersionMigrationCounts:
-    OPERATION: ClassVar = "Migration"
+class VersionMigrationCounts(Operation, name="Migration"):
     in_3x: Spread = count("CurrentState:3xWorker", S)
     in_2x: Spread = count("CurrentState:2xCompatibleWorker", S)
     index_ready: Spread = count("GsiReadyStatus", S)
@@ -203,16 +175,12 @@ class VersionMigrationCounts:
     fault: Spread = count("Fault", S)
 
 
-@dataclass(slots=True, eq=False)
-class TableMigrationStartCounts:
-    OPERATION: ClassVar = "TableMigrationInitialize"
+class TableMigrationStartCounts(Operation, name="TableMigrationInitialize"):
     all: Calls = calls(S)
     read_fault: Spread = count("ReadFault", S)
 
 
-@dataclass(slots=True, eq=False)
-class TableMigrationCounts:
-    OPERATION: ClassVar = "TableMigration"
+class TableMigrationCounts(Operation, name="TableMigration"):
     status: Spread = count("StatusOrdinal", S, unit=NO_UNIT)
     before_phase_1: Spread = count("PrePhase1Worker", S)
     in_phase_1: Spread = count("Phase1Worker", S)
@@ -224,9 +192,7 @@ class TableMigrationCounts:
     check: Spread = times("Time", S)
 
 
-@dataclass(slots=True, eq=False)
-class RowMoveCounts:
-    OPERATION: ClassVar = "TableMigrationAsyncMove"
+class RowMoveCounts(Operation, name="TableMigrationAsyncMove"):
     batches: Spread = count("BatchCount", S)
     all: Calls = calls(S)
 

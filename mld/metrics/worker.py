@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mld.metrics.declaring import Instant, age_s, counter, gauge, given, histogram, shown, tally
-from mld.metrics.instruments import Amounts, Spread, Tally
+from mld.metrics.instruments import Spread, Tally
 from mld.metrics.operations import Operations
 
 
@@ -135,11 +135,10 @@ class WorkerMetrics:
         "counted once more at each attempt of a batch that waits.",
         "result",
     )
-    units: Amounts = tally(
+    units: Tally = tally(
         "mld_dynamodb_units_total",
         "Capacity units of DynamoDB that answers say were used: read or write.",
         "kind",
-        make=Amounts,
     )
     prefetch_limit_bytes: int = gauge("mld_prefetch_limit_bytes", "Most payload that may wait.", initial=0)
     is_leader: bool = gauge(

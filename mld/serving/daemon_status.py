@@ -121,7 +121,9 @@ class TableSight:
 def _throttled(metrics: Metrics) -> int:
     """Return how many requests DynamoDB has refused for want of capacity."""
     answers = ((what.split(" "), count) for what, count in metrics.worker.requests.value().items())
-    return sum(count for (service, *_, code), count in answers if service == "dynamodb" and code in THROTTLING_CODES)
+    return sum(
+        int(count) for (service, *_, code), count in answers if service == "dynamodb" and code in THROTTLING_CODES
+    )
 
 
 LOOK_PERIOD_S = 5.0

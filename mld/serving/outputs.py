@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Protocol
 
@@ -29,7 +30,6 @@ from mld.metrics.datums import (
     Datum,
     DatumQueue,
     Period,
-    Stamped,
     Wanted,
     packed,
     request_of,
@@ -219,7 +219,7 @@ class CloudWatchOutput:
     async def publish(self, datums: list[Datum], period: Period) -> None:
         for first in range(0, len(datums), DATUMS_PER_REQUEST_MAX):
             part = datums[first : first + DATUMS_PER_REQUEST_MAX]
-            self._queue.put([Stamped(datum, period.stamp_s) for datum in part])
+            self._queue.put([replace(datum, stamp_s=period.stamp_s) for datum in part])
             await asyncio.sleep(0)
         self._tell_dropped()
         waiting, done = self._queue.take(), 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +12,6 @@ from mld.metrics.datums import (
     DATUMS_PER_REQUEST_MAX,
     Datum,
     DatumQueue,
-    Stamped,
     Wanted,
     packed,
     request_of,
@@ -67,7 +68,7 @@ def test_others_have_a_turn_of_the_loop_after_each_shard() -> None:
     for number in range(50):
         metrics.begin(f"shardId-{number:012}", 0.0).batches.note(1)
     assert sum(1 for _ in take_datums(metrics, EVERYTHING)) >= 50
-    many = [Stamped(Datum(str(n), (), "Count", StatisticSet(1, 1, 1, 1)), 0.0) for n in range(1_000)]
+    many = [Datum(str(n), (), "Count", StatisticSet(1, 1, 1, 1)) for n in range(1_000)]
     assert sum(1 for _ in request_of("clicks", many)) >= 10
 
 
@@ -118,9 +119,9 @@ def test_a_value_that_cloudwatch_refuses_costs_only_itself() -> None:
     assert "RecordsProcessed" in names
 
 
-def numbered(*numbers: int) -> list[Stamped]:
+def numbered(*numbers: int) -> list[Datum]:
     values = StatisticSet(1, 1, 1, 1)
-    return [Stamped(Datum(str(number), (), "Count", values), float(number)) for number in numbers]
+    return [Datum(str(number), (), "Count", values, float(number)) for number in numbers]
 
 
 def test_what_was_not_sent_comes_first_again() -> None:
@@ -144,7 +145,7 @@ def test_the_oldest_make_room() -> None:
 @given(st.integers(0, 2_500), st.integers(1, 1_000))
 def test_requests_are_full_and_lose_nothing(count: int, name_length: int) -> None:
     values = StatisticSet(1, 1, 1, 1)
-    datums = [Stamped(Datum(str(n), (("ShardId", "s" * name_length),), "Count", values), 0.0) for n in range(count)]
+    datums = [Datum(str(n), (("ShardId", "s" * name_length),), "Count", values) for n in range(count)]
     batches = list(packed(datums))
     assert [datum for batch in batches for datum in batch] == datums
     assert all(len(batch) <= DATUMS_PER_REQUEST_MAX for batch in batches)
@@ -152,7 +153,7 @@ def test_requests_are_full_and_lose_nothing(count: int, name_length: int) -> Non
 
 def test_a_request_says_when_its_values_were_measured() -> None:
     datum = Datum("A", (("Operation", "X"),), "Count", StatisticSet(2, 4, 1, 3))
-    request = finish(request_of("clicks", [Stamped(datum, 1_000.0)]))
+    request = finish(request_of("clicks", [replace(datum, stamp_s=1_000.0)]))
     assert request == {
         "Namespace": "clicks",
         "MetricData": [
