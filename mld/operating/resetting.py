@@ -92,7 +92,7 @@ from mld.retrieval.reader_factory import Placement
 from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence
-from mld.tracking.stream_list import Contradiction, account_and_name, identify
+from mld.tracking.stream_list import account_and_name, identify
 from mld.tracking.stream_set import within_stream
 
 NO_TIME = (
@@ -490,8 +490,8 @@ async def _identifier(app: Application, setting: StreamSetting, table: RawTable)
         listed=listed(table).current().get(setting.name),
         in_table=streams_in(table.scan.leases),
     )
-    if isinstance(found, Contradiction):
-        raise ActRefusedError(found.reason)
+    if isinstance(found, str):
+        raise ActRefusedError(found)
     return str(found)
 
 

@@ -35,7 +35,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from mld.core.errors import InvalidStreamResponseError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.core.steps import SLICE, Steps, finish, in_order
+from mld.core.steps import SLICE, Steps, in_order
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 from mld.leases.lease import Lease
 
@@ -422,13 +422,8 @@ def examine(
     return Findings(holes=holes, missing_children=missing, rangeless=frozenset(rangeless))
 
 
-def holes_in(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:
-    """Return the keys of 0 .. 2^128-1 that none of `ranges` has; ranges may overlap, repeat and hold a single key."""
-    return finish(hole_steps(ranges))
-
-
 def hole_steps(ranges: Iterable[HashRange]) -> Steps[tuple[HashRange, ...]]:
-    """Find `holes_in` many ranges, in slices."""
+    """Find the keys of 0 .. 2^128-1 that none of `ranges` has; ranges may overlap, repeat and hold a single key."""
     holes = []
     next_key = 0
     ordered = yield from in_order(ranges, key=lambda one: (one.start, one.end))

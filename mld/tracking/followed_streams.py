@@ -33,7 +33,6 @@ from mld.shards.cleanup import TICK_S
 from mld.tracking import stream_list
 from mld.tracking.stream_list import (
     KEY,
-    Contradiction,
     ListedStream,
     TrackedList,
     account_and_name,
@@ -300,8 +299,8 @@ def _identified(
     found = identify(
         one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=there.get(name, ())
     )
-    if isinstance(found, Contradiction):
-        return found.reason
+    if isinstance(found, str):
+        return found
     return ListedStream(str(found), one.label, answer.arn, answer.created_ms)
 
 
@@ -435,12 +434,10 @@ class FollowedStreams(TrackedStreams):
             return
         scan = await self.table.scan()
         doomed = [lease for lease in scan.leases if lease.stream in due][:DELETIONS_PER_PASS_MAX]
-        self._still = {
-            lease.key: self._still.get(lease.key, (lease.counter, now))
-            if self._still.get(lease.key, (lease.counter, now))[0] == lease.counter
-            else (lease.counter, now)
-            for lease in doomed
-        }
+        before, self._still = self._still, {}
+        for lease in doomed:
+            counter, since = before.get(lease.key, (lease.counter, now))
+            self._still[lease.key] = (lease.counter, since if counter == lease.counter else now)
         for lease in doomed:
             if self.needs.clock.monotonic() - now > LIST_VALID_S:
                 return

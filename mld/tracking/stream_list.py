@@ -80,13 +80,6 @@ class TrackedList:
         return any(one.stream == stream and one.former_since_s is not None for one in self.streams)
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """Why a stream cannot be tracked; `reason` is a sentence."""
-
-    reason: str
-
-
 def identify(
     label: str,
     arn: str,
@@ -95,8 +88,9 @@ def identify(
     epoch: int | None,
     listed: ListedStream | None,
     in_table: Collection[StreamId],
-) -> StreamId | Contradiction:
-    """Return which identifier the rows of a stream have (shards#epoch-of-a-stream).
+) -> StreamId | str:
+    """Return which identifier the rows of a stream have (shards#epoch-of-a-stream), or in a sentence why it cannot be
+    tracked.
 
     `arn` and `created_ms` are what the service says, `epoch` what the settings say, `listed` how the list knows the
     label, `in_table` the identifiers of all leases.
@@ -111,13 +105,13 @@ def identify(
     there = sorted(one.epoch for one in in_table if (one.account, one.name) == (account, name))
     if epoch is not None:
         if remade and same is not None and epoch == same.id.epoch:
-            return Contradiction(
+            return (
                 f"stream {label} was deleted and made again, but {key} still is {epoch}, which its old leases have; "
                 "remove the key, or give another epoch"
             )
         others = [known] if known is not None else [] if remade else there
         if others and epoch not in others:
-            return Contradiction(
+            return (
                 f"{key} is {epoch}, but the leases of stream {label} in the table have the epoch {others[-1]}; "
                 f"remove the key, or set it to {others[-1]}"
             )
@@ -127,7 +121,7 @@ def identify(
     if there and not remade:
         return StreamId(account, name, there[-1])
     if created_ms is None:
-        return Contradiction(f"the service does not say when stream {label} was made; set {key}")
+        return f"the service does not say when stream {label} was made; set {key}"
     made_s = max(1, created_ms // 1000)
     return StreamId(account, name, made_s if not there else max(made_s, there[-1] + 1))
 
@@ -248,17 +242,14 @@ def unchanged(seen: Row) -> dict[str, Any]:
 
 def values_of(streams: TrackedList) -> dict[str, dict[str, Any]]:
     """Return the attributes of the row besides its key. Raises ValueError if the list is too long for a row."""
-    text = json.dumps([_item(one) for one in streams.streams], separators=(",", ":"))
+    items = [{name: value for name, value in asdict(one).items() if value is not None} for one in streams.streams]
+    text = json.dumps(items, separators=(",", ":"))
     if len(text) > ROW_BYTES_MAX:
         raise ValueError(
             f"{len(streams.streams)} streams do not fit into one row of the table ({len(text)} of {ROW_BYTES_MAX} "
             "bytes); spread them over several applications"
         )
     return {"entityType": {"S": ENTITY}, "version": {"N": str(streams.version)}, "streams": {"S": text}}
-
-
-def _item(one: ListedStream) -> dict[str, Any]:
-    return {name: value for name, value in asdict(one).items() if value is not None}
 
 
 _ENTITY = OwnAttribute("entityType", "S", _entity, ENTITY)

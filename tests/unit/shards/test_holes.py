@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.shards.graph import Findings, abandoned, holes_in, is_urgent, missing_children, ranges_to_fill, sightings
+from mld.shards.graph import Findings, abandoned, hole_steps, is_urgent, missing_children, ranges_to_fill, sightings
 from tests.unit.shards.twins import done, examine, row, shard, sid
 
 N = HASH_KEY_MAX
@@ -42,7 +43,7 @@ def test_the_table_of_the_spec() -> None:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), max_size=8))
 def test_a_key_is_in_a_hole_exactly_if_no_range_has_it(pairs: list[list[int]]) -> None:
     ranges = [HashRange(low, high) for low, high in pairs] + [HashRange(31, N)]
-    holes = holes_in(ranges)
+    holes = finish(hole_steps(ranges))
 
     for key in range(31):
         covered = any(r.start <= key <= r.end for r in ranges)
@@ -132,7 +133,8 @@ def test_keys_that_are_missing_in_a_row_are_counted(audits: list[set[int]]) -> N
     counts: dict[HashRange, int] = {}
     in_a_row = dict.fromkeys(range(13), 0)
     for missing in audits:
-        holes = holes_in([HashRange(key, key) for key in range(13) if key not in missing] + [HashRange(13, N)])
+        there = [HashRange(key, key) for key in range(13) if key not in missing]
+        holes = finish(hole_steps([*there, HashRange(13, N)]))
         counts = sightings(counts, holes)
         in_a_row = {key: in_a_row[key] + 1 if key in missing else 0 for key in in_a_row}
 
