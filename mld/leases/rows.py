@@ -354,24 +354,26 @@ def _stream(row: Row, key: str) -> str | None:
     return stream
 
 
-def _text(row: Row, name: str) -> str | None:
-    """Return an S attribute; None if it is absent, NULL or empty. Raises ValueError for another type."""
+def _typed(row: Row, name: str, kind: str, what: str) -> Any:
+    """Return the value of an attribute; None if it is absent or NULL. Raises ValueError if it is not `what`."""
     value = row.get(name)
     if value is None or "NULL" in value:
         return None
-    text = value.get("S")
-    if not isinstance(text, str):
-        raise ValueError(f"{name} is not a string")
-    return text or None
+    if kind not in value:
+        raise ValueError(f"{name} is not {what}")
+    return value[kind]
+
+
+def _text(row: Row, name: str) -> str | None:
+    """Return an S attribute; None if it is absent, NULL or empty."""
+    return _typed(row, name, "S", "a string") or None
 
 
 def _integer(row: Row, name: str) -> int | None:
-    value = row.get(name)
-    if value is None or "NULL" in value:
+    value = _typed(row, name, "N", "a number")
+    if value is None:
         return None
-    if "N" not in value:
-        raise ValueError(f"{name} is not a number")
-    text = str(value["N"])
+    text = str(value)
     if len(text) <= PLAIN_DIGITS_MAX and text.isascii() and text.isdigit():
         return int(text)  # what every writer writes
     try:
@@ -406,21 +408,12 @@ def _pending(row: Row) -> PendingCheckpoint | None:
     position = _position(row, PENDING, PENDING_SUB)
     if position is None:
         return None
-    value = row.get(PENDING_STATE)
-    if value is None or "NULL" in value:
-        return PendingCheckpoint(position)
-    if not isinstance(value.get("B"), bytes | bytearray):
-        raise ValueError(f"{PENDING_STATE} is not binary")
-    return PendingCheckpoint(position, bytes(value["B"]))
+    state = _typed(row, PENDING_STATE, "B", "binary")
+    return PendingCheckpoint(position, None if state is None else bytes(state))
 
 
 def _names(row: Row, name: str) -> frozenset[str]:
-    value = row.get(name)
-    if value is None or "NULL" in value:
-        return frozenset()
-    if "SS" not in value:
-        raise ValueError(f"{name} is not a string set")
-    return frozenset(value["SS"])
+    return frozenset(_typed(row, name, "SS", "a string set") or ())
 
 
 def _hash_range(row: Row) -> HashRange | None:
@@ -469,16 +462,15 @@ def failing_value(note: Failing) -> dict[str, Any]:
 
 def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
     """Return the attributes of a status, by name; those of what is not known must go from the row."""
-    values: dict[str, dict[str, Any]] = {STATE: {"S": status.activity}, BEHIND_AT: {"N": str(status.at_s)}}
-    if status.behind_ms is not None:
-        values[BEHIND_MS] = {"N": str(status.behind_ms)}
-    if status.delivered is not None:
-        values[DELIVERED] = {"S": str(status.delivered)}
-    if status.why:
-        values[WHY] = {"S": status.why[:WHY_CHARACTERS_MAX]}
-    if status.trend:
-        values[TREND] = {"S": status.trend}
-    return values
+    told = (
+        (STATE, "S", status.activity),
+        (BEHIND_AT, "N", status.at_s),
+        (BEHIND_MS, "N", status.behind_ms),
+        (DELIVERED, "S", status.delivered),
+        (WHY, "S", status.why and status.why[:WHY_CHARACTERS_MAX]),
+        (TREND, "S", status.trend),
+    )
+    return {name: {kind: str(value)} for name, kind, value in told if value not in (None, "")}
 
 
 def _status(row: Row) -> ShardStatus | None:
