@@ -348,14 +348,14 @@ class ShardSync:
         (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
         older than the timestamp.
         """
-        fault_in = _partition_fault_in if self.stream.detector.kind.has_hash_keys else _no_fault
+        fault_in = _partition_fault_in if self.stream.detector.kind.has_hash_keys else None
         listed = await self._list_until_sound(bootstrap_filter(self.initial), fault_in)
         if not listed.is_done:
             return listed
         return replace(listed, shards=await in_turns(oldest_generation(listed.shards)))
 
     async def _list_until_sound(
-        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]]
+        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]] | None
     ) -> SyncResult:
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
@@ -368,7 +368,7 @@ class ShardSync:
             if not listing.shards:
                 why = "ListShards names no shard; the shards are listed again later"
                 return SyncResult(SyncStatus.NO_SHARDS, why)
-            fault = await in_turns(fault_in(listing.shards))
+            fault = None if fault_in is None else await in_turns(fault_in(listing.shards))
             if fault is None:
                 return SyncResult(SyncStatus.DONE, shards=listing.shards)
         assert fault is not None
@@ -444,11 +444,6 @@ class ShardSync:
             if await self.stream.table.get(parent) is not None:
                 return True
         return False
-
-
-def _no_fault(_shards: Sequence[Shard]) -> Steps[str | None]:
-    yield from ()
-    return None
 
 
 def _partition_fault_in(shards: Sequence[Shard]) -> Steps[str | None]:

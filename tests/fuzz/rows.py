@@ -238,6 +238,9 @@ def check_lease(row: Row) -> None:
         return
     Throughput(lease.throughput_kbps, 3.3).sample_kbps()
     assert lease.checkpoint <= SHARD_END
+    if lease.failing is not None:
+        assert 1 <= lease.failing.failures <= rows.FAILURES_KEPT_MAX
+        assert rows.parse_row({**row, rows.FAILING: rows.failing_value(lease.failing)}) == lease
     CheckpointRange.starting_at(lease.checkpoint).resolve(lease.checkpoint.sequence, lease.checkpoint.sub)
     ours = replace(lease, owner="me", checkpoint_owner=None)
     for write in (
