@@ -72,8 +72,7 @@ class ReportsTableContract:
     ) -> None:
         answer = await reports_table.write(report(41.2, 39.870001, 44.5))
         assert answer == replace(report(41.2, 39.870001, 44.5), legacy=key == "wid")
-        row = await rows.get(ME)
-        assert row is not None
+        row = await rows.there(ME)
         assert parse_row(row, key) == answer
         assert row["entityType"] == {"S": "WORKER_METRIC_STATS"}
 
@@ -81,8 +80,7 @@ class ReportsTableContract:
         self, reports_table: ReportsTable, rows: RawRows
     ) -> None:
         await reports_table.write(report())
-        row = await rows.get(ME)
-        assert row is not None
+        row = await rows.there(ME)
         assert (row["sts"], row["opr"]) == ({"M": {}}, {"M": {}})
 
     async def test_a_report_replaces_its_own_attributes_and_no_others(
@@ -93,8 +91,7 @@ class ReportsTableContract:
         answer = await reports_table.write(report(50.0, now_s=NOW + 30))
         assert answer.mld == {"version": "0.2", "heartbeat": "a"}
         assert (answer.samples, answer.updated_at_s) == ({"C": (50.0,)}, NOW + 30)
-        row = await rows.get(ME)
-        assert row is not None
+        row = await rows.there(ME)
         assert row["properties"] == planted["properties"]
 
     async def test_who_leaves_says_so_until_its_next_report(self, reports_table: ReportsTable) -> None:

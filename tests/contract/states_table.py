@@ -271,7 +271,8 @@ class StatesTableContract:
         described = (await service.call("DescribeTable", {"TableName": name}))["Table"]
         assert described["KeySchema"] == [{"AttributeName": "wid", "KeyType": "HASH"}]
         assert described["DeletionProtectionEnabled"] is True
-        assert described["ProvisionedThroughput"]["WriteCapacityUnits"] == 8
+        capacity = described["ProvisionedThroughput"]
+        assert (capacity["ReadCapacityUnits"], capacity["WriteCapacityUnits"]) == (7, 8)
         backups = await service.call("DescribeContinuousBackups", {"TableName": name})
         recovery = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
         assert recovery["PointInTimeRecoveryStatus"] == "ENABLED"

@@ -99,13 +99,11 @@ class SteeringContract:
         assert await self.fates(first, calls) == [Fate.REFUSED], "somebody else has asked meanwhile"
         assert plan_leave_out(await self.seen(calls), "1", "10").changes == ()
         assert await self.fates(plan_leave_out(await self.seen(calls), "1", "20/3"), calls) == [Fate.DONE]
-        row = await rows.get(SHARD)
-        assert row is not None
+        row = await rows.there(SHARD)
         assert set(row["mldLeftOut"]["SS"]) == {"10", "20/3"}
         await rows.put(row | {"checkpoint": {"S": "15"}})
         assert await self.fates(plan_leave_out(await self.seen(calls), "1", "30"), calls) == [Fate.DONE]
-        row = await rows.get(SHARD)
-        assert row is not None
+        row = await rows.there(SHARD)
         assert set(row["mldLeftOut"]["SS"]) == {"20/3", "30"}
         with pytest.raises(ActRefusedError, match=r"is 15.*, past 14"):
             plan_leave_out(await self.seen(calls), "1", "14")
@@ -124,8 +122,7 @@ class SteeringContract:
 
     async def test_a_drain_marks_the_report_and_ends(self, calls: TableCalls, table: str, rows: RawRows) -> None:
         place = Place(table, LEASE_TABLE_KEY)
-        before = await rows.get("a")
-        assert before is not None
+        before = await rows.there("a")
         plan = plan_drain(await self.seen(calls), "a", place, "by me", LEASES_MAX, is_3x=True)
         assert await self.fates(plan, calls) == [Fate.DONE, Fate.DONE]
         assert await rows.get("a") == before | {"mldDrain": {"S": "by me"}}

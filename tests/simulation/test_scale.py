@@ -21,17 +21,17 @@ from mld.leases.table import LeaseTable
 from tests.contract.lease_table import LeaseTableContract
 from tests.simulation.scale import PAGE_ROWS, Fleet3x, LeanLeaseTable, Settling, lean
 from tests.simulation.world.loop import run_world
+from tests.support.tables import RawRows, Row
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.lease_rows import row_of
 from tests.virtual_time import virtual
 
 TABLE = "app"
-Row = dict[str, dict[str, Any]]
 
 # --- the table
 
 
-class LeanRows:
+class LeanRows(RawRows):
     """Plants and shows rows. What no `Lease` has a field for cannot be lost by a table of leases; it is kept here."""
 
     def __init__(self, table: LeanLeaseTable) -> None:

@@ -44,3 +44,8 @@ class RawRows:
         params = {"TableName": self._table, "Key": {self._key: {"S": key}}, "ConsistentRead": True}
         item: Row | None = (await self._service.call("GetItem", params)).get("Item")
         return item
+
+    async def there(self, key: str) -> Row:
+        row = await self.get(key)
+        assert row is not None
+        return row

@@ -114,6 +114,11 @@ async def new_dynamo(**options: Any) -> MemoryDynamo:
     return dynamo
 
 
+async def started() -> tuple[MemoryDynamo, Worker]:
+    dynamo = await new_dynamo()
+    return dynamo, Worker(dynamo, "me")
+
+
 class FaultPlan:
     """Faults for the next requests of chosen operations of one sender; `always` for all of them until cleared."""
 
@@ -134,13 +139,9 @@ class FaultPlan:
 
 
 def counter_of(dynamo: MemoryDynamo, key: str) -> int:
-    row = dynamo.row(TABLE, key)
-    assert row is not None
-    return int(row["leaseCounter"]["N"])
+    return int(dynamo.rows(TABLE)[key]["leaseCounter"]["N"])
 
 
 def attribute(dynamo: MemoryDynamo, key: str, name: str) -> str | None:
-    row = dynamo.row(TABLE, key)
-    assert row is not None
-    value = row.get(name)
+    value = dynamo.rows(TABLE)[key].get(name)
     return None if value is None else str(next(iter(value.values())))

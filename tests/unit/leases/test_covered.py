@@ -26,7 +26,7 @@ from mld.leases.validity import (
     refresh_s,
 )
 from mld.leases.writes import request_of
-from tests.twins.dynamo import MemoryDynamo, lost_reply, lost_request, throttled
+from tests.twins.dynamo import lost_reply, lost_request, throttled
 from tests.unit.leases.support import (
     DURATION_S,
     INTERVAL_S,
@@ -35,7 +35,7 @@ from tests.unit.leases.support import (
     Worker,
     attribute,
     counter_of,
-    new_dynamo,
+    started,
 )
 from tests.virtual_time import virtual
 
@@ -179,11 +179,6 @@ async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def started() -> tuple[MemoryDynamo, Worker]:
-    dynamo = await new_dynamo()
-    return dynamo, Worker(dynamo, "me")
-
-
 @virtual
 async def test_a_covered_lease_is_marked_once_and_then_only_read() -> None:
     dynamo, me = await started()
@@ -246,8 +241,7 @@ async def test_a_lease_taken_by_hand_is_given_up_within_a_lease_duration() -> No
     await me.hold("a", "b")
     async with running(me):
         await asyncio.sleep(3 * DURATION_S + 0.3)
-        row = dynamo.row(TABLE, "a")
-        assert row is not None
+        row = dynamo.rows(TABLE)["a"]
         dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "thief"}})
         await asyncio.sleep(DURATION_S)
         assert set(me.keeper.held()) == {"b"}
@@ -386,8 +380,7 @@ async def test_a_note_of_failures_is_the_one_thing_written_for_a_covered_lease()
         before = counter_of(dynamo, "a")
         me.keeper.note_failing("a", held.token, Failing(1, 0, TRIM_HORIZON))
         await asyncio.sleep(5 * INTERVAL_S)
-        row = dynamo.row(TABLE, "a")
-        assert row is not None
+        row = dynamo.rows(TABLE)["a"]
         assert row["mldFailing"]["M"]["failures"] == {"N": "1"}
         assert row["mldHeartbeat"] == {"S": EPOCH}
         assert counter_of(dynamo, "a") == before + 1

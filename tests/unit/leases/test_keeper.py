@@ -30,15 +30,11 @@ from tests.unit.leases.support import (
     counter_of,
     new_dynamo,
     running,
+    started,
 )
 from tests.virtual_time import virtual
 
 AT, LATER = Position("100"), Position("200", 3)
-
-
-async def started() -> tuple[MemoryDynamo, Worker]:
-    dynamo = await new_dynamo()
-    return dynamo, Worker(dynamo, "me")
 
 
 async def holding() -> tuple[MemoryDynamo, Worker, HeldLease]:
@@ -445,9 +441,7 @@ async def test_a_restarted_worker_resumes_its_leases_and_no_others() -> None:
     await before.hold("a", "b", "c", "handed")
     await Worker(dynamo, "other").hold("d")
     await before.table.apply(writes.create(Lease("free", TRIM_HORIZON)))
-    row = dynamo.row(TABLE, "handed")
-    assert row is not None
-    dynamo.put_row(TABLE, row | {"checkpointOwner": {"S": "old"}})
+    dynamo.put_row(TABLE, dynamo.rows(TABLE)["handed"] | {"checkpointOwner": {"S": "old"}})
     me = Worker(dynamo, "again", worker_id="me")
     plan = FaultPlan(dynamo, "again")
     plan.when = lambda operation, params: params.get("Key", {}).get("leaseKey") == {"S": "b"}
@@ -519,9 +513,7 @@ NOTE = Failing(1, 1_763_661_600, TRIM_HORIZON, attempts=1, first=AT)
 
 
 def note_of(dynamo: MemoryDynamo, key: str) -> Failing | None:
-    row = dynamo.row(TABLE, key)
-    assert row is not None
-    lease = parse_row(row)
+    lease = parse_row(dynamo.rows(TABLE)[key])
     assert lease is not None
     return lease.failing
 

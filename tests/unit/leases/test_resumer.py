@@ -9,7 +9,7 @@ import pytest
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.taker import LeaseTaker
-from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
+from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 from tests.unit.leases.support import (
     DURATION_S,
     INTERVAL_S,
@@ -17,16 +17,10 @@ from tests.unit.leases.support import (
     Worker,
     attribute,
     counter_of,
-    new_dynamo,
     running,
+    started,
 )
 from tests.virtual_time import virtual
-
-
-async def started() -> tuple[MemoryDynamo, Worker]:
-    dynamo = await new_dynamo()
-    return dynamo, Worker(dynamo, "me")
-
 
 # --- lapsed leases
 
@@ -196,19 +190,3 @@ async def test_a_row_that_moved_since_it_was_read_is_read_again_and_accuses_nobo
     assert await me.keeper.resumer.reacquire([seen]) == ()
     assert await me.keeper.resumer.reacquire([await me.row("a")]) == ("a",)
     assert "another process" not in caplog.text
-
-
-@virtual
-async def test_a_holder_whose_row_moves_without_it_names_the_twin_and_leaves_the_lease_to_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    dynamo, me = await started()
-    twin = Worker(dynamo, "twin", worker_id="me")
-    await me.hold("a")
-    assert await twin.keeper.resumer.reacquire([await me.row("a")]) == ("a",)
-    async with running(me):
-        await asyncio.sleep(0.1)
-    assert "another process with worker id me" in caplog.text
-    assert await me.keeper.resumer.reacquire([await me.row("a")]) == ()
-    await asyncio.sleep(DURATION_S + 0.1)
-    assert await me.keeper.resumer.reacquire([await me.row("a")]) == ("a",), "the twin is gone"

@@ -230,11 +230,6 @@ def test_with_even_shares_a_worker_below_its_share_steals_from_one_above_its_own
     assert stolen_from_by(loads, rich[1], RULES) is None
     assert stolen_from_by(loads, poor, EVEN) is None
 
-
-def test_with_even_shares_a_worker_at_its_own_share_leaves_the_overloaded_to_others() -> None:
-    shares = shares_of({"a": 5, "b": 0, "c": 0})
-    poor = next(worker for worker, share in shares.items() if share == 1)
-    rich = [worker for worker in shares if worker != poor]
     assert stolen_from_by({poor: 1, rich[0]: 3, rich[1]: 1}, poor, EVEN) is None
     assert stolen_from_by({poor: 1, rich[0]: 3, rich[1]: 1}, rich[1], EVEN) == rich[0]
 

@@ -51,20 +51,6 @@ def test_what_is_taken_piece_by_piece_adds_up_to_all(pieces: list[list[float]]) 
     assert whole.total == pytest.approx(sum(everything))
 
 
-def test_nothing_new_is_nothing_to_take() -> None:
-    spread = noted([1.0])
-    assert spread.take() is not None
-    assert spread.take() is None
-
-
-def test_success_is_a_share_as_in_kcl() -> None:
-    calls = Calls()
-    for ok in (True, True, False):
-        calls.note(ok, 0.1)
-    assert calls.ok.take() == StatisticSet(3, 2.0, 0.0, 1.0)
-    assert calls.failed == 1
-
-
 def test_a_tally_counts_by_name() -> None:
     tally = Tally()
     tally.add("throttled")
@@ -81,6 +67,7 @@ def test_what_is_taken_has_its_own_buckets_and_its_newest_value() -> None:
     taken = spread.take()
     assert taken is not None
     assert (sum(taken.buckets), taken.buckets[SECONDS_BOUNDS.index(0.5)], taken.last) == (2, 1, 0.5)
+    assert spread.take() is None
 
 
 def test_sets_that_are_added_keep_buckets_and_the_later_value() -> None:
