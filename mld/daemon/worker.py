@@ -440,7 +440,7 @@ def assemble(
         status_of=status_of_shard,
         metrics=metrics,
     )
-    taker = LeaseTaker(leases, keeper, clock, rng, worker_id=worker_id, settings=settings.leases, metrics=metrics)
+    taker = LeaseTaker(keeper)
     fleet = Fleet(
         settings,
         worker_id=worker_id,

@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Collection, Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 
-from mld.core.clock import Clock, wait_for_event
+from mld.core.clock import wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.log_fields import about
 from mld.core.periods import EPSILON_S
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, Refusal, TableScan
+from mld.leases.table import Refusal, TableScan
 from mld.leases.take_plan import Choice, SeenRow, TakePlan, decide, observe
 from mld.leases.validity import may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
-from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 
@@ -75,23 +73,17 @@ class RoomWatch:
 
 @dataclass(eq=False)
 class LeaseTaker:
-    """Takes leases once in two lease durations, earlier when woken."""
+    """Takes leases once in two lease durations, earlier when woken, for its `keeper`."""
 
-    table: LeaseTable
     keeper: LeaseKeeper
-    clock: Clock
-    rng: random.Random
-    _: KW_ONLY
-    worker_id: str
-    settings: LeaseSettings
-    even_shares: bool = True
-    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
-        self._worker = self.metrics.worker
-        self._takes = self.metrics.worker.operations.takes
+        self.table, self.clock, self.rng = self.keeper.table, self.keeper.clock, self.keeper.rng
+        self.worker_id, self.settings = self.keeper.worker_id, self.keeper.settings
+        self._worker = self.keeper.metrics.worker
+        self._takes = self._worker.operations.takes
         self._taken = self._refused = 0
-        self._room = RoomWatch(self.settings.held_max, self.metrics)
+        self._room = RoomWatch(self.settings.held_max, self.keeper.metrics)
         self._period_s = (self.settings.duration_s + EPSILON_S) * 2
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -151,9 +143,7 @@ class LeaseTaker:
         expired_at = now - 2 * self.settings.duration_s
         self._seen |= {one.key: SeenRow(one.counter, expired_at) for one in scan.leases if one.actual_owner in ended}
         await self._resume_unknown_takes(scan.leases)
-        plan = decide(
-            scan.leases, self._seen, self.worker_id, now, self.rng, self.settings, even_shares=self.even_shares
-        )
+        plan = decide(scan.leases, self._seen, self.worker_id, now, self.rng, self.settings)
         self._count(plan, scan)
         self._room.saw(plan.left, now)
         held = self.keeper.held()

@@ -18,7 +18,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeldLease
-from tests.support.settings import defaults, rules, taking
+from tests.support.settings import defaults, rules
 from tests.twins.dynamo import Fault, MemoryDynamo
 
 TABLE = "app"
@@ -56,14 +56,7 @@ class Worker:
             new_token=lambda: f"{name}-{next(tokens)}",
             on_change=self._changed,
         )
-        self.taker = LeaseTaker(
-            self.table,
-            self.keeper,
-            clock,
-            random.Random(seed + 1),
-            worker_id=worker_id or name,
-            **taking(duration_s=DURATION_S),
-        )
+        self.taker = LeaseTaker(self.keeper)
 
     def _changed(self) -> None:
         self.changes += 1
