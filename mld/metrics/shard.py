@@ -208,7 +208,6 @@ class ShardMetrics:
     """Is told when the shard's child has answered for everything that there was, and when that is in doubt again,
     because the child has failed."""
     # --- the child
-    activity: ShardActivity = field(init=False, default=ShardActivity.IDLE)
     forced_activity: ShardActivity | None = field(init=False, default=None)
     """What the state of the consumer makes it, whatever its child does."""
     is_ending: bool = field(init=False, default=False)
@@ -338,12 +337,10 @@ class ShardMetrics:
     def entered(self, forced: ShardActivity | None, *, is_ending: bool) -> None:
         """Note that the consumer is in another state now."""
         self.forced_activity, self.is_ending = forced, is_ending
-        self._settle()
 
     def paused(self, is_paused: bool) -> None:
         """Note that an operator has paused the shard, or lets it go on."""
         self.is_paused = is_paused
-        self._settle()
 
     def took(self, page: Page, delivered: Position, wall_s: float) -> None:
         """Note that a page came from the reader; what comes after `delivered` is to be given to the child."""
@@ -361,7 +358,6 @@ class ShardMetrics:
     def handed_over(self, now: float) -> None:
         """Note that a batch goes to the child."""
         self.busy_since = now
-        self._settle()
 
     def answered(self, batch: ChildBatch | None, took_s: float, wall_s: float) -> None:
         """Note that the child has answered for `batch`; None: it did not, or not well."""
@@ -376,7 +372,6 @@ class ShardMetrics:
             if batch.largest is not None:
                 self.delivered = batch.largest
             self._moved(wall_s)
-        self._settle()
 
     def stored(self, result: str, since: float, now: float, wall_s: float) -> None:
         """Note that the table has answered a checkpoint, sent at `since`, with this result: stored, refused or
@@ -395,7 +390,6 @@ class ShardMetrics:
     def recovered(self) -> None:
         """Note that the child works again, or still does."""
         self.is_failing = False
-        self._settle()
 
     def failed(self, reason: str, words: str, wall_s: float) -> None:
         """Note that the child has failed, and is to be started again."""
@@ -404,7 +398,6 @@ class ShardMetrics:
         self.restarts.add(reason)
         self.erred(words, wall_s)
         self.is_failing = True
-        self._settle()
 
     def erred(self, words: str, wall_s: float) -> None:
         """Keep what went wrong last, in words."""
@@ -414,15 +407,16 @@ class ShardMetrics:
         if self.moved_wall_s is not None:
             self.moved_wall_s = wall_s
 
-    def _settle(self) -> None:
+    @property
+    def activity(self) -> ShardActivity:
+        """What the consumer is about, as far as it has said so."""
         if self.forced_activity is not None:
-            self.activity = self.forced_activity
-        elif self.is_failing:
-            self.activity = ShardActivity.FAILING
-        elif self.busy_since is not None:
-            self.activity = ShardActivity.PROCESSING
-        else:
-            self.activity = ShardActivity.PAUSED if self.is_paused else ShardActivity.IDLE
+            return self.forced_activity
+        if self.is_failing:
+            return ShardActivity.FAILING
+        if self.busy_since is not None:
+            return ShardActivity.PROCESSING
+        return ShardActivity.PAUSED if self.is_paused else ShardActivity.IDLE
 
     def saw_lag(self, behind_ms: int, wall_s: float) -> None:
         """Note that Kinesis reported at `wall_s` how far behind the newest page is."""

@@ -25,7 +25,7 @@ def busy_worker() -> Metrics:
     """A worker with one shard on which everything has happened once."""
     metrics = Metrics()
     shard = metrics.begin(SHARD, 100.0)
-    shard.activity = ShardActivity.PROCESSING
+    shard.forced_activity = ShardActivity.PROCESSING
     shard.batches.note(500)
     shard.record_bytes.note(1_000_000)
     shard.behind_ms, shard.behind_wall_s = 2_500, 1_000.0

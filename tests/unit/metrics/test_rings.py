@@ -23,7 +23,7 @@ def test_lag_grows_unless_kinesis_has_just_said_it_of_an_idle_shard(
 ) -> None:
     part = ShardMetrics("a", 0.0)
     part.saw_lag(500, 1000.0)
-    part.activity = activity
+    part.forced_activity = activity
     assert part.lag_ms(1000.0 + passed_s) == lag_ms
 
 

@@ -34,7 +34,7 @@ def at_work(
     last_error: str | None = None,
 ) -> ShardMetrics:
     part = ShardMetrics("b", 0.0)
-    part.activity, part.busy_since = activity, 0.0 if is_busy else None
+    part.forced_activity, part.busy_since = activity, 0.0 if is_busy else None
     part.delivered, part.behind_ms, part.last_error = delivered, behind_ms, last_error
     return part
 

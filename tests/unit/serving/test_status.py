@@ -66,7 +66,7 @@ def holding(key: str = ROW.key) -> Metrics:
     metrics = Metrics()
     part = metrics.begin(key, 400.0)
     part.saw_lag(2_000, NOW_S - 1)
-    part.activity, part.busy_since = ShardActivity.PROCESSING, 490.0
+    part.forced_activity, part.busy_since = ShardActivity.PROCESSING, 490.0
     part.restarts.add("failed", 2)
     part.last_error, part.last_error_wall_s = "it <b>broke</b>", NOW_S - 30
     return metrics

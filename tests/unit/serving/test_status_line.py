@@ -16,7 +16,7 @@ def line(*shards: tuple[ShardActivity, int | None]) -> str:
     metrics = Metrics()
     for number, (activity, behind_ms) in enumerate(shards):
         part = metrics.begin(f"shardId-{number:012}", 0.0)
-        part.activity, part.behind_ms, part.behind_wall_s = activity, behind_ms, 1.0
+        part.forced_activity, part.behind_ms, part.behind_wall_s = activity, behind_ms, 1.0
     return status_line(metrics, Instant(0.0, 1.0))
 
 

@@ -40,7 +40,7 @@ def test_the_fields_are_what_was_done_since_and_what_is_so_now() -> None:
 
 def test_a_lag_that_nobody_knows_is_missing_and_a_parked_shard_is_told() -> None:
     metrics = Metrics()
-    metrics.begin("a", 0.0).activity = ShardActivity.PARKED
+    metrics.begin("a", 0.0).forced_activity = ShardActivity.PARKED
     fields = summary_of(Totals(), Totals(), metrics, NOW, 60.0)
     assert "behind_ms" not in fields
     assert fields["parked"] == 1
