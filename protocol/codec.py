@@ -332,10 +332,9 @@ class LineSplitter:
             return []
         self._after_cr = data.endswith(b"\r")
         first, *rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        if not rest:
-            self._keep(first)
-            return []
         self._keep(first)
+        if not rest:
+            return []
         lines = [self._take()]
         *whole, last = rest
         lines.extend(line[: self._line_bytes_max].decode("utf-8", "replace") for line in whole)

@@ -34,7 +34,7 @@ Owner = tuple[int, int]
 
 
 class MeetingError(Exception):
-    """There is no such directory; one sentence with the remedy."""
+    """There is no such directory, or no fork server to be found in it; one sentence says why."""
 
 
 def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
@@ -43,7 +43,8 @@ def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
     """
     service = environment.get(b"RUNTIME_DIRECTORY", b"").partition(b":")[0]
     private = [_text(place) for place in (service, environment.get(b"XDG_RUNTIME_DIR", b"")) if place]
-    return [place for place in private if _only_we_write(place)] + temporary_places(environment)
+    # A variable may be left from another user's session, as after `su`: only we may write there.
+    return [place for place in private if _is_directory(place, 0o022)] + temporary_places(environment)
 
 
 def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
@@ -103,11 +104,7 @@ def remove(directory: str) -> None:
 
 def is_ours_alone(path: str) -> bool:
     """Return whether it is a directory (not a link to one) of this user, and closed to all others."""
-    try:
-        status = posix.lstat(path)
-    except OSError:
-        return False
-    return _stat.S_ISDIR(status.st_mode) and status.st_uid == posix.getuid() and not status.st_mode & 0o077
+    return _is_directory(path, 0o077, follow_links=False)
 
 
 def _make(path: str) -> str:
@@ -142,20 +139,15 @@ def _names(place: str, prefix: str) -> list[str]:
     return sorted(name for name in names if is_ours_alone(f"{place}/{name}"))
 
 
-def _is_directory(path: str) -> bool:
+def _is_directory(path: str, not_for_others: int = 0, *, follow_links: bool = True) -> bool:
+    """Return whether it is a directory; and if some bits of its mode are not for others, one of ours without them."""
     try:
-        return _stat.S_ISDIR(posix.stat(path).st_mode)
+        status = posix.stat(path, follow_symlinks=follow_links)
     except OSError:
         return False
-
-
-def _only_we_write(path: str) -> bool:
-    """Return whether only we write there: a variable may be left from another user's session, as after `su`."""
-    try:
-        status = posix.stat(path)
-    except OSError:
+    if not _stat.S_ISDIR(status.st_mode):
         return False
-    return _stat.S_ISDIR(status.st_mode) and status.st_uid == posix.getuid() and not status.st_mode & 0o022
+    return not not_for_others or (status.st_uid == posix.getuid() and not status.st_mode & not_for_others)
 
 
 def _lock(owner: Owner) -> int | None:
@@ -205,10 +197,6 @@ STALE = "stale"  # the server's modules are out of date, or are those of another
 # The end of a child.
 EXIT = "exit"
 SIGNAL = "signal"
-
-
-class UnavailableError(Exception):
-    """There is no place for the server's socket; the text says why."""
 
 
 def per_child(environment: Mapping[bytes, bytes]) -> frozenset[bytes]:
@@ -296,19 +284,15 @@ def process_identity(pid: int) -> tuple[int, int] | None:
 
 
 def open_runtime_directory(directory: str) -> int:
-    """Return a descriptor of the directory, which only this user can have made and can write to. Raises
-    UnavailableError.
-    """
+    """Return a descriptor of the directory, which only this user can have made and written to. Raises MeetingError."""
     try:
         handle = posix.open(directory, _DIRECTORY_FLAGS)
     except OSError as error:
-        raise UnavailableError(f"{directory}: {error.strerror}") from None
+        raise MeetingError(f"{directory}: {error.strerror}") from None
     status = posix.fstat(handle)
     if status.st_uid != posix.getuid() or status.st_mode & 0o077:
         posix.close(handle)
-        raise UnavailableError(
-            f"{directory} is not ours alone (owner {status.st_uid}, mode {status.st_mode & 0o777:o})"
-        )
+        raise MeetingError(f"{directory} is not ours alone (owner {status.st_uid}, mode {status.st_mode & 0o777:o})")
     return handle
 
 

@@ -36,7 +36,7 @@ from mld.core.clock import Clock, wait_for_event
 from mld.core.terminal import find_executable
 from mld.protocol import meeting
 from mld.protocol.codec import LineSplitter
-from mld.protocol.meeting import Request, UnavailableError
+from mld.protocol.meeting import MeetingError, Request
 from mld.protocol.messages import StreamLabel, shell_command
 from mld.retrieval.reader_factory import StreamNaming
 
@@ -130,7 +130,7 @@ def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
         line.connect(meeting.socket_path(directory, request.server_name()))
         if meeting.peer(line)[1] == os.getuid():
             return line
-    except (OSError, UnavailableError):
+    except (OSError, MeetingError):
         pass
     line.close()
     return None

@@ -185,7 +185,7 @@ class ShardConsumer:
             at = self._lease.checkpoint
             await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub, self._source.label))
             self._note_answered(at)
-            log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.description))
+            log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.child.description))
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
@@ -417,7 +417,7 @@ class ShardConsumer:
         """Deal with a child that had `batch`, which came after `before`; it is gone now."""
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
-        words = processor.last_words if processor is not None else ()
+        words = processor.child.last_words if processor is not None else ()
         if self._wishes.restart_asked.is_set():
             log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
             return ActivityOutcome.CHILD_FAILED

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NoReturn
 
 from mld.consumer.child_log import ChildLogger
@@ -91,7 +91,7 @@ class Processor:
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._clock = clock
         self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=settings.log is ChildLog.FIELDS, stream=stream)
-        self._child = child
+        self.child = child
         self._trace = ProtocolTrace(shard_id, clock) if trace is None else trace
         self._trace.started(child.description)
         self._overdue = Overdue(clock, shard_id, child.description, settings)
@@ -118,15 +118,6 @@ class Processor:
         """Wait so long from the next wait on, and warn of the action under way by the new bound."""
         self._reply_timeout_s = settings.reply_timeout_s
         self._overdue.adjust(settings)
-
-    @property
-    def description(self) -> str:
-        return self._child.description
-
-    @property
-    def last_words(self) -> Sequence[str]:
-        """The last lines of its stderr; complete once it has ended."""
-        return self._child.last_words
 
     async def initialize(self, message: Initialize) -> None:
         since = self._clock.monotonic()
@@ -159,7 +150,7 @@ class Processor:
         self._overdue.close()
         self._is_ending = True
         try:
-            words = await (self._child.end() if self._killing is None else self._killing)
+            words = await (self.child.end() if self._killing is None else self._killing)
             await asyncio.wait([self.gone])
         finally:
             self.gone.cancel()
@@ -168,12 +159,12 @@ class Processor:
 
     def kill_soon(self) -> None:
         """Kill it while an exchange may be under way, which fails; then `end` says how it ended."""
-        self._killing = asyncio.ensure_future(self._child.kill())
+        self._killing = asyncio.ensure_future(self.child.kill())
 
     async def kill(self) -> str:
         self._overdue.close()
         self.gone.cancel()
-        words = await self._child.kill()
+        words = await self.child.kill()
         self._trace.ended(words)
         return words
 
@@ -210,7 +201,7 @@ class Processor:
                 await settle(writing)
 
     def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
-        return self._child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
+        return self.child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _line_read(self) -> None:
         """Wait until the action's line is written: until then nothing else may be."""
@@ -255,9 +246,9 @@ class Processor:
     async def _read(self) -> NoReturn:
         """Take the child's lines in order, until it can no longer answer."""
         try:
-            while (line := await self._child.read_line()) is not None:
+            while (line := await self.child.read_line()) is not None:
                 async with self._turn:
-                    for one in (line, *self._child.take_unread()):
+                    for one in (line, *self.child.take_unread()):
                         await self._take(one)
             raise self._conversation.eof()
         except Exception as error:

@@ -37,7 +37,8 @@ from mld.properties.values import InitialPositionSetting
 from mld.protocol.messages import StreamLabel
 from mld.retrieval import starting_points
 from mld.retrieval.pacing import Budget
-from mld.retrieval.reader_factory import Placement, ReaderShares, readers_of
+from mld.retrieval.reader import ReaderShares
+from mld.retrieval.reader_factory import Placement, readers_of
 from mld.tracking.followed_streams import FollowedStreams, ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_set import OpenedStream, Standing, TrackedStreams, TrackingNeeds, VisibleTable

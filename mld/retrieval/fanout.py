@@ -63,8 +63,7 @@ from mld.core.streams import FanOut, IteratorType, Page, StartingPoint, StreamCo
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import FanOutSettings
 from mld.retrieval import pacing, starting_points
-from mld.retrieval.pacing import Budget
-from mld.retrieval.reader import ShardReader
+from mld.retrieval.reader import ReaderShares, ShardReader
 
 SUBSCRIBE_INTERVAL_MIN_S = 1.0
 """Kinesis allows one SubscribeToShard a second for each consumer and shard."""
@@ -337,18 +336,14 @@ class FanOutReader(ShardReader):
         self,
         fan_out: FanOut,
         consumer: RegisteredConsumer,
-        clock: Clock,
-        rng: Random,
+        shares: ReaderShares,
         *,
         shard_id: str,
         yield_s: float = YIELD_S,
-        budget: Budget,
         deliver_empty: bool = True,
         metrics: ShardMetrics | None = None,
     ) -> None:
-        super().__init__(
-            shard_id, clock, rng, budget, pages_max=EVENTS_MAX, deliver_empty=deliver_empty, metrics=metrics
-        )
+        super().__init__(shard_id, shares, pages_max=EVENTS_MAX, deliver_empty=deliver_empty, metrics=metrics)
         self._fan_out = fan_out
         self._consumer = consumer
         self._yield_s = yield_s

@@ -88,19 +88,27 @@ class ShardMissing:
 Delivery = Records | EndOfShard | ShardMissing
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderShares:
+    """What all readers of a worker share; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
+
+    clock: Clock
+    rng: Random
+    budget: Budget
+    on_a_beat: bool = False
+
+
 class ShardReader(ABC):
     """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `EndOfShard` or until `stop`.
 
-    All readers share `budget`. Without `deliver_empty`, pages without records are kept from the consumer: at the tip of
+    Without `deliver_empty`, pages without records are kept from the consumer: at the tip of
     a quiet shard every page is one.
     """
 
     def __init__(
         self,
         shard_id: str,
-        clock: Clock,
-        rng: Random,
-        budget: Budget,
+        shares: ReaderShares,
         *,
         pages_max: int,
         deliver_empty: bool,
@@ -110,11 +118,11 @@ class ShardReader(ABC):
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._promise = f"reader of {shard_id}"
         self._say_again_s = -math.inf
-        self._clock = clock
-        self._rng = rng
-        self._buffer = PrefetchBuffer[Delivery](budget, pages_max)
+        self._clock = shares.clock
+        self._rng = shares.rng
+        self._budget = shares.budget
+        self._buffer = PrefetchBuffer[Delivery](shares.budget, pages_max)
         self._metrics.waiting_bytes = lambda: self._buffer.data_bytes
-        self._budget = budget
         self._deliver_empty = deliver_empty
         self._ends_without_children = 0
         self._task: asyncio.Task[None] | None = None
@@ -325,8 +333,6 @@ class ShardReader(ABC):
             )
 
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 30.0
@@ -336,25 +342,20 @@ ITERATOR_AGE_MAX_S = 270.0
 
 
 class PollingReader(ShardReader):
-    """`max_records` is the Limit of GetRecords, if the share of `budget` takes as many."""
+    """`max_records` is the Limit of GetRecords, if the share of the budget takes as many."""
 
     def __init__(
         self,
         streams: Streams,
-        clock: Clock,
-        rng: Random,
+        shares: ReaderShares,
         *,
         shard_id: str,
         max_records: int | None,
         intervals: pacing.Pacing,
-        budget: pacing.Budget,
         deliver_empty: bool = True,
         metrics: ShardMetrics | None = None,
     ) -> None:
-        pages_max = pacing.PAGES_MAX
-        super().__init__(
-            shard_id, clock, rng, budget, pages_max=pages_max, deliver_empty=deliver_empty, metrics=metrics
-        )
+        super().__init__(shard_id, shares, pages_max=pacing.PAGES_MAX, deliver_empty=deliver_empty, metrics=metrics)
         self._streams = streams
         self._max_records = max_records
         self._pacing = intervals

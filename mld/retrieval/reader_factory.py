@@ -19,9 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from random import Random
 from typing import Any, Generic, TypeVar
 
 from mld.aws.client_factory import CountedService
@@ -39,9 +38,9 @@ from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import RetrievalMode
 from mld.retrieval.fanout import YIELD_S, FanOutReader, RegisteredConsumer
-from mld.retrieval.pacing import Budget, Pacing, beat_of
+from mld.retrieval.pacing import Pacing, beat_of
 from mld.retrieval.rawbody import page_of, page_of_event
-from mld.retrieval.reader import PollingReader, ShardReader
+from mld.retrieval.reader import PollingReader, ReaderShares, ShardReader
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +114,6 @@ def _written(created_ms: int) -> str:
     created = _EPOCH + timedelta(milliseconds=created_ms)
     return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
-
-log = logging.getLogger(__name__)
 
 FRESH_S = 60.0
 """How long an answer counts. A stream is changed to on-demand mode, which takes a while, before its strategy is."""
@@ -196,16 +193,6 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderShares:
-    """What all readers of a worker share; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
-
-    clock: Clock
-    rng: Random
-    budget: Budget
-    on_a_beat: bool = False
-
-
 def readers_of(
     settings: Settings,
     streams: Streams,
@@ -215,18 +202,16 @@ def readers_of(
     kind: StreamKind = StreamKind.KINESIS,
 ) -> NewReader:
     """Return what makes the readers of one stream."""
-    common: dict[str, Any] = {"budget": shares.budget, "deliver_empty": settings.child.deliver_empty_batches}
+    common: dict[str, Any] = {"deliver_empty": settings.child.deliver_empty_batches}
     if fan_out is None:
         intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
         common |= {"max_records": settings.reader.records_max, "intervals": intervals}
-        return lambda shard_id, metrics: PollingReader(
-            streams, shares.clock, shares.rng, shard_id=shard_id, metrics=metrics, **common
-        )
+        return lambda shard_id, metrics: PollingReader(streams, shares, shard_id=shard_id, metrics=metrics, **common)
     consumer = RegisteredConsumer(fan_out, shares.clock, shares.rng, settings.fanout, arn=consumer_arn)
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
     common["yield_s"] = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
     return lambda shard_id, metrics: FanOutReader(
-        fan_out, consumer, shares.clock, shares.rng, shard_id=shard_id, metrics=metrics, **common
+        fan_out, consumer, shares, shard_id=shard_id, metrics=metrics, **common
     )
 
 

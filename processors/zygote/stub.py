@@ -16,7 +16,7 @@ import sys
 from typing import NoReturn
 
 from mld.protocol import meeting
-from mld.protocol.meeting import Request, UnavailableError
+from mld.protocol.meeting import MeetingError, Request
 
 ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
 BACKLOG = 1024  # connections that may wait while the server imports; Linux cuts it at net.core.somaxconn
@@ -50,27 +50,24 @@ class Forks:
         self._library = library
         owner = meeting.process_identity(posix.getppid())
         if owner is None:
-            raise UnavailableError("the parent process cannot be seen in /proc")
+            raise MeetingError("the parent process cannot be seen in /proc")
         self._owner = owner
         self._places = meeting.runtime_places(environment)
-        try:
-            self._directory = meeting.meet(meeting.PROGRAM, owner, self._places, meeting.NAME_BYTES_MAX)
-        except meeting.MeetingError as error:
-            raise UnavailableError(str(error)) from None
+        self._directory = meeting.meet(meeting.PROGRAM, owner, self._places, meeting.NAME_BYTES_MAX)
         self._name = request.server_name()
         self._path = meeting.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
         """Return the connection, and what became of the request; None if this script is known as one not to be forked.
 
-        Raises UnavailableError.
+        Raises MeetingError.
         """
         for _ in range(ATTEMPTS_MAX):
             connection = self._connect() or self._start()
             if connection is None:
                 return None
             if meeting.peer(connection)[1] != posix.getuid():
-                raise UnavailableError(f"{self._path} belongs to another user")
+                raise MeetingError(f"{self._path} belongs to another user")
             try:
                 meeting.send_request(connection, self._request, (0, 1, 2))
                 record = meeting.decode_record(connection.recv(meeting.RECORD_BYTES, _socket.MSG_WAITALL))
@@ -80,7 +77,7 @@ class Forks:
             if record is not None and record[0] != meeting.STALE:
                 return connection, *record
             connection.close()
-        raise UnavailableError("the fork server ends whenever it is asked")
+        raise MeetingError("the fork server ends whenever it is asked")
 
     def _connect(self) -> _socket.socket | None:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -135,7 +132,7 @@ class Forks:
             listener.bind(self._path)
             listener.listen(BACKLOG)
         except OSError as error:
-            raise UnavailableError(f"{self._path}: {error.strerror}") from None
+            raise MeetingError(f"{self._path}: {error.strerror}") from None
         finally:
             posix.umask(mask)
         # Its input is a pipe at its end, as a plain child's may be; its output is the first child's standard error.
@@ -159,7 +156,7 @@ class Forks:
             )
         except OSError as error:
             posix.unlink(self._path)
-            raise UnavailableError(f"{sys.executable}: {error.strerror}") from None
+            raise MeetingError(f"{sys.executable}: {error.strerror}") from None
         finally:
             posix.close(empty)
             listener.close()
@@ -187,7 +184,7 @@ def main(library: str) -> NoReturn:
         posix._exit(2)
     try:
         answer = Forks(arguments, posix.environ, library).ask()
-    except UnavailableError as error:
+    except MeetingError as error:
         _warn(f"no fork server, a plain child instead: {error}")
         _plain(arguments)
     if answer is None or answer[1] == meeting.PLAIN:

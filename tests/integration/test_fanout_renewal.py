@@ -20,7 +20,7 @@ from mld.retrieval import fanout
 from mld.retrieval.fanout import FanOutReader, RegisteredConsumer
 from mld.retrieval.pacing import Budget
 from mld.retrieval.rawbody import page_of, page_of_event
-from mld.retrieval.reader import Records
+from mld.retrieval.reader import ReaderShares, Records
 from tests.integration.world import MakeWorld, World
 from tests.support.fleet import settings_of
 from tests.support.patience import PATIENCE_S
@@ -45,7 +45,7 @@ async def reading(world: World, service: WireService) -> AsyncIterator[FanOutRea
     fan_out = KinesisFanOut(service, streams, stream_name=world.stream, page_of=page_of_event)
     rng = NoJitter()
     consumer = RegisteredConsumer(fan_out, LoopClock(), rng, settings_of().fanout, arn=None)
-    reader = FanOutReader(fan_out, consumer, LoopClock(), rng, shard_id=SHARD, budget=Budget(10**8))
+    reader = FanOutReader(fan_out, consumer, ReaderShares(LoopClock(), rng, Budget(10**8)), shard_id=SHARD)
     await reader.start(TRIM_HORIZON, InitialPosition(TRIM_HORIZON))
     try:
         yield reader

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.protocol import meeting
-from mld.protocol.meeting import Request, UnavailableError
+from mld.protocol.meeting import MeetingError, Request
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"\0" not in name and b"=" not in name)
 VALUES = st.binary(max_size=12).filter(lambda value: b"\0" not in value)
@@ -98,10 +98,10 @@ def test_the_directory_must_be_ours_alone(tmp_path):
     good.mkdir(mode=0o700)
     os.close(meeting.open_runtime_directory(str(good)))
     good.chmod(0o750)
-    with pytest.raises(UnavailableError, match="750"):
+    with pytest.raises(MeetingError, match="750"):
         meeting.open_runtime_directory(str(good))
     (tmp_path / "link").symlink_to(good)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(MeetingError):
         meeting.open_runtime_directory(str(tmp_path / "link"))
-    with pytest.raises(UnavailableError):
+    with pytest.raises(MeetingError):
         meeting.open_runtime_directory(str(tmp_path / "missing"))

@@ -19,7 +19,7 @@ from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, 
 from mld.retrieval import fanout
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader, RegisteredConsumer
 from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX, Budget
-from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing
+from mld.retrieval.reader import Delivery, EndOfShard, ReaderShares, Records, ShardMissing
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from tests.support.fleet import settings_of
 from tests.support.pages import page_with, records_of
@@ -49,9 +49,8 @@ def reading(
     def reader() -> FanOutReader:
         rng = Random(1)
         consumer = RegisteredConsumer(fan_out, streams.clock, rng, settings_of().fanout, arn=arn)
-        return FanOutReader(
-            fan_out, consumer, streams.clock, rng, shard_id="shard-0", **{"budget": Budget(10**9), **options}
-        )
+        shares = ReaderShares(streams.clock, rng, options.pop("budget", Budget(10**9)))
+        return FanOutReader(fan_out, consumer, shares, shard_id="shard-0", **options)
 
     live(reader, lambda reader: body(fan_out, reader))
     assert all(subscription.closed for subscription in fan_out.subscriptions), "each subscription is closed"

@@ -17,7 +17,7 @@ from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPositi
 from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval.pacing import BYTES_MAX, CALL_INTERVAL_MIN_S, ENDS_WITHOUT_CHILDREN_MAX, Budget, Pacing
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader import CALL_TIMEOUT_S, EndOfShard, PollingReader, ShardMissing
+from mld.retrieval.reader import CALL_TIMEOUT_S, EndOfShard, PollingReader, ReaderShares, ShardMissing
 from mld.retrieval.starting_points import FIRST_STEP_BACK_S, LATEST_MARGIN_S
 from tests.support.readers import after, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
@@ -29,8 +29,9 @@ HORIZON_POINT = StartingPoint(IteratorType.TRIM_HORIZON)
 
 
 def reader_of(streams: MemoryStreams, *, max_records: int | None = 100, **options: Any) -> PollingReader:
-    options = {"intervals": Pacing(IDLE_S), "budget": Budget(10**9), **options}
-    return PollingReader(streams, streams.clock, Random(1), shard_id="shard-0", max_records=max_records, **options)
+    shares = ReaderShares(streams.clock, Random(1), options.pop("budget", Budget(10**9)))
+    options = {"intervals": Pacing(IDLE_S), **options}
+    return PollingReader(streams, shares, shard_id="shard-0", max_records=max_records, **options)
 
 
 def reading(

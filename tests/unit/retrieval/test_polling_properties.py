@@ -15,7 +15,7 @@ from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange
 from mld.retrieval.pacing import Budget, Pacing
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader import EndOfShard, PollingReader, Records, ShardMissing
+from mld.retrieval.reader import EndOfShard, PollingReader, ReaderShares, Records, ShardMissing
 from tests.support.pages import sequences_in
 from tests.twins.streams import HangError, MemoryStreams, Transform
 from tests.virtual_time import run_virtual
@@ -86,12 +86,10 @@ async def live(story: Story, checkpoint: Position) -> tuple[list[str], list[str]
     streams.bend(*story.bends)
     reader = PollingReader(
         streams,
-        streams.clock,
-        Random(story.seed),
+        ReaderShares(streams.clock, Random(story.seed), Budget(10**9)),
         shard_id="shard-0",
         max_records=story.limit,
         intervals=Pacing(1.5),
-        budget=Budget(10**9),
     )
     await reader.start(checkpoint, InitialPosition(checkpoint))
     written: list[str] = []

@@ -13,7 +13,7 @@ from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.metrics.shard import ShardMetrics
 from mld.retrieval.pacing import Budget, Pacing
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader import PollingReader
+from mld.retrieval.reader import PollingReader, ReaderShares
 from tests.support.readers import live, sequences
 from tests.twins.streams import MemoryStreams
 
@@ -32,12 +32,10 @@ class Tips:
     def reader(self) -> PollingReader:
         return PollingReader(
             self.streams,
-            self.streams.clock,
-            Random(1),
+            ReaderShares(self.streams.clock, Random(1), Budget(10**9)),
             shard_id="shard-0",
             max_records=self.max_records,
             intervals=Pacing(1.0),
-            budget=Budget(10**9),
             deliver_empty=self.deliver_empty,
             metrics=self.metrics,
         )
