@@ -20,6 +20,7 @@ from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quote
+from typing import NoReturn
 
 from mld.protocol.messages import (
     ActionName,
@@ -92,27 +93,17 @@ def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequeste
 
 def encode_process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:
     """Yield the `processRecords` line in pieces of about PIECE_BYTES, newline included; each step does bounded work."""
-    parts = [RECORDS_HEAD]
-    size = 0
-    separator = b""
-    for record in records:
-        parts.append(separator)
-        separator = b","
+    parts, size = [RECORDS_HEAD], 0
+    for number, record in enumerate(records):
         key, sequence = quote(record.partition_key).encode(), record.sequence_number.encode()
         arrival_ms, extra = b"%d" % record.approximate_arrival_ms, record_keys(record.extra)
-        columns = record.data, key, sequence, arrival_ms, record.sub_sequence_number, extra
-        if len(record.data) <= SLICE_DATA_BYTES:
-            parts.append(encode_record(*columns))
-            size += len(parts[-1])
-        else:
-            yield b"".join(parts)
-            yield from encode_large_record(*columns)
-            parts.clear()
-            size = 0
-        if size >= PIECE_BYTES:
-            yield b"".join(parts)
-            parts.clear()
-            size = 0
+        parts.append(b"," if number else b"")
+        for text in encode_large_record(record.data, key, sequence, arrival_ms, record.sub_sequence_number, extra):
+            parts.append(text)
+            size += len(text)
+            if size >= PIECE_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
     parts.append(records_tail(millis_behind_latest))
     yield b"".join(parts)
 
@@ -197,11 +188,12 @@ class _Unreadable(Exception):
     """A known message with a field that cannot mean what it must."""
 
 
-def _refuse_constant(text: str) -> object:
+def refuse_constant(text: str) -> NoReturn:
+    """Raise ValueError for NaN and Infinity, which Python's parser takes unless it is told not to."""
     raise ValueError(f"{text} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=refuse_constant)
 
 
 def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:

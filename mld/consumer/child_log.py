@@ -12,9 +12,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
 from mld.properties.redaction import HIDDEN, is_secret_key
+from mld.protocol.codec import refuse_constant
 
 LINE_CHARACTERS_MAX = 16 * 1024
 MEMBERS_MAX = 400  # of a line: each is looked at for secrets, and takes some 3 us
@@ -23,8 +25,6 @@ NAME_CHARACTERS_MAX = 128
 DEPTH_MAX = 8
 CHILD_PREFIX = "child_"
 NO_MESSAGE = "(no message)"
-DEBUG, INFO, WARNING, ERROR, CRITICAL = 10, 20, 30, 40, 50
-"""As in `logging`."""
 RESERVED = frozenset({
     # What `logging` calls the parts of an event,
     "name", "msg", "args", "levelname", "levelno", "pathname", "filename", "module", "exc_info", "exc_text",
@@ -77,14 +77,10 @@ def event_of(line: str, *, as_fields: bool) -> ChildEvent:
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(line, parse_constant=_refuse)
+        value = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _refuse(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _event(value: dict[str, Any]) -> ChildEvent:
@@ -170,7 +166,7 @@ class ChildLogger:
     def log(self, line: str) -> None:
         """Log a line at the level it names. What the child prints below INFO counts as INFO: it has chosen to."""
         event = event_of(line, as_fields=self._as_fields)
-        if self._log.isEnabledFor(max(event.level, logging.INFO)):
+        if self._log.isEnabledFor(max(event.level, INFO)):
             fields = {**event.fields, **self._own}
             if "stream" in event.fields and "stream" in self._own:
                 fields[f"{CHILD_PREFIX}stream"] = event.fields["stream"]

@@ -23,11 +23,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from mld.core.errors import MalformedBodyError
 from mld.core.streams import ChildShard, child_shard_of
-from mld.protocol.codec import PIECE_BYTES
+from mld.protocol.codec import PIECE_BYTES, refuse_constant
 from mld.retrieval.layouts import (
     ARRAY,
     ARRAY_END,
@@ -367,11 +367,7 @@ def _without_records(body: bytes) -> dict[str, object] | None:
     return None
 
 
-def _refused(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_strict_json = json.JSONDecoder(parse_constant=_refused)
+_strict_json = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def _typed(value: object, kind: type[T], name: str) -> T | None:

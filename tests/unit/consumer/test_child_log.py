@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
 import pytest
@@ -14,16 +15,11 @@ from hypothesis import strategies as st
 from mld.consumer import child_log
 from mld.consumer.child_log import (
     CHILD_PREFIX,
-    CRITICAL,
-    DEBUG,
-    ERROR,
     FIELDS_MAX,
-    INFO,
     LINE_CHARACTERS_MAX,
     MEMBERS_MAX,
     NO_MESSAGE,
     RESERVED,
-    WARNING,
     ChildEvent,
     ChildLogger,
     event_of,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.retrieval.rawbody import page_of
+from mld.retrieval.rawpage import RawPage
 from tests.support.bodies import BodyMaker, read_in_parts, reference_page
 from tests.support.pages import assert_same
 
@@ -26,18 +27,20 @@ def by_pattern(body: bytes) -> int:
     return reader.by_pattern
 
 
+def whole(body: bytes, rng: Random) -> RawPage:
+    """Read a body at once."""
+    return page_of(body)
+
+
+WAYS = pytest.mark.parametrize("read", [whole, read_in_parts])
+
+
+@WAYS
 @settings(max_examples=60)  # `make fuzz` draws a million records
-@given(st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
-def test_a_body_means_the_same_read_raw_and_read_plainly(rng: Random, plain: float) -> None:
+@given(rng=st.randoms(use_true_random=False), plain=st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_body_means_the_same_read_raw_and_read_plainly(read, rng: Random, plain: float) -> None:
     body = BodyMaker(rng, plain=plain).body()
-    assert_same(page_of(body), reference_page(body), rng)
-
-
-@settings(max_examples=60)
-@given(st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
-def test_a_body_means_the_same_wherever_its_parts_end(rng: Random, plain: float) -> None:
-    body = BodyMaker(rng, plain=plain).body()
-    assert_same(read_in_parts(body, rng), reference_page(body), rng)
+    assert_same(read(body, rng), reference_page(body), rng)
 
 
 @pytest.mark.parametrize("absent", ["", '"PartitionKey":null,'], ids=["missing", "null"])
@@ -54,18 +57,12 @@ def test_a_record_without_a_partition_key_has_an_empty_one(absent: str, every: i
     assert by_pattern(body) >= (39 if not absent and every == 1 else 0), "read as fast as others"
 
 
-@given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
-def test_a_body_in_parts_that_is_truncated_is_refused(rng: Random, place: float) -> None:
+@WAYS
+@given(rng=st.randoms(use_true_random=False), place=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_body_is_refused(read, rng: Random, place: float) -> None:
     body = BodyMaker(rng).body().rstrip(b" \t\r\n")
     with pytest.raises(ValueError):
-        read_in_parts(body[: int(place * len(body))], rng)
-
-
-@given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
-def test_a_truncated_body_is_refused(rng: Random, place: float) -> None:
-    body = BodyMaker(rng).body().rstrip(b" \t\r\n")
-    with pytest.raises(ValueError):
-        page_of(body[: int(place * len(body))])
+        read(body[: int(place * len(body))], rng)
 
 
 @given(st.binary(max_size=40), st.integers(0, len(BODY)), st.integers(0, 4))
