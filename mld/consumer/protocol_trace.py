@@ -40,9 +40,32 @@ class ShortLine:
 
     def feed(self, piece: bytes) -> None:
         self.size += len(piece)
-        self._rest += piece
-        while self._step():
-            pass
+        rest = self._rest + piece
+        while self.records <= RECORDS_SHOWN:
+            before, mark, after = rest.partition(_HEAD if self._payload_bytes is None else b'"')
+            if not mark:
+                break
+            rest = after
+            if self._payload_bytes is None:
+                self.records += 1
+                self._show(before)
+                if self.records <= RECORDS_SHOWN:
+                    self._show(mark)
+                    self._payload_bytes = 0
+            else:
+                more = self._pass_payload(before) - PAYLOAD_CHARACTERS_SHOWN
+                self._show((f"… {more} more" if more > 0 else "").encode() + mark)
+                self._payload_bytes = None
+        if self.records > RECORDS_SHOWN:
+            self.records += rest.count(_HEAD)
+            self._rest = rest.rpartition(_HEAD)[2][-_TAIL_BYTES:]
+        elif self._payload_bytes is not None:
+            self._pass_payload(rest)
+            self._rest = b""
+        else:
+            certain = max(0, len(rest) - len(_HEAD) + 1)  # a head may be cut in two
+            self._show(rest[:certain])
+            self._rest = rest[certain:]
 
     def text(self) -> str:
         """Return the line, without its end."""
@@ -55,49 +78,12 @@ class ShortLine:
         text = (self._shown + end).decode("utf-8", "replace").rstrip("\n")
         return text if len(text) <= LINE_CHARACTERS_MAX else f"{text[:LINE_CHARACTERS_MAX]}…"
 
-    def _step(self) -> bool:
-        """Take what is certain from the rest; whether there may be more."""
-        if self.records > RECORDS_SHOWN:
-            return self._count()
-        if self._payload_bytes is not None:
-            return self._pass_payload(self._payload_bytes)
-        start = self._rest.find(_HEAD)
-        if start < 0:
-            kept = min(len(_HEAD) - 1, len(self._rest))  # a head may be cut in two
-            self._show(self._rest[: len(self._rest) - kept])
-            self._rest = self._rest[len(self._rest) - kept :]
-            return False
-        self.records += 1
-        self._show(self._rest[:start])
-        if self.records > RECORDS_SHOWN:
-            self._rest = self._rest[start + len(_HEAD) :]
-        else:
-            self._show(_HEAD)
-            self._rest = self._rest[start + len(_HEAD) :]
-            self._payload_bytes = 0
-        return True
-
-    def _pass_payload(self, seen: int) -> bool:
-        end = self._rest.find(b'"')
-        part = self._rest if end < 0 else self._rest[:end]
+    def _pass_payload(self, part: bytes) -> int:
+        """Show the beginning of a payload; return how much of it has come."""
+        seen = self._payload_bytes or 0
         self._shown += part[: max(0, PAYLOAD_CHARACTERS_SHOWN - seen)]
-        seen += len(part)
-        self._rest = self._rest[len(part) :]
-        if end < 0:
-            self._payload_bytes = seen
-            return False
-        if seen > PAYLOAD_CHARACTERS_SHOWN:
-            self._shown += f"… {seen - PAYLOAD_CHARACTERS_SHOWN} more".encode()
-        self._payload_bytes = None
-        return True
-
-    def _count(self) -> bool:
-        """Count the records that are left out, and keep what follows the last one."""
-        self.records += self._rest.count(_HEAD)
-        last = self._rest.rfind(_HEAD)
-        kept = self._rest if last < 0 else self._rest[last + len(_HEAD) :]
-        self._rest = kept[-_TAIL_BYTES:]
-        return False
+        self._payload_bytes = seen + len(part)
+        return self._payload_bytes
 
     def _show(self, part: bytes) -> None:
         self._shown += part[: max(0, LINE_CHARACTERS_MAX + 1 - len(self._shown))]
