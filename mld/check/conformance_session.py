@@ -11,7 +11,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib.resources import files
@@ -118,47 +118,43 @@ class Rule(Enum):
         self.text = text
 
 
-@dataclass(slots=True)
-class Finding:
-    verdict: RuleVerdict = RuleVerdict.NOT_OBSERVED
-    reasons: list[str] = field(default_factory=list)
-
-
 class Report:
     """What was found, rule by rule. A failure stays, whatever else passes."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
-        self.findings = {rule: Finding() for rule in Rule}
+        self.reasons: dict[Rule, list[str]] = {}
+        """Why a rule was broken; nothing if it was kept; rules that were not observed are absent."""
         self.errors_shown: list[str] = []
 
     @property
     def holds(self) -> bool:
         """Whether every required rule was seen to be kept."""
-        return all(
-            finding.verdict is RuleVerdict.PASS for rule, finding in self.findings.items() if rule.level is REQUIRED
-        )
+        return not self._missed()
+
+    def _missed(self) -> list[str]:
+        return [one.label for one in Rule if one.level is REQUIRED and self.verdict(one) is not RuleVerdict.PASS]
 
     def verdict(self, rule: Rule) -> RuleVerdict:
-        return self.findings[rule].verdict
+        reasons = self.reasons.get(rule)
+        if reasons is None:
+            return RuleVerdict.NOT_OBSERVED
+        return RuleVerdict.FAIL if reasons else RuleVerdict.PASS
 
     def passed(self, rule: Rule) -> None:
-        finding = self.findings[rule]
-        if finding.verdict is RuleVerdict.NOT_OBSERVED:
-            finding.verdict = RuleVerdict.PASS
+        self.reasons.setdefault(rule, [])
 
     def failed(self, rule: Rule, reason: str) -> None:
-        finding = self.findings[rule]
-        finding.verdict = RuleVerdict.FAIL
-        if reason not in finding.reasons:
-            finding.reasons.append(reason)
+        reasons = self.reasons.setdefault(rule, [])
+        if reason not in reasons:
+            reasons.append(reason)
 
     def write(self, out: TextIO) -> None:
         """Write the report as text for people."""
         out.write(f"Conformance of: {shlex.join(self.command)}\n\n")
-        for rule, finding in self.findings.items():
-            out.write(f"  {finding.verdict.value:<12}  {rule.level.value:<11}  {rule.label:<20}  {rule.text}\n")
-            for reason in finding.reasons[:REASONS_MAX]:
+        for rule in Rule:
+            out.write(f"  {self.verdict(rule).value:<12}  {rule.level.value:<11}  {rule.label:<20}  {rule.text}\n")
+            for reason in self.reasons.get(rule, [])[:REASONS_MAX]:
                 out.write(f"  {'':<12}  {'':<11}  {'':<20}  -> {printable(reason)}\n")
         if self.errors_shown:
             out.write("\n  What it said on standard error when it failed first:\n")
@@ -168,12 +164,7 @@ class Report:
     def _summary(self) -> str:
         if self.holds:
             return "It conforms: every required rule holds."
-        missed = [
-            rule.label
-            for rule, finding in self.findings.items()
-            if rule.level is REQUIRED and finding.verdict is not RuleVerdict.PASS
-        ]
-        return f"It does not conform: required but failed or not observed: {', '.join(missed)}."
+        return f"It does not conform: required but failed or not observed: {', '.join(self._missed())}."
 
 
 # --- the session -----------------------------------------------------------------------------------------------------
@@ -403,18 +394,13 @@ class Session:
 
     def _look_at(self, line: str) -> Event:
         event = self._conversation.receive_line(line)
-        self._note(event)
-        self._check_schema(line, event)
-        return event
-
-    def _note(self, event: Event) -> None:
         match event:
             case Ignored(reason, quiet=False):
                 self.failed(Rule.CLEAN_OUTPUT, reason)
             case StaleAnswer(reason):
                 self.failed(Rule.TURNS, reason)
-            case _:
-                pass
+        self._check_schema(line, event)
+        return event
 
     def _check_schema(self, line: str, event: Event) -> None:
         try:

@@ -24,11 +24,11 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
 from mld.operating.acting import DOUBT, Report, note_act, perform, read_table, save_rows
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, with_stream
+from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, if_there, with_stream
 from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
 from mld.operating.operator_hold import Observed, OperatorHold, is_operator, living, operator_hold, owners_of, refusal
 from mld.operating.options import Asked, finish
-from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row
+from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.operating.stream_access import streams_of
 from mld.properties.settings import Settings, StreamSetting
 from mld.retrieval.reader_factory import kind_of
@@ -95,10 +95,7 @@ class Application:
 
     async def rows_of(self, table: str) -> tuple[Row, ...]:
         """Return the rows of a table that only fleets of KCL 3.0 to 3.4 have. Raises TableError."""
-        try:
-            return (await read_table(self.table(table), self.clock)).rows
-        except TableMissingError:
-            return ()
+        return (await if_there(read_table(self.table(table), self.clock), raw_table(()))).rows
 
     async def require_table(self) -> Observed:
         """Return the rows. Raises ActRefusedError if there is no table, a row cannot be read, or the table is not of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mld.aws.client_factory import client_factory, service_of
 from mld.aws.service import RawService, Service, TableCalls, table_error
@@ -16,9 +16,9 @@ from mld.core.positions import keys_meant
 from mld.core.steps import Steps
 from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
-from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StatesTable
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow, StatesTable
 from mld.fleet.report.reporter import ReportsTable
-from mld.fleet.report.reports import ReportRules, WorkerReport, parse_rows
+from mld.fleet.report.reports import ReportRules, ReportScan, WorkerReport, parse_rows
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, UNKNOWN_KEY, Place
@@ -37,8 +37,17 @@ from mld.operating.plan import Change, raw_table
 from mld.properties.settings import Settings
 from mld.tracking import stream_list
 
+T = TypeVar("T")
 REQUEST_TIMEOUT_S = 10.0
 THREADS = 4  # segments of a large table are scanned beside each other
+
+
+async def if_there(asking: Awaitable[T], otherwise: T) -> T:
+    """Return what a table holds, or `otherwise` if there is no such table. Raises TableError."""
+    try:
+        return await asking
+    except TableMissingError:
+        return otherwise
 
 
 @asynccontextmanager
@@ -120,30 +129,23 @@ class FleetReader:
 
     async def is_3x(self) -> bool:
         """Tell whether leaders give leases to workers; by KCL 2.x workers take them. Raises TableError."""
-        states, row = StatesTable(self._service), None
+        states = StatesTable(self._service)
+        row: StateRow[ClientVersion] | None = None
         for place in (
             Place(self.settings.lease_table.name, LEASE_TABLE_KEY),
             Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY),
         ):
-            try:
-                row = row or await states.get(CLIENT_VERSION, place)
-            except TableMissingError:
-                continue
+            if row is None:
+                row = await if_there(states.get(CLIENT_VERSION, place), None)
         return row is not None and row.state in (ClientVersion.V3X, ClientVersion.V3X_WITH_ROLLBACK)
 
     async def lease(self, key: str) -> Lease | None:
         """Return one row; None if there is none, or no lease table. Raises TableError."""
-        try:
-            return await self._table.get(key, consistent=False)
-        except TableMissingError:
-            return None
+        return await if_there(self._table.get(key, consistent=False), None)
 
     async def leases(self) -> Sequence[Lease]:
         """Return all leases; none if there is no lease table. Raises TableError."""
-        try:
-            return (await self._table.scan()).leases
-        except TableMissingError:
-            return ()
+        return (await if_there(self._table.scan(), TableScan())).leases
 
     async def scan(self) -> TableScan:
         """Return all rows, also corrupt ones. Raises TableError; TableMissingError if there is no lease table."""
@@ -169,22 +171,13 @@ class FleetReader:
         return await in_turns(status_steps(scan, self.clock.wall(), rules, reports, lock))
 
     async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:
-        reports, lock = await asyncio.gather(self._legacy_reports(), self._legacy_lock())
-        return reports, lock
-
-    async def _legacy_reports(self) -> tuple[WorkerReport, ...]:
-        place = Place(self.settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
-        try:
-            return (await ReportsTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).scan()).reports
-        except TableMissingError:
-            return ()
-
-    async def _legacy_lock(self) -> SeenLock:
-        place = Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
-        try:
-            return await LockTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).read()
-        except TableMissingError:
-            return None
+        reports = Place(self.settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
+        lock = Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
+        found, held = await asyncio.gather(
+            if_there(ReportsTable(self._service, reports, request_timeout_s=REQUEST_TIMEOUT_S).scan(), ReportScan()),
+            if_there(LockTable(self._service, lock, request_timeout_s=REQUEST_TIMEOUT_S).read(), None),
+        )
+        return found.reports, held
 
 
 @asynccontextmanager
@@ -222,10 +215,9 @@ async def with_stream(settings: Settings, name: str) -> str:
     if not settings.is_multi_stream or ":" in name:
         return name
     async with fleet_reader(settings) as reader:
-        try:
-            status = await reader.look()
-        except TableMissingError:
-            return name
+        status = await if_there(reader.look(), None)
+    if status is None:
+        return name
     keys = [shard.key for shard in status.shards]
     return full_key(keys, name, status.labels) if keys_meant(keys, name, status.labels) else name
 

@@ -71,18 +71,16 @@ def _kbps(shard: ShardView) -> str:
 
 def note(shard: ShardView) -> str:
     """Say what an operator should know about a shard, in a few words; nothing for most."""
-    parts = []
-    if shard.lease.handoff_to is not None:
-        parts.append(f"goes to {shard.lease.handoff_to}")
-    if shard.lease.paused is not None:
-        parts.append(f"paused: {shard.lease.paused}")
-    if shard.why is not None:
-        parts.append(shard.why)
-    if shard.is_probed:
-        parts.append("probed")
-    if shard.lease.parents and shard.verdict is not Verdict.ENDED:
-        parts.append("child of " + ", ".join(sorted(_number(parent) for parent in shard.lease.parents)))
-    return "; ".join(parts)
+    lease = shard.lease
+    parents = () if shard.verdict is Verdict.ENDED else sorted(map(_number, lease.parents))
+    parts = (
+        lease.handoff_to and f"goes to {lease.handoff_to}",
+        None if lease.paused is None else f"paused: {lease.paused}",
+        shard.why,
+        "probed" if shard.is_probed else None,
+        f"child of {', '.join(parents)}" if parents else None,
+    )
+    return "; ".join(filter(None, parts))
 
 
 _SHARD_CELLS: Mapping[str, Callable[[ShardView], str]] = {
@@ -161,15 +159,12 @@ def workers_listing(status: FleetStatus) -> Listing:
 
 
 def _worker_row(worker: WorkerView) -> tuple[str, ...]:
-    notes = []
-    if worker.is_leader:
-        notes.append("leader")
-    if worker.is_alive is False:
-        notes.append("dead")
-    if worker.why is not None:
-        notes.append(worker.why)
-    if worker.drained is not None:
-        notes.append(f"drained {worker.drained}")
+    notes = (
+        "leader" if worker.is_leader else None,
+        "dead" if worker.is_alive is False else None,
+        worker.why,
+        None if worker.drained is None else f"drained {worker.drained}",
+    )
     return (
         worker.worker,
         worker.kind,
@@ -178,7 +173,7 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
         "" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %",
         duration(worker.behind_s) if worker.leases else "",
         "no report" if worker.heard_s is None else f"{duration(max(0.0, worker.heard_s))} ago",
-        ", ".join(notes),
+        ", ".join(filter(None, notes)),
     )
 
 

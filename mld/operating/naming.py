@@ -93,13 +93,11 @@ class ChosenShard:
         """Return whether this can be the lease of the shard."""
         if self.stream is None or lease.stream is None:
             return lease.key == self.shard_id
-        found = parse_stream_id(lease.stream)
-        if found is None or lease.shard_id != self.shard_id:
-            return False
         if self.stream_id is not None:
-            return found == self.stream_id
-        is_stream = found.name == self.stream.stream_name and self.stream.account in (None, found.account)
-        return is_stream and self.stream.epoch in (None, found.epoch)
+            is_stream = parse_stream_id(lease.stream) == self.stream_id
+        else:
+            is_stream = is_meant(self.stream, lease.stream) and self.stream.epoch in (None, _epoch(lease))
+        return is_stream and lease.shard_id == self.shard_id
 
 
 def chosen_shard(settings: Settings, text: str) -> ChosenShard:

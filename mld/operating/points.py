@@ -27,9 +27,6 @@ _AGO = re.compile(
 _EPOCH = re.compile(rf"[0-9]{{1,{EPOCH_DIGITS_MAX}}}(?:\.[0-9]+)?", re.ASCII)
 _SEQUENCE = re.compile(rf"(?P<sequence>[0-9]{{1,{SEQUENCE_DIGITS_MAX}}})(?:/(?P<sub>[0-9]{{1,19}}))?", re.ASCII)
 _FORMS = {
-    "trim-horizon": "trim-horizon",
-    "latest": "latest",
-    "checkpoint": "checkpoint",
     "time": "a time (2026-01-31T12:00:00Z, epoch seconds, or how long ago: 2h)",
     "sequence": "a sequence number",
 }
@@ -135,5 +132,5 @@ def _iso_s(text: str, kinds: Collection[PointKind]) -> float:
 
 
 def _choices(kinds: Collection[PointKind]) -> str:
-    names = [_FORMS[kind.value] for kind in PointKind if kind in kinds]
+    names = [_FORMS.get(kind.value, kind.value) for kind in PointKind if kind in kinds]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
