@@ -462,17 +462,10 @@ async def run_group(settings: Settings, count: int, file: str, options: Sequence
             if settings.serving.http is None:
                 return await group.run(hang_up)
             from mld.daemon.group_pages import GroupPages
+            from mld.serving.web_pages import serving
 
-            pages = GroupPages(group)
-            try:
-                await pages.start(settings.serving.http, settings.serving.http_hosts)
-            except OSError as error:
-                why = error.strerror or error
-                raise StartupError(f"mld.http = {settings.serving.http}: {why}; choose another address") from error
-            try:
+            async with serving(GroupPages(group).routes(), settings.serving):
                 return await group.run(hang_up)
-            finally:
-                await pages.close()
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE

@@ -3,58 +3,20 @@
 `/` is the page of a worker that runs (the fleet looks the same from each), `/2/` that of worker 2, with what only that
 one knows of its shards. Workers are asked over their sockets, with the same requests and answers.
 
-`/metrics` has the metrics of all of them, each value with the worker that it is of. `prometheus_client` (extra
-`metrics`) is imported only for that.
+`/metrics` has the metrics of all of them, each value with the worker that it is of.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import h11
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.parser import text_string_to_metric_families
 
-from mld import pip_install
 from mld.daemon.group import GroupMember, WorkerGroup
-from mld.properties.values import ListenAddress
-from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
-from mld.serving.web_pages import PROBES, log_serving, probed, rule_of
-
-WORKER = "worker"
-
-
-class _Merged(CollectorRegistry):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        super().__init__(auto_describe=False)
-        self._merged = tuple(families)
-
-    def collect(self) -> Iterable[Metric]:
-        return self._merged
-
-
-def merged(
-    told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
-) -> tuple[str, bytes]:
-    """Return content type and body of what each worker told, and of what only its supervisor knows."""
-    families: dict[str, Metric] = {}
-    for worker, text in told:
-        for found in text_string_to_metric_families(text):
-            family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
-            family.samples += [one._replace(labels={**one.labels, WORKER: worker}) for one in found.samples]
-    alive = GaugeMetricFamily("mld_unit_workers_running", "Workers of the group that run.")
-    alive.add_metric((), running)
-    again = CounterMetricFamily("mld_unit_worker_restarts", "How often a worker was started again.", labels=(WORKER,))
-    for worker, count in restarts.items():
-        again.add_metric((worker,), count)
-    encode, content_type = choose_encoder(accept)
-    body: bytes = encode(_Merged([*families.values(), alive, again]))
-    return content_type, body
-
+from mld.serving.http import HttpAnswer, Question, Route, SharedAnswers, text_answer
+from mld.serving.web_pages import exposed, probed
 
 TIMEOUT_S = 8.0
 READ_BYTES = 256 * 1024
@@ -68,11 +30,10 @@ class GroupPages:
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
-        self._server: HttpServer | None = None
         self._expositions = SharedAnswers()
 
-    async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
-        """Serve; returns the port. Raises OSError if the address cannot be had."""
+    def routes(self) -> dict[str, Route]:
+        """Return the routes by their paths."""
         routes: dict[str, Route] = {
             "/": self._first,
             "/status.json": self._first,
@@ -84,14 +45,7 @@ class GroupPages:
         for number, worker in enumerate(self._group.workers, 1):
             for path in ("/", "/status.json"):
                 routes[f"/{number}{path}"] = partial(_of_worker, worker, path)
-        self._server = HttpServer(routes, rule_of(hosts), PROBES)
-        port = await self._server.start(address.host, address.port)
-        log_serving(address, port)
-        return port
-
-    async def close(self) -> None:
-        if self._server is not None:
-            await self._server.close()
+        return routes
 
     async def _first(self, question: Question) -> HttpAnswer:
         running = [worker for worker in self._group.workers if worker.is_ready] or self._group.workers
@@ -106,31 +60,26 @@ class GroupPages:
         return probed(await why_not(self._group.workers, question.target))
 
     async def _metrics(self, question: Question) -> HttpAnswer:
-        try:
-            from prometheus_client.exposition import choose_encoder
+        return await exposed(question, self._expositions, self._exposed)
 
-        except ImportError:
-            return text_answer(501, f"install the extra: {pip_install('metrics')}")
-        accept = question.headers.get("accept", "")
+    async def _exposed(self, accept: str) -> HttpAnswer:
+        from mld.serving.prometheus import merged
 
-        async def made() -> HttpAnswer:
-            plain = Question("/metrics", {"accept": "text/plain"})
-            workers = [worker for worker in self._group.workers if worker.process is not None]
-            answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
-            told = [
-                (worker.name, _text(answer))
-                for worker, answer in zip(workers, answers, strict=True)
-                if answer.status == 200
-            ]
-            if answers and not told:
-                return answers[0]
-            restarts = {worker.name: worker.restarts for worker in self._group.workers}
-            running = sum(worker.is_ready for worker in self._group.workers)
-            # In a thread: seconds with 10,000 shards, and whoever dies meanwhile must be noticed.
-            content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
-            return HttpAnswer(200, content_type, body)
-
-        return await self._expositions.answer(choose_encoder(accept)[1], made)
+        plain = Question("/metrics", {"accept": "text/plain"})
+        workers = [worker for worker in self._group.workers if worker.process is not None]
+        answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
+        told = [
+            (worker.name, _text(answer))
+            for worker, answer in zip(workers, answers, strict=True)
+            if answer.status == 200
+        ]
+        if answers and not told:
+            return answers[0]
+        restarts = {worker.name: worker.restarts for worker in self._group.workers}
+        running = sum(worker.is_ready for worker in self._group.workers)
+        # In a thread: seconds with 10,000 shards, and whoever dies meanwhile must be noticed.
+        content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
+        return HttpAnswer(200, content_type, body)
 
 
 async def why_not(workers: Sequence[GroupMember], path: str) -> str | None:

@@ -20,7 +20,6 @@ from mld.aws.service import Service, TableCalls
 from mld.core import sparkhosts
 from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
-from mld.core.errors import StartupError
 from mld.daemon.systemd import Supervision
 from mld.daemon.worker import Worker
 from mld.fleet.leader.lock import LOCK_KEY
@@ -159,24 +158,11 @@ def _publishing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
     return publishing(parts.settings, status.identity, parts.metrics, parts.factory, parts.clock)
 
 
-@asynccontextmanager
-async def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -> AsyncIterator[None]:
-    from mld.serving.web_pages import WebPages
+def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -> AbstractAsyncContextManager[None]:
+    from mld.serving.web_pages import WebPages, serving
 
     pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics.outputs)
-    try:
-        if group_pages is not None:
-            await pages.start_at(group_pages)
-        elif settings.serving.http is not None:
-            await pages.start(settings.serving.http, settings.serving.http_hosts)
-    except OSError as error:
-        raise StartupError(
-            f"mld.http = {settings.serving.http}: {error.strerror or error}; choose another address"
-        ) from error
-    try:
-        yield
-    finally:
-        await pages.close()
+    return serving(pages.routes(), settings.serving, group_pages)
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Document, RecordRates, StatusView, encoded
+from mld.serving.status import Document, RecordRates, StatusView, in_pieces
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""
@@ -215,7 +215,8 @@ class DaemonStatus:
     async def body(self, *, zipped: bool) -> tuple[bytes, ...]:
         """Return the data of the status page: the whole fleet, and more of this worker; as JSON, or that in the format
         of gzip, in pieces."""
-        return await in_turns(encoded(await self._view(), zipped=zipped), self.clock)
+        view = await self._view()
+        return await in_turns(in_pieces(view.head(), view.lists(), zipped=zipped), self.clock)
 
     def own(self, up_s: float) -> Document:
         """Return what this daemon does, without a look at any table; times in seconds, None for what is unknown."""

@@ -1,4 +1,5 @@
-"""`/metrics`: the catalogue in the text format of Prometheus, or of OpenMetrics for who asks for it.
+"""`/metrics`: the catalogue in the text format of Prometheus, or of OpenMetrics for who asks for it; and what several
+workers have written, as one.
 
 prometheus-client (extra `metrics`) writes the formats. Its registry and its instruments are not used: the values come
 from one snapshot, so that a scrape shows one moment, and nothing is counted twice.
@@ -14,14 +15,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.process_collector import ProcessCollector
 
-from mld.core.steps import Steps, finish
+from mld.core.steps import Steps
 from mld.metrics.declaring import Instant, Metric, MetricKind, Value
 from mld.metrics.instruments import SECONDS_BOUNDS, SpreadValue
 from mld.metrics.registry import OF_SHARD, OF_WORKER, Identity, Metrics
 
 _COMMON = ("application", "stream")
+WORKER = "worker"
 _HEADER = re.compile(rb"^# [^\n]*\n", re.MULTILINE)
 END = b"# EOF\n"
 """How OpenMetrics ends."""
@@ -36,19 +39,11 @@ _FAMILIES: Mapping[MetricKind, Any] = {
 }
 
 
-def exposition(
-    metrics: Metrics, me: Identity, at: Instant, accept: str, process: ProcessCollector | None = None
-) -> tuple[str, bytes]:
-    """Return the content type and the text, in the format that the scraper's `Accept` header prefers."""
-    content_type, pieces = finish(exposition_steps(metrics, me, at, accept, process))
-    return content_type, b"".join(pieces)
-
-
 def exposition_steps(
     metrics: Metrics, me: Identity, at: Instant, accept: str, process: ProcessCollector | None = None
 ) -> Steps[tuple[str, tuple[bytes, ...]]]:
-    """Return the `exposition` for many shards, in pieces: a family is written for a few shards at a time, and begun
-    once.
+    """Return the content type and the text, in the format that the scraper's `Accept` header prefers, in pieces: a
+    family is written for a few shards at a time, and begun once.
     """
     encoder, content_type = choose_encoder(accept)
 
@@ -80,6 +75,25 @@ def exposition_steps(
 def process_collector() -> ProcessCollector:
     """Collect `process_cpu_seconds_total`, `process_resident_memory_bytes` and the like, of this process."""
     return ProcessCollector(registry=None)
+
+
+def merged(
+    told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
+) -> tuple[str, bytes]:
+    """Return content type and body of what each worker told, and of what only its supervisor knows."""
+    families: dict[str, Family] = {}
+    for worker, text in told:
+        for found in text_string_to_metric_families(text):
+            family = families.setdefault(found.name, Family(found.name, found.documentation, found.type))
+            family.samples += [one._replace(labels={**one.labels, WORKER: worker}) for one in found.samples]
+    alive = GaugeMetricFamily("mld_unit_workers_running", "Workers of the group that run.")
+    alive.add_metric((), running)
+    again = CounterMetricFamily("mld_unit_worker_restarts", "How often a worker was started again.", labels=(WORKER,))
+    for worker, count in restarts.items():
+        again.add_metric((worker,), count)
+    encode, content_type = choose_encoder(accept)
+    body: bytes = encode(_Families((*families.values(), alive, again)))
+    return content_type, body
 
 
 class _Families(CollectorRegistry):

@@ -157,18 +157,13 @@ class StatusView:
                 yield _shard_value(known) | _of_own(held, self.at, self.rates)
 
 
-def encoded(view: StatusView, *, zipped: bool) -> Steps[tuple[bytes, ...]]:
-    """Return the document in pieces, as JSON in UTF-8 without needless blanks; `zipped` in the format of gzip.
-
-    It is never there as a whole, and in no other form than the one that is asked for.
-    """
-    return in_pieces(view.head(), view.lists(), zipped=zipped)
-
-
 def in_pieces(
     head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False
 ) -> Steps[tuple[bytes, ...]]:
-    """Encode as `encoded` does, for any document with long lists."""
+    """Return a document with long lists as JSON in UTF-8 without needless blanks; `zipped` in the format of gzip.
+
+    It is never there as a whole, and in no other form than the one that is asked for.
+    """
     packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
     pieces: list[bytes] = []
     for text in _texts(head, lists):

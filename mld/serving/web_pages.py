@@ -1,4 +1,7 @@
-"""The pages of a daemon: probes, metrics, the status page and its data. Routes over `DaemonStatus`."""
+"""The pages of a daemon: probes, metrics, the status page and its data. Routes over `DaemonStatus`.
+
+Also here: how routes are served at `mld.http`, those of a daemon and those of a group of workers.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 
 from mld import pip_install
 from mld.core.clock import in_turns
+from mld.core.errors import StartupError
 from mld.core.webrule import WebRule
-from mld.properties.values import ListenAddress
+from mld.properties.settings import ServingSettings
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
 
@@ -32,21 +38,9 @@ class WebPages:
         self._status = status
         self._with_metrics = with_metrics
         self._expositions, self._documents = SharedAnswers(), SharedAnswers()
-        self._server: HttpServer | None = None
 
-    async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
-        """Serve; returns the port. Raises OSError if the address cannot be had."""
-        self._server = HttpServer(self._routes(), rule_of(hosts), PROBES)
-        port = await self._server.start(address.host, address.port)
-        log_serving(address, port)
-        return port
-
-    async def start_at(self, socket: Path) -> None:
-        """Serve those who come with a file's rights. Raises OSError if the socket cannot be made."""
-        self._server = HttpServer(self._routes(), rule_of(()))
-        await self._server.start_at(socket)
-
-    def _routes(self) -> dict[str, Route]:
+    def routes(self) -> dict[str, Route]:
+        """Return the routes by their paths."""
         return {
             "/": self._page,
             "/status.json": self._document,
@@ -55,10 +49,6 @@ class WebPages:
             "/readyz": self._ready,
             "/metrics": self._exposition,
         }
-
-    async def close(self) -> None:
-        if self._server is not None:
-            await self._server.close()
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -84,32 +74,53 @@ class WebPages:
     async def _exposition(self, question: Question) -> HttpAnswer:
         if not self._with_metrics:
             return text_answer(404, "there are none here: mld.metrics is set without prometheus")
-        try:
-            from prometheus_client.exposition import choose_encoder
+        return await exposed(question, self._expositions, self._exposed)
 
-            from mld.serving.prometheus import exposition_steps, process_collector
-        except ImportError:
-            return text_answer(501, f"install the extra: {pip_install('metrics')}")
-        accept = question.headers.get("accept", "")
+    async def _exposed(self, accept: str) -> HttpAnswer:
+        from mld.serving.prometheus import exposition_steps, process_collector
 
-        async def made() -> HttpAnswer:
-            status = self._status
-            steps = exposition_steps(status.metrics, status.identity, status.instant(), accept, process_collector())
-            content_type, pieces = await in_turns(steps)
-            return HttpAnswer(200, content_type, pieces)
-
-        return await self._expositions.answer(choose_encoder(accept)[1], made)
+        status = self._status
+        steps = exposition_steps(status.metrics, status.identity, status.instant(), accept, process_collector())
+        content_type, pieces = await in_turns(steps)
+        return HttpAnswer(200, content_type, pieces)
 
 
-def rule_of(hosts: Iterable[str]) -> WebRule:
-    """Return who may call, with the names that the operator allows."""
-    return WebRule(frozenset(hosts), "add the name to mld.httpHosts", links=True)
+async def exposed(
+    question: Question, shared: SharedAnswers, make: Callable[[str], Awaitable[HttpAnswer]]
+) -> HttpAnswer:
+    """Return the metrics that `make` writes in the format that the scraper's `Accept` header prefers."""
+    try:
+        from prometheus_client.exposition import choose_encoder
+    except ImportError:
+        return text_answer(501, f"install the extra: {pip_install('metrics')}")
+    accept = question.headers.get("accept", "")
+    return await shared.answer(choose_encoder(accept)[1], partial(make, accept))
 
 
-def log_serving(address: ListenAddress, port: int) -> None:
-    """Say where the page is."""
-    shown = ListenAddress(address.host, port)
-    log.info("status page at http://%s/", shown, extra={"action": "http_serving", "address": str(shown)})
+@asynccontextmanager
+async def serving(
+    routes: Mapping[str, Route], settings: ServingSettings, at: Path | None = None
+) -> AsyncIterator[None]:
+    """Serve at `mld.http`, or at the socket `at` those who come with a file's rights.
+
+    Raises StartupError if the address cannot be had.
+    """
+    server = HttpServer(
+        routes, WebRule(frozenset(settings.http_hosts), "add the name to mld.httpHosts", links=True), PROBES
+    )
+    try:
+        if at is not None:
+            await server.start_at(at)
+        elif settings.http is not None:
+            shown = replace(settings.http, port=await server.start(settings.http.host, settings.http.port))
+            log.info("status page at http://%s/", shown, extra={"action": "http_serving", "address": str(shown)})
+    except OSError as error:
+        why = error.strerror or error
+        raise StartupError(f"mld.http = {settings.http}: {why}; choose another address") from error
+    try:
+        yield
+    finally:
+        await server.close()
 
 
 def probed(why_not: str | None) -> HttpAnswer:

@@ -22,7 +22,7 @@ from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
-from mld.serving.status import RecordRates, StatusView, encoded
+from mld.serving.status import RecordRates, StatusView, in_pieces
 from mld.serving.web_pages import HTML, JSON, page_and_policy
 from tests.support.patience import PATIENCE_S
 
@@ -101,4 +101,4 @@ class ServedPage:
             spark=self.spark,
             events=self.events,
         )
-        return HttpAnswer(200, JSON, finish(encoded(view, zipped=False)))
+        return HttpAnswer(200, JSON, finish(in_pieces(view.head(), view.lists())))

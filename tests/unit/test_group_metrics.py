@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mld.daemon import group_pages
 from mld.daemon.group import GroupMember
-from mld.daemon.group_pages import GroupPages, merged
+from mld.daemon.group_pages import GroupPages
 from mld.serving.http import HttpAnswer, Question, text_answer
+from mld.serving.prometheus import merged
 
 ONE = '# HELP mld_records_total Records.\n# TYPE mld_records_total counter\nmld_records_total{shard="s"} 3.0\n'
 OTHER = ONE.replace("3.0", "4.0")

@@ -7,15 +7,24 @@ from dataclasses import replace
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
+from prometheus_client.process_collector import ProcessCollector
 
+from mld.core.steps import finish
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
-from mld.serving.prometheus import exposition, process_collector
+from mld.serving.prometheus import exposition_steps, process_collector
 from tests.support.metrics_page import CATALOGUE
 from tests.unit.metrics.test_catalogue import NOW, SHARD, busy_worker
 
 ME = Identity("clicks", "clicks-stream", "worker-1", "0.2.0")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def exposition(
+    metrics: Metrics, me: Identity, at: Instant, accept: str, *process: ProcessCollector
+) -> tuple[str, bytes]:
+    content_type, pieces = finish(exposition_steps(metrics, me, at, accept, *process))
+    return content_type, b"".join(pieces)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
 from mld.properties.redaction import Scrubber
-from mld.serving.status import RecordRates, StatusView, encoded
+from mld.serving.status import RecordRates, StatusView, in_pieces
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600
@@ -48,8 +48,12 @@ def view(status: FleetStatus | None, metrics: Metrics | None = None, scrub: Scru
     )
 
 
+def encoded(seen: StatusView, *, zipped: bool) -> bytes:
+    return b"".join(finish(in_pieces(seen.head(), seen.lists(), zipped=zipped)))
+
+
 def value_of(told: StatusView) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(b"".join(finish(encoded(told, zipped=False))))
+    value: dict[str, Any] = json.loads(encoded(told, zipped=False))
     return value
 
 
@@ -147,7 +151,7 @@ def test_what_children_said_is_shown_without_the_secrets_of_the_file() -> None:
     for status in (fleet(ROW, silent), None):
         text = json.dumps(shown(status, metrics, scrub))
         assert "hush-hush-1" not in text and "cannot log in with ***" in text
-        assert b"hush-hush-1" not in b"".join(finish(encoded(view(status, metrics, scrub), zipped=False)))
+        assert b"hush-hush-1" not in encoded(view(status, metrics, scrub), zipped=False)
 
 
 def test_without_the_tables_its_own_shards_remain_and_the_reason_is_told() -> None:
@@ -176,16 +180,16 @@ def test_holes_are_shares_of_the_hash_keys() -> None:
 def test_what_is_sent_is_the_document_and_compressed_it_is_a_tenth() -> None:
     rows = [replace(ROW, key=f"shardId-{number:012}", owner=f"w-{number % 7}") for number in range(1000)]
     seen = view(fleet(*rows), holding())
-    body = b"".join(finish(encoded(seen, zipped=False)))
+    body = encoded(seen, zipped=False)
     assert len(json.loads(body)["shards"]) == 1000
-    packed = b"".join(finish(encoded(seen, zipped=True)))
+    packed = encoded(seen, zipped=True)
     assert gzip.decompress(packed) == body
     assert len(packed) < len(body) / 10
 
 
 def test_an_empty_fleet_is_a_document_too() -> None:
     for status in (None, fleet(reports=[])):
-        assert json.loads(b"".join(finish(encoded(view(status), zipped=False))))["shards"] == []
+        assert json.loads(encoded(view(status), zipped=False))["shards"] == []
 
 
 @pytest.mark.parametrize(
