@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from urllib.parse import SplitResult, urlsplit
 
 from mld.properties.credentials import parse_chain
@@ -25,7 +27,7 @@ from mld.properties.keys import (
     READ_INTERVAL_MILLIS_MIN,
 )
 from mld.properties.keys import PREFIX as STREAM_PREFIX
-from mld.properties.keytypes import INT_MAX, LONG_MAX, NUMERIC_KINDS, Effect, Key, ValueKind
+from mld.properties.keytypes import INT_MAX, LONG_KINDS, LONG_MAX, NUMERIC_KINDS, Effect, Key, ValueKind
 from mld.properties.lines import Level, Remark, Sources, SubstitutionError, has_file, has_reference, substitute
 from mld.properties.redaction import HIDDEN, Shown, is_secret_key, redacted, secrets_in, shown_mistake
 from mld.properties.values import (
@@ -88,64 +90,12 @@ def convert(key: Key, text: str) -> object:
         raise BadValue("contains a NUL character", "remove \\u0000")
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise BadValue("contains half a surrogate pair", "write both \\u escapes of the character")
-    match key.kind:
-        case ValueKind.TEXT:
-            return text
-        case ValueKind.INT:
-            return _integer(text, INT_MAX)
-        case ValueKind.LONG | ValueKind.MILLIS | ValueKind.SECONDS | ValueKind.BYTES:
-            return _integer(text, LONG_MAX)
-        case ValueKind.DOUBLE:
-            return _decimal(text)
-        case ValueKind.BOOL:
-            if (word := text.lower()) not in _TRUE | _FALSE:
-                raise BadValue("is neither true nor false", "write true or false")
-            return word in _TRUE
-        case ValueKind.CHOICE:
-            assert key.choices is not None
-            return _choice(text, key.choices)
-        case ValueKind.CHOICES:
-            assert key.choices is not None
-            return _several(text, key.choices)
-        case ValueKind.INITIAL_POSITION:
-            return _initial_position(text)
-        case ValueKind.EPOCH_SECONDS:
-            return _epoch_seconds(text)
-        case ValueKind.POSITION:
-            return _epoch_seconds(text) if _INTEGER.fullmatch(text) else _position(text)
-        case ValueKind.STREAM_NAMES:
-            return _stream_names(text)
-        case ValueKind.DURATION:
-            return _duration(text)
-        case ValueKind.TAGS:
-            return _tags(text)
-        case ValueKind.DIMENSIONS:
-            return tuple(sorted({token for token in _DIMENSION_SEPARATORS.split(text) if token}))
-        case ValueKind.URL:
-            if _http_url(text) is None:
-                raise BadValue("is not an http or https URL", "write it as https://host[:port]")
-            return text
-        case ValueKind.REGION:
-            if not _REGION.fullmatch(text):
-                raise BadValue("is not a region name", "write it as eu-west-1")
-            return text
-        case ValueKind.STREAM_ARN:
-            return _stream_arn(text)
-        case ValueKind.DEAD_LETTER:
-            return _dead_letter(text)
-        case ValueKind.LISTEN:
-            return _listen_address(text)
-        case ValueKind.HOSTS:
-            return _host_names(text)
-        case ValueKind.SOCKET:
-            return _socket_path(text)
-        case ValueKind.PROCESSES:
-            return _processes(text)
-        case ValueKind.CREDENTIALS:
-            raise AssertionError("credentials have a parser of their own")
+    if key.choices is not None:
+        return _choice(text, key.choices) if key.kind is ValueKind.CHOICE else _several(text, key.choices)
+    return _CONVERSIONS[key.kind](text)
 
 
-def _integer(text: str, maximum: int) -> int:
+def _integer(text: str, maximum: int = LONG_MAX) -> int:
     if not _INTEGER.fullmatch(text):
         raise BadValue("is not a whole number", "write decimal digits only")
     if len(text) > _INTEGER_DIGITS_MAX or not -maximum - 1 <= (number := int(text)) <= maximum:
@@ -159,6 +109,12 @@ def _decimal(text: str) -> float:
     if not math.isfinite(number):
         raise BadValue("is not a finite number", "write it as 1.5 or 1e4")
     return number
+
+
+def _boolean(text: str) -> bool:
+    if (word := text.lower()) not in _TRUE | _FALSE:
+        raise BadValue("is neither true nor false", "write true or false")
+    return word in _TRUE
 
 
 def _choice(text: str, choices: type[Enum]) -> Enum:
@@ -201,6 +157,8 @@ def _initial_position(text: str) -> InitialPositionSetting:
 
 
 def _position(text: str) -> InitialPositionSetting:
+    if _INTEGER.fullmatch(text):
+        return _epoch_seconds(text)
     try:
         return _initial_position(text)
     except BadValue as error:
@@ -208,7 +166,7 @@ def _position(text: str) -> InitialPositionSetting:
 
 
 def _epoch_seconds(text: str) -> InitialPositionSetting:
-    seconds = _integer(text, LONG_MAX)
+    seconds = _integer(text)
     if seconds >= EPOCH_SECONDS_MAX:
         raise BadValue("looks like epoch milliseconds", f"write epoch seconds: {seconds // 1000}")
     if seconds < 0:
@@ -236,6 +194,22 @@ def _tags(text: str) -> tuple[tuple[str, str], ...]:
             raise BadValue(f"tag {number} is not name=value", "write name=value,name=value")
         tags.append((name, value))
     return tuple(tags)
+
+
+def _dimensions(text: str) -> tuple[str, ...]:
+    return tuple(sorted({token for token in _DIMENSION_SEPARATORS.split(text) if token}))
+
+
+def _url(text: str) -> str:
+    if _http_url(text) is None:
+        raise BadValue("is not an http or https URL", "write it as https://host[:port]")
+    return text
+
+
+def _region(text: str) -> str:
+    if not _REGION.fullmatch(text):
+        raise BadValue("is not a region name", "write it as eu-west-1")
+    return text
 
 
 def _http_url(text: str) -> SplitResult | None:
@@ -336,6 +310,30 @@ def _dead_letter(text: str) -> DeadLetter:
 def _no_dead_letter(message: str) -> BadValue:
     return BadValue(message, "give a directory, s3://bucket/prefix, the ARN of a stream or the URL of a queue")
 
+
+_CONVERSIONS: dict[ValueKind, Callable[[str], object]] = {
+    ValueKind.TEXT: str,
+    ValueKind.INT: partial(_integer, maximum=INT_MAX),
+    **dict.fromkeys(LONG_KINDS, _integer),
+    ValueKind.DOUBLE: _decimal,
+    ValueKind.BOOL: _boolean,
+    ValueKind.INITIAL_POSITION: _initial_position,
+    ValueKind.EPOCH_SECONDS: _epoch_seconds,
+    ValueKind.POSITION: _position,
+    ValueKind.STREAM_NAMES: _stream_names,
+    ValueKind.DURATION: _duration,
+    ValueKind.TAGS: _tags,
+    ValueKind.DIMENSIONS: _dimensions,
+    ValueKind.URL: _url,
+    ValueKind.REGION: _region,
+    ValueKind.STREAM_ARN: _stream_arn,
+    ValueKind.DEAD_LETTER: _dead_letter,
+    ValueKind.LISTEN: _listen_address,
+    ValueKind.HOSTS: _host_names,
+    ValueKind.SOCKET: _socket_path,
+    ValueKind.PROCESSES: _processes,
+}
+"""All kinds but choices, whose words the key has, and credentials, which have a parser of their own."""
 
 # --- a line of the file, checked --------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from mld.properties.lines import nearest
 from mld.properties.redaction import HIDDEN, Shown, redacted, secrets_in
 
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -188,11 +189,8 @@ def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> P
 def _unknown(short: str, shown: str) -> Complaint:
     if short in _UNBUILDABLE:
         return Complaint(f"{short} cannot be built from a properties file and is skipped", _UNBUILDABLE[short], True)
-    import difflib  # costs start-up time, and a good file does not need it
-
-    folded = {name.lower(): name for name in _BY_NAME}
-    close = difflib.get_close_matches(short.lower(), folded, n=1, cutoff=0.7)
-    remedy = f"did you mean {folded[close[0]]}?" if close else "see Credentials in docs/use/configuration.md"
+    meant = nearest(short, _BY_NAME, cutoff=0.7)
+    remedy = f"did you mean {meant}?" if meant else "see Credentials in docs/use/configuration.md"
     return Complaint(f"unknown credentials provider{shown and ' '}{shown}, skipped", remedy, True)
 
 

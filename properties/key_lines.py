@@ -14,7 +14,7 @@ from mld.properties import keys
 from mld.properties.keys import PREFIX as STREAM_PREFIX
 from mld.properties.keys import PROPERTIES, STREAMS
 from mld.properties.keytypes import OWN_PREFIX, Key
-from mld.properties.lines import OVERRIDE_PLACE, FileEntry, Level, Remark
+from mld.properties.lines import OVERRIDE_PLACE, FileEntry, Level, Remark, nearest
 from mld.properties.redaction import shown_name
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
@@ -151,15 +151,6 @@ def _unknown(name: str, place: str) -> Remark:
     same = next((known for known in keys.BY_NAME if known.lower() == name.lower()), None)
     if same is not None:
         return replace(remark, message="is ignored because of upper and lower case", remedy=f"write {same}")
-    nearest = _nearest(name)
-    return replace(remark, remedy=f"did you mean {nearest}?") if nearest else remark
-
-
-def _nearest(name: str) -> str | None:
-    if OWN_PREFIX + name in keys.BY_NAME:
-        return OWN_PREFIX + name
-    import difflib  # costs start-up time, and a good file does not need it
-
-    folded = {known.lower(): known for known in keys.BY_NAME}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=NEAREST_CUTOFF)
-    return folded[close[0]] if close else None
+    own = OWN_PREFIX + name
+    meant = own if own in keys.BY_NAME else nearest(name, keys.BY_NAME, NEAREST_CUTOFF)
+    return replace(remark, remedy=f"did you mean {meant}?") if meant else remark

@@ -386,48 +386,21 @@ _POLLING = (
 )  # fmt: skip
 
 
-def _fanout(
-    name: str, kind: ValueKind, meaning: str, default: object = None, default_text: str = "", *, sets: str
-) -> Key:
-    shown, minimum = (Shown.FULL, None) if kind is TEXT else (None, 1)
-    return Key(f"fanoutConfig.{name}", kind, Section.FANOUT, meaning, default, default_text, minimum=minimum,
-               sets=sets, shown_as=shown)  # fmt: skip
-
-
 _FANOUT = (
-    _fanout(
-        "consumerName",
-        TEXT,
-        "Consumer to find or register.",
-        default_text="applicationName",
-        sets="fanout.consumer_name",
-    ),
-    _fanout(
-        "consumerArn", TEXT, "ARN of a registered consumer to use; none is registered then.", sets="fanout.consumer_arn"
-    ),
-    _fanout(
-        "maxDescribeStreamSummaryRetries",
-        INT,
-        "Most DescribeStreamSummary attempts.",
-        10,
-        sets="fanout.summary_attempts_max",
-    ),
-    _fanout(
-        "maxDescribeStreamConsumerRetries",
-        INT,
-        "Most DescribeStreamConsumer attempts.",
-        10,
-        sets="fanout.describe_attempts_max",
-    ),
-    _fanout(
-        "registerStreamConsumerRetries",
-        INT,
-        "Most RegisterStreamConsumer attempts.",
-        10,
-        sets="fanout.register_attempts_max",
-    ),
-    _fanout("retryBackoffMillis", MILLIS, "Pause between these attempts.", 1_000, sets="fanout.backoff_s"),
-)
+    Key("fanoutConfig.consumerName", TEXT, Section.FANOUT, "Consumer to find or register.",
+        default_text="applicationName", shown_as=Shown.FULL, sets="fanout.consumer_name"),
+    Key("fanoutConfig.consumerArn", TEXT, Section.FANOUT,
+        "ARN of a registered consumer to use; none is registered then.", shown_as=Shown.FULL,
+        sets="fanout.consumer_arn"),
+    Key("fanoutConfig.maxDescribeStreamSummaryRetries", INT, Section.FANOUT, "Most DescribeStreamSummary attempts.",
+        default=10, minimum=1, sets="fanout.summary_attempts_max"),
+    Key("fanoutConfig.maxDescribeStreamConsumerRetries", INT, Section.FANOUT, "Most DescribeStreamConsumer attempts.",
+        default=10, minimum=1, sets="fanout.describe_attempts_max"),
+    Key("fanoutConfig.registerStreamConsumerRetries", INT, Section.FANOUT, "Most RegisterStreamConsumer attempts.",
+        default=10, minimum=1, sets="fanout.register_attempts_max"),
+    Key("fanoutConfig.retryBackoffMillis", MILLIS, Section.FANOUT, "Pause between these attempts.", default=1_000,
+        minimum=1, sets="fanout.backoff_s"),
+)  # fmt: skip
 
 _OWN = (
     Key("mld.strict", BOOL, Section.OWN, "Treat every warning about this file as an error.", default=False,

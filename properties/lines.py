@@ -23,7 +23,7 @@ value of a credentials key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 
@@ -245,6 +245,15 @@ class Remark:
     def to_json(self) -> dict[str, str]:
         """Return the remark as plain JSON types."""
         return asdict(self) | {"level": self.level.value}
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
+    """Return the known name that a misspelled one is most like, whatever their case; None if none is alike enough."""
+    import difflib  # costs start-up time, and a good file does not need it
+
+    folded = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
+    return folded[close[0]] if close else None
 
 
 class ConfigurationError(Exception):

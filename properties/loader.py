@@ -28,18 +28,16 @@ from mld.properties.lines import (
     OVERRIDE_PLACE,
     ConfigurationError,
     FileEntry,
-    GrammarError,
     Level,
     Remark,
     Sources,
     SubstitutionError,
-    parse,
 )
 from mld.properties.redaction import printable, remarks_on_exposure, where, who_else
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines, taken_places
 from mld.properties.spark import read as read_spark
-from mld.properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
+from mld.properties.stream_list import ListFile, StreamList, StreamsFile, parsed, read_list
 from mld.properties.values import SchemaMode
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
@@ -215,7 +213,7 @@ def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
     """Return the list in a file as it is at the start. Raises ConfigurationError."""
     name = where(path)
     data, others = _list_bytes(path)
-    entries = entries_of_list(name, data)
+    entries = parsed(name, data)
     listed = read_list(name, entries, own, sources)
     exposed = remarks_on_exposure(all_lines(name, entries, ()), name, others)
     return replace(listed, remarks=(*listed.remarks, *exposed))
@@ -333,10 +331,7 @@ def _pairs(overrides: Sequence[str]) -> tuple[list[tuple[str, str]], list[Remark
 def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
     """Return what the file says, and who besides its user can read it. Raises ConfigurationError."""
     data, others = _bytes_of(file_name, file_name)
-    try:
-        return parse(data), others
-    except GrammarError as error:
-        raise _file_problem(f"{file_name}:{error.line}", str(error), "write \\\\ for a backslash") from None
+    return parsed(file_name, data), others
 
 
 def _list_bytes(path: str) -> tuple[bytes, str | None]:

@@ -18,7 +18,7 @@ from enum import Enum
 from mld.properties.conversion import check
 from mld.properties.key_lines import KeyLine, all_lines
 from mld.properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
-from mld.properties.lines import FileEntry, Level, Remark, Sources
+from mld.properties.lines import FileEntry, Level, Remark, Sources, nearest
 from mld.properties.redaction import Shown, conf_shown, option_shown, shown_name
 
 TABLE_PREFIX = "mld.spark.table."
@@ -155,22 +155,18 @@ BATCH_BYTES = 192 * MEBIBYTE
 
 KEYS: tuple[Key, ...] = (
     _key("pipeline", TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
-         "working directory.", default_text="required",
-         shown_as=Shown.PLACE),
+         "working directory.", default_text="required", shown_as=Shown.PLACE),
     _key("pipelineId", TEXT, "Name of the pipeline in the ledgers of its sinks. Under another name it has no "
-         "marks there, and writes again what it is given again.", "main",
-         shown_as=Shown.FULL),
+         "marks there, and writes again what it is given again.", "main", shown_as=Shown.FULL),
     _key("streamId", TEXT, "Names the stream in the ledgers of sinks, instead of its ARN and the time of its "
          "creation. Change it when the stream is deleted and made again.",
-         default_text="what kinesis:DescribeStreamSummary says; required under another daemon",
-         shown_as=Shown.FULL),
+         default_text="what kinesis:DescribeStreamSummary says; required under another daemon", shown_as=Shown.FULL),
     _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`. jsonlines: an event "
          "a line, each a row, with the column `rowNumber`.",
          Format.BINARY, choices=Format),
     _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
          "the schema in JSON; registry: that which the frame of the record names.",
-         default_text="required by json, jsonlines, csv and avro",
-         shown_as=Shown.FULL),
+         default_text="required by json, jsonlines, csv and avro", shown_as=Shown.FULL),
     _key("schema.reader", TEXT, "With mld.spark.schema = registry: the columns of the payload, whatever version a "
          "record was written with; in Spark's DDL for json, the schema in JSON for avro.",
          default_text="required by registry", shown_as=Shown.FULL),
@@ -204,23 +200,17 @@ KEYS: tuple[Key, ...] = (
     _key("drainTimeoutMillis", LONG, "Longest wait of a shard that ends or moves for the commits of its records.",
          20_000, minimum=0),
     _key("startTimeoutMillis", LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
-    _key("master", TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]",
-         shown_as=Shown.PLACE),
-    _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.",
-         shown_as=Shown.PLACE),
+    _key("master", TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]", shown_as=Shown.PLACE),
+    _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.", shown_as=Shown.PLACE),
     _key("pyFiles", TEXT, "Python modules that executors and the pipeline import, beside those of the pipeline's own "
-         "directory: .py, .zip and .egg files and directories, with commas between them.",
-         shown_as=Shown.PLACE),
+         "directory: .py, .zip and .egg files and directories, with commas between them.", shown_as=Shown.PLACE),
     _key("archives", TEXT, "Archives that executors unpack, with commas between them; "
-         "`env.tar.gz#env` as the directory env.",
-         shown_as=Shown.PLACE),
-    _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g",
-         shown_as=Shown.PLACE),
+         "`env.tar.gz#env` as the directory env.", shown_as=Shown.PLACE),
+    _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g", shown_as=Shown.PLACE),
     _key("spool", TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read, or "
          "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
          shown_as=Shown.PLACE),
-    _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.",
-         shown_as=Shown.PLACE),
+    _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.", shown_as=Shown.PLACE),
     _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
          "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
          NetworkFiles.REFUSE, choices=NetworkFiles),
@@ -228,8 +218,7 @@ KEYS: tuple[Key, ...] = (
          "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
          maximum=86_400_000),
     _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
-         "streaming queries.", default_text="required by mode = streaming",
-         shown_as=Shown.PLACE),
+         "streaming queries.", default_text="required by mode = streaming", shown_as=Shown.PLACE),
     _key("s3.region", TEXT, "Region of the buckets of sinks.", default_text="regionName, else the SDK's",
          shown_as=Shown.FULL),
     _key("s3.endpoint", ValueKind.URL, "Address of a store that speaks S3, for sinks.", default_text="AWS"),
@@ -442,10 +431,8 @@ def _unknown(name: str, place: str) -> Remark:
     elif name.startswith(CATALOG_PREFIX):
         remedy = f"write {CATALOG_PREFIX}<catalog>.type and the like; a catalog's name has letters, digits and _"
     else:
-        import difflib  # costs start-up time, and a good file does not need it
-
-        near = difflib.get_close_matches(name, _FIXED, n=1, cutoff=0.6)
-        remedy = f"did you mean {near[0]}?" if near else "docs/use/configuration.md lists the keys"
+        near = nearest(name, _FIXED, cutoff=0.6)
+        remedy = f"did you mean {near}?" if near else "docs/use/configuration.md lists the keys"
     return Remark(Level.ERROR, shown_name(name), place, "is no key of the Spark processor", remedy)
 
 
@@ -476,12 +463,10 @@ def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say
             remedy = "give each a place of its own, or write one frame (unionByName); rows of one would be left out"
             say(f"sink.{name}", f"is in the same place as {taken[where]}", remedy, place=sink.place)
         format_ = sink.values.get("format", "").lower()
-        if format_ and format_ not in (*PLACED, JDBC):
-            import difflib  # as in `_unknown`
-
-            if near := difflib.get_close_matches(format_, (*PLACED, JDBC), n=1, cutoff=0.75):
-                message = "is no format whose commits are known, and is written at least once by a writer of that name"
-                say(f"sink.{name}.format", message, f"did you mean {near[0]}?", Level.WARNING, sink.place)
+        known = (*PLACED, JDBC)
+        if format_ and format_ not in known and (near := nearest(format_, known, cutoff=0.75)):
+            message = "is no format whose commits are known, and is written at least once by a writer of that name"
+            say(f"sink.{name}.format", message, f"did you mean {near}?", Level.WARNING, sink.place)
 
 
 def taken_places(lines: SparkLines, exists: Callable[[str], bool]) -> Iterator[Remark]:

@@ -64,7 +64,7 @@ class StreamsFile:
     def parse(self, data: bytes) -> StreamList:
         """Return the list that the file has now. Raises ConfigurationError with every problem."""
         name = where(self.path)
-        listed = read_list(name, entries_of_list(name, data), self.own, self.sources)
+        listed = read_list(name, parsed(name, data), self.own, self.sources)
         given = {**self.own, **listed.given}
         streams, remarks = streams_of(listed.places, given, self.initial_position, list_file=name)
         remarks = [*listed.remarks, *remarks]
@@ -78,8 +78,8 @@ class StreamsFile:
         return StreamList(streams, tuple(remarks), secrets)
 
 
-def entries_of_list(path: str, data: bytes) -> list[FileEntry]:
-    """Return the lines of the file. Raises ConfigurationError."""
+def parsed(path: str, data: bytes) -> list[FileEntry]:
+    """Return the lines of a file. Raises ConfigurationError."""
     try:
         return parse(data)
     except GrammarError as error:

@@ -36,9 +36,9 @@ from typing import Any
 from mld.core.clock import wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError, StartupError
-from mld.core.terminal import EXIT_CONFIGURATION
-from mld.daemon.signals import EXIT_FAILURE, EXIT_SIGNAL_BASE, SIGNAL_ECHO_S, HangUp, hang_up_here, warn_without_init
-from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, Supervision, claim_supervision
+from mld.core.terminal import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.daemon.signals import EXIT_SIGNAL_BASE, SIGNAL_ECHO_S, HangUp, hang_up_here, warn_without_init
+from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, ServiceManager, claim_manager
 from mld.properties.settings import Settings
 from mld.properties.values import ONE_FOR_EACH_CPU
 
@@ -196,10 +196,10 @@ class GroupPlan:
 class WorkerGroup:
     """`run` returns the exit code when all workers have ended."""
 
-    def __init__(self, plan: GroupPlan, place: Path, supervision: Supervision) -> None:
+    def __init__(self, plan: GroupPlan, place: Path, manager: ServiceManager) -> None:
         """Make a group; `place` is a directory that only this user can enter."""
         self._plan = plan
-        self._supervision = supervision
+        self._manager = manager
         names = worker_names(plan.name, plan.count)
         self.workers = [GroupMember(name, place / f"{n}.pages", place / f"{n}.notify") for n, name in enumerate(names)]
         self._stop = asyncio.Event()
@@ -273,8 +273,8 @@ class WorkerGroup:
                 DEFINED: json.dumps(list(self._plan.definitions)),
                 SOCKET: str(worker.notify),
             }
-            if self._supervision.keepalive_s is not None:
-                micros = self._supervision.keepalive_s * KEEPALIVES_PER_WATCHDOG * 1e6
+            if self._manager.keepalive_s is not None:
+                micros = self._manager.keepalive_s * KEEPALIVES_PER_WATCHDOG * 1e6
                 environ[WATCHDOG_MICROS] = str(round(micros))
             worker.pages.unlink(missing_ok=True)
             worker.status, worker.is_ready, worker.is_aborted = "starting", False, False
@@ -336,11 +336,10 @@ class WorkerGroup:
                 worker.status = line[7:].decode(errors="replace")
             elif line.startswith(EXTEND) and (not self._was_ready or self._stop.is_set()):
                 within_s = int(line.partition(b"=")[2]) / 1e6
-                manager = self._supervision.manager
-                (manager.stopping if self._stop.is_set() else manager.starting)(within_s)
+                (self._manager.stopping if self._stop.is_set() else self._manager.starting)(within_s)
         if not self._was_ready and all(one.is_ready for one in self.workers):
             self._was_ready = True
-            self._supervision.manager.ready()
+            self._manager.ready()
             log.info("all %d workers run", len(self.workers), extra={"action": "unit_ready"})
 
     async def _tick(self) -> None:
@@ -350,10 +349,10 @@ class WorkerGroup:
                 self._look_after()
             except Exception as error:
                 survived(error, "looking after the workers")
-            await asyncio.sleep(min(TICK_S, self._supervision.keepalive_s or TICK_S))
+            await asyncio.sleep(min(TICK_S, self._manager.keepalive_s or TICK_S))
 
     def _look_after(self) -> None:
-        manager, keepalive_s = self._supervision.manager, self._supervision.keepalive_s
+        manager, keepalive_s = self._manager, self._manager.keepalive_s
         running = sum(worker.is_ready for worker in self.workers)
         texts = "; ".join(f"{number}: {worker.status}" for number, worker in enumerate(self.workers, 1))
         status = f"{running} of {len(self.workers)} workers run. {texts}"
@@ -392,11 +391,11 @@ class WorkerGroup:
 
     def _reload(self) -> None:
         """Have all of them read their file again; one that starts does so anyway, and may not know the signal yet."""
-        self._supervision.manager.reloading(time.monotonic())
+        self._manager.reloading(time.monotonic())
         for worker in self.workers:
             if worker.is_ready:
                 _send(worker, signal.SIGHUP)
-        self._supervision.manager.ready()
+        self._manager.ready()
 
 
 def _tell(worker: GroupMember, news: bytes) -> None:
@@ -446,7 +445,7 @@ async def run_group(settings: Settings, count: int, file: str, options: Sequence
 
     `options` are those of the command line that concern the log, `overrides` its `key=value`.
     """
-    supervision = claim_supervision(os.environ, os.getpid())
+    manager = claim_manager(os.environ, os.getpid())
     name = settings.worker_id or str(uuid.uuid4())
     command = (sys.executable, "-P", "-m", "mld", "run", "-p", file, *options)
     log.info(
@@ -457,8 +456,8 @@ async def run_group(settings: Settings, count: int, file: str, options: Sequence
     warn_without_init()
     try:
         with group_place() as place:
-            group = WorkerGroup(GroupPlan(command, name, count, overrides, os.environ), place, supervision)
-            hang_up = hang_up_here(is_supervised=supervision.manager.is_there)
+            group = WorkerGroup(GroupPlan(command, name, count, overrides, os.environ), place, manager)
+            hang_up = hang_up_here(is_supervised=manager.is_there)
             if settings.serving.http is None:
                 return await group.run(hang_up)
             from mld.daemon.group_pages import GroupPages

@@ -30,12 +30,12 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
-from mld.core.terminal import is_installed, runnable
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, is_installed, runnable
 from mld.daemon.group import Membership, hold_on
 from mld.daemon.reload import Reloader, StreamsReader
 from mld.daemon.showing import ShowingParts, showing
-from mld.daemon.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
-from mld.daemon.systemd import ServiceManager, claim_supervision
+from mld.daemon.signals import StopSignals, hang_up_here, warn_without_init
+from mld.daemon.systemd import ServiceManager, claim_manager
 from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
 from mld.fleet.fleet import load_of_this_host
@@ -229,13 +229,13 @@ async def run_daemon(
 
     Raises ConfigurationError if a name, the record processor, or a package that the file asks for is refused.
     """
-    supervision = claim_supervision(os.environ, os.getpid())
+    manager = claim_manager(os.environ, os.getpid())
     worker: Worker | None = None
 
     def reload() -> None:
-        _reload(worker, reloader, supervision.manager)
+        _reload(worker, reloader, manager)
 
-    stop = StopSignals(hang_up_here(is_supervised=supervision.manager.is_there), reload)
+    stop = StopSignals(hang_up_here(is_supervised=manager.is_there), reload)
     _refuse(settings, properties_file)
     command = runnable(split_command(settings.child.command))
     worker_id = membership.worker_id if membership else settings.worker_id or str(uuid.uuid4())
@@ -320,9 +320,7 @@ async def run_daemon(
             prepare=None if schemas is None else schemas.prepare,
         )
         pages = membership.pages if membership else None
-        parts = ShowingParts(
-            settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, reader.scrub, pages
-        )
+        parts = ShowingParts(settings, worker, worker_id, metrics, dynamo, factory, clock, manager, reader.scrub, pages)
         grace_s = settings.shutdown_grace_s
         if until_tip is not None:
             run = RunUntilTip(worker, metrics, worker_id, clock, settings, until_tip, around=lambda: showing(parts))

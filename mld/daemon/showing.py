@@ -20,7 +20,7 @@ from mld.aws.service import Service, TableCalls
 from mld.core import sparkhosts
 from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
-from mld.daemon.systemd import Supervision
+from mld.daemon.systemd import ServiceManager
 from mld.daemon.worker import Worker
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -47,7 +47,7 @@ class ShowingParts:
     dynamo: Service
     factory: ClientFactory
     clock: Clock
-    supervision: Supervision
+    manager: ServiceManager
     scrub: Scrubber
     group_pages: Path | None = None
     """Of one of a group of workers: where its pages are asked for by whoever serves those of all."""
@@ -76,7 +76,7 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
             await stack.enter_async_context(_pages(parts.settings, status, parts.group_pages))
         if parts.settings.serving.control_socket != SOCKET_OFF:
             await stack.enter_async_context(_control(parts, status))
-        if parts.supervision.manager.is_there:
+        if parts.manager.is_there:
             await stack.enter_async_context(_announcing(parts, status))
         await stack.enter_async_context(summing_up(parts.metrics, parts.clock))
         if (url := settings.serving.notify) is not None:
@@ -128,7 +128,7 @@ def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
     from mld.serving.summary import status_line
 
     return announcing(
-        parts.supervision,
+        parts.manager,
         parts.clock,
         grace_s=parts.settings.shutdown_grace_s,
         initialized=parts.worker.signals.initialized,

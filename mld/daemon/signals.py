@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from mld.core.clock import unless
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 
 if TYPE_CHECKING:
     from mld.daemon.until_tip import RunUntilTip
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_FAILURE = 1
 EXIT_SIGNAL_BASE = 128
 SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
 

@@ -16,9 +16,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
@@ -35,10 +33,11 @@ KEEPALIVES_PER_WATCHDOG = 2
 
 
 class ServiceManager:
-    """Tells the service manager, if there is one."""
+    """Tells the service manager, if there is one; `keepalive_s` is how often it wants a sign of life, None: never."""
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, keepalive_s: float | None = None) -> None:
         self._address = None if address is None else _address(address)
+        self.keepalive_s = keepalive_s
         self._is_heard = True
 
     @property
@@ -85,20 +84,12 @@ class ServiceManager:
             log.warning("cannot tell the service manager: %s", error, extra={"action": "notify_failed"})
 
 
-@dataclass(frozen=True, slots=True)
-class Supervision:
-    """Who supervises this process; `keepalive_s` is how often it wants a sign of life, None: it does not."""
-
-    manager: ServiceManager
-    keepalive_s: float | None = None
-
-
-def claim_supervision(environ: MutableMapping[str, str], pid: int) -> Supervision:
-    """Return the supervision of process `pid`; taken from the environment, so that no child speaks in our place."""
-    supervision = Supervision(ServiceManager(environ.get(SOCKET) or None), keepalive_s(environ, pid))
+def claim_manager(environ: MutableMapping[str, str], pid: int) -> ServiceManager:
+    """Return the manager of process `pid`; taken from the environment, so that no child speaks in our place."""
+    manager = ServiceManager(environ.get(SOCKET) or None, keepalive_s(environ, pid))
     for name in (SOCKET, WATCHDOG_MICROS, WATCHDOG_PID):
         environ.pop(name, None)
-    return supervision
+    return manager
 
 
 def keepalive_s(environ: Mapping[str, str], pid: int) -> float | None:
@@ -140,9 +131,8 @@ class LifePhase(Enum):
 class Announcements:
     """What is due to be told. Times are monotonic seconds."""
 
-    def __init__(self, manager: ServiceManager, keepalive_s: float | None, grace_s: float) -> None:
+    def __init__(self, manager: ServiceManager, grace_s: float) -> None:
         self._manager = manager
-        self._keepalive_s = keepalive_s
         self._stop_within_s = grace_s + DRAIN_MARGIN_S
         self._phase: LifePhase | None = None
         self._since = 0.0
@@ -175,7 +165,7 @@ class Announcements:
         self._extended_at = now
 
     def _keep_alive(self, now: float) -> None:
-        if self._keepalive_s is not None and _is_due(now, self._alive_at, self._keepalive_s):
+        if self._manager.keepalive_s is not None and _is_due(now, self._alive_at, self._manager.keepalive_s):
             self._manager.alive()
             self._alive_at = now
 
@@ -191,7 +181,9 @@ class Announcements:
         if not late:
             log.warning("all loops make progress again", extra={"action": "progress_again"})
             return
-        ends = "" if self._keepalive_s is None else "; the service manager gets no sign of life until it goes on"
+        ends = (
+            "" if self._manager.keepalive_s is None else "; the service manager gets no sign of life until it goes on"
+        )
         log.error("%s%s", _hanging(late), ends, extra={"action": "no_progress", "loops": [loop.name for loop in late]})
 
 
@@ -206,7 +198,7 @@ def _hanging(late: Sequence[LateLoop]) -> str:
 
 @asynccontextmanager
 async def announcing(
-    supervision: Supervision,
+    manager: ServiceManager,
     clock: Clock,
     *,
     grace_s: float,
@@ -216,9 +208,9 @@ async def announcing(
     text: Callable[[], str],
 ) -> AsyncIterator[None]:
     """Tell the manager until the worker has ended. `text` is the worker's state in words while it runs."""
-    announcements = Announcements(supervision.manager, supervision.keepalive_s, grace_s)
-    tick_s = min(TICK_MAX_S, (supervision.keepalive_s or TICK_MAX_S) / 2)
-    if supervision.keepalive_s is not None:
+    announcements = Announcements(manager, grace_s)
+    tick_s = min(TICK_MAX_S, (manager.keepalive_s or TICK_MAX_S) / 2)
+    if manager.keepalive_s is not None:
         faulthandler.enable()  # the watchdog ends us by SIGABRT: then the log shows where each thread was
 
     def phase() -> LifePhase:
@@ -231,21 +223,13 @@ async def announcing(
             now = phase()
             words = text() if now is LifePhase.RUNNING else now.value
             announcements.step(clock.monotonic(), now, overdue(), words)
-            await _until_changed(now, tick_s)
-
-    async def _until_changed(now: LifePhase, within_s: float) -> None:
-        news = {
-            LifePhase.STARTING: (initialized, stop_asked),
-            LifePhase.RUNNING: (stop_asked,),
-            LifePhase.STOPPING: (),
-        }[now]
-        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in news]
-        waiting.append(asyncio.ensure_future(clock.sleep(within_s)))
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()
+            news = (event.wait() for event in (initialized, stop_asked) if not event.is_set())
+            waiting = [asyncio.ensure_future(one) for one in (clock.sleep(tick_s), *news)]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waiting:
+                    one.cancel()
 
     async with in_background(tell, "telling the service manager", clock):
         yield

@@ -13,7 +13,7 @@ import pytest
 
 from mld.daemon.group import GroupPlan, WorkerGroup, group_place
 from mld.daemon.signals import HangUp
-from mld.daemon.systemd import ServiceManager, Supervision
+from mld.daemon.systemd import ServiceManager
 
 PATIENCE_S = 60.0
 STARTING = """
@@ -26,7 +26,7 @@ signal.pause()
 
 async def reloaded_and_stopped(place: Path) -> int:
     plan = GroupPlan((sys.executable, "-c", STARTING), "w", 1, (), os.environ)
-    group = WorkerGroup(plan, place, Supervision(ServiceManager(None)))
+    group = WorkerGroup(plan, place, ServiceManager(None))
     running = asyncio.create_task(group.run(HangUp.RELOAD))
     await group.workers[0].told.wait()
     os.kill(os.getpid(), signal.SIGHUP)
@@ -52,7 +52,7 @@ def test_what_a_worker_says_before_its_start_is_known_to_have_worked_is_heard(mo
 
     async def stopped_while_it_starts(place: Path) -> int:
         plan = GroupPlan((sys.executable, "-c", STARTING), "w", 1, (), os.environ)
-        groups.append(WorkerGroup(plan, place, Supervision(ServiceManager(None))))
+        groups.append(WorkerGroup(plan, place, ServiceManager(None)))
         running = asyncio.create_task(groups[0].run(HangUp.RELOAD))
         await groups[0].workers[0].told.wait()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -77,7 +77,7 @@ class CountsTicks(ServiceManager):
     """Sets `has_ticked` when the group has looked after its workers several times."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__(None, keepalive_s=0.01)
         self._left = 5
         self.has_ticked = asyncio.Event()
 
@@ -92,7 +92,7 @@ async def started_slowly_and_stopped(place: Path) -> int:
     os.mkfifo(go_on)
     manager = CountsTicks()
     plan = GroupPlan((sys.executable, "-c", SLOW), "w", 1, (), {**os.environ, "GO_ON": str(go_on)})
-    group = WorkerGroup(plan, place, Supervision(manager, keepalive_s=0.01))
+    group = WorkerGroup(plan, place, manager)
     running = asyncio.create_task(group.run(HangUp.RELOAD))
     await manager.has_ticked.wait()
     holding = os.open(go_on, os.O_RDWR)  # does not wait for a reader, who may be gone

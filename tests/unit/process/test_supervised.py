@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mld.daemon.signals import HangUp, meaning_of_hang_up
-from mld.daemon.systemd import Announcements, LifePhase, ServiceManager, claim_supervision
+from mld.daemon.systemd import Announcements, LifePhase, ServiceManager, claim_manager
 from mld.metrics.instruments import LateLoop
 
 Told = list[str]
@@ -22,7 +22,7 @@ class Listening:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
         self.socket.setblocking(False)
-        self.announcements = Announcements(ServiceManager(str(path)), KEEPALIVE_S, GRACE_S)
+        self.announcements = Announcements(ServiceManager(str(path), KEEPALIVE_S), GRACE_S)
 
     def step(self, now: float, phase: LifePhase, text: str = "", late: Sequence[LateLoop] = ()) -> Told:
         """What is told at `now`."""
@@ -89,11 +89,11 @@ def test_a_stop_that_makes_no_progress_is_granted_no_more_time(manager: Listenin
 
 def test_supervision_is_taken_from_the_environment_so_that_no_child_answers_for_us() -> None:
     environ = {"NOTIFY_SOCKET": "/run/notify", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7", "PATH": "/bin"}
-    supervision = claim_supervision(environ, 7)
-    assert supervision.manager.is_there
-    assert supervision.keepalive_s == 15.0
+    manager = claim_manager(environ, 7)
+    assert manager.is_there
+    assert manager.keepalive_s == 15.0
     assert environ == {"PATH": "/bin"}
-    assert not claim_supervision(environ, 7).manager.is_there
+    assert not claim_manager(environ, 7).is_there
 
 
 @pytest.mark.parametrize(

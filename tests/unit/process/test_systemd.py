@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.daemon.systemd import STATUS_CHARACTERS_MAX, ServiceManager, claim_supervision, keepalive_s
+from mld.daemon.systemd import STATUS_CHARACTERS_MAX, ServiceManager, claim_manager, keepalive_s
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def listening(tmp_path: Path) -> Iterator[tuple[ServiceManager, socket.socket]]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(30)
-        yield claim_supervision({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 1).manager, manager
+        yield claim_manager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 1), manager
 
 
 def test_each_message_is_one_datagram(listening: tuple[ServiceManager, socket.socket]) -> None:
@@ -47,13 +47,13 @@ def test_an_abstract_name_is_understood() -> None:
         manager.bind(b"")  # the system chooses a name
         manager.settimeout(30)
         name = manager.getsockname()
-        claim_supervision({"NOTIFY_SOCKET": "@" + name[1:].decode()}, 1).manager.ready()
+        claim_manager({"NOTIFY_SOCKET": "@" + name[1:].decode()}, 1).ready()
         assert manager.recv(4096) == b"READY=1"
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}], ids=str)
 def test_without_a_manager_nothing_is_told(environ: dict[str, str]) -> None:
-    manager = claim_supervision(environ, 1).manager
+    manager = claim_manager(environ, 1)
     assert not manager.is_there
     manager.ready()
 
