@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -67,3 +69,15 @@ async def test_probes_speak_for_all_and_a_worker_that_is_being_replaced_is_alive
     assert await probes(well, well) == [(200, "ok"), (200, "ok")]
     assert await probes(well, ended) == [(200, "ok"), (503, "worker a-2: is not running, and will be started again")]
     assert (await probes(well, ended, hangs))[0] == (503, "worker a-3: no progress: renewals")
+
+
+def test_a_group_without_the_extra_serves_its_pages_and_says_what_to_install() -> None:
+    code = (
+        "import asyncio, sys; sys.modules['prometheus_client'] = None\n"
+        "from mld.daemon.group_pages import GroupPages\n"
+        "from mld.serving.http import Question\n"
+        "answer = asyncio.run(GroupPages(None)._metrics(Question('/metrics', {})))\n"
+        "print(answer.status, answer.body.decode())"
+    )
+    told = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True).stdout
+    assert told.startswith("501 install the extra: ")
