@@ -33,6 +33,7 @@ from typing import IO, cast
 from mld.consumer.child_log import ChildLogger
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
+from mld.core.log_fields import about
 from mld.core.terminal import find_executable
 from mld.protocol import meeting
 from mld.protocol.codec import LineSplitter
@@ -542,7 +543,7 @@ class PipeChild:
             return
         for line in lines:
             if line:
-                log.debug("drained: %s", line[:500], extra={"action": "child_drained", "shard": self._shard_id})
+                log.debug("drained: %s", line[:500], extra=about("child_drained", self._shard_id))
 
     def _signal_group(self, number: signal.Signals) -> bool:
         """Return false if the child's process group is empty, or if we may not signal anyone in it."""

@@ -22,6 +22,7 @@ from mld.consumer.warnings import AggregateReports
 from mld.core.clock import millis_since
 from mld.core.error_boundary import contained
 from mld.core.errors import LeaseLostError, StreamError, TableError
+from mld.core.log_fields import about
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch, ChildShard, Page
 from mld.leases.lease import Lease
@@ -116,7 +117,7 @@ class ShardConsumer:
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
-            log.debug("%s -> %s", self.state.value, state.value, extra=self._about("consumer_state"))
+            log.debug("%s -> %s", self.state.value, state.value, extra=about("consumer_state", self.key))
             if state is ConsumerState.PARKED:
                 self.part.erred(PARKED, self._parts.clock.wall())
             self.part.entered(ACTIVITIES.get(state), is_ending=state in ENDINGS)
@@ -133,7 +134,7 @@ class ShardConsumer:
             if await contained(self._parts.care.parents_complete(self._lease), "looking at parents", self.key):
                 return ActivityOutcome.DONE
         except TableError as error:
-            log.warning("cannot read the parents' leases: %s", error, extra=self._about("parents_unknown"))
+            log.warning("cannot read the parents' leases: %s", error, extra=about("parents_unknown", self.key))
         await self._pause(self._settings.parent_poll_s, changed)
         return ActivityOutcome.RETRY
 
@@ -153,7 +154,7 @@ class ShardConsumer:
         except StreamError as error:
             is_new = self.part.failed_reads.failed(error, self._parts.clock.wall())
             level = logging.WARNING if is_new else logging.DEBUG
-            log.log(level, "cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
+            log.log(level, "cannot position in the shard: %s", error, extra=about("initialize_failed", self.key))
             if self._processor is not None and not self._processor.initialized:
                 await self._dismiss_child()
             return await self._retry_later()
@@ -185,7 +186,9 @@ class ShardConsumer:
             at = self._lease.checkpoint
             await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub, self._source.label))
             self._note_answered(at)
-            log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.child.description))
+            log.info(
+                "processing from %s", at, extra=about("consumer_started", self.key, child=processor.child.description)
+            )
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
@@ -194,7 +197,7 @@ class ShardConsumer:
             starting = self._parts.host.start(self._source.address_of(self._lease))
             child = await contained(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
-            log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
+            log.debug("child spawned", extra=about("child_spawned", self.key, child=child.description, took_ms=took_ms))
             self._processor = Processor(
                 child,
                 self.key,
@@ -303,7 +306,7 @@ class ShardConsumer:
             self.lose_lease()
             return ActivityOutcome.RETRY
         except (TableError, StreamError) as error:
-            log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
+            log.warning("cannot prepare the end of the shard: %s", error, extra=about("shard_end_delayed", self.key))
             return await self._retry_later(SHARD_END_RETRY_MAX_S)
         if self._stopping.stop is not None:  # the wait may have been long: the stop comes first, the end is read again
             return ActivityOutcome.RETRY
@@ -319,7 +322,7 @@ class ShardConsumer:
         if self._children:
             self._children = ()
             return ActivityOutcome.RETRY
-        log.error("the end of the shard stays in doubt; it is handed on", extra=self._about("shard_end_handed_on"))
+        log.error("the end of the shard stays in doubt; it is handed on", extra=about("shard_end_handed_on", self.key))
         self.request_stop()
         return ActivityOutcome.RETRY
 
@@ -336,7 +339,7 @@ class ShardConsumer:
             return await self._child_failed(error)
         await self._dismiss_child()
         self._parts.care.ended(self._lease)
-        log.info("shard ended", extra=self._about("shard_ended", children=[c.shard_id for c in self._children]))
+        log.info("shard ended", extra=about("shard_ended", self.key, children=[c.shard_id for c in self._children]))
         return ActivityOutcome.DONE
 
     async def _end_life(self) -> ActivityOutcome:
@@ -370,7 +373,7 @@ class ShardConsumer:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
             verdict = await contained(judging, "judging a shard", self.key)
         except (StreamError, TableError) as error:
-            log.warning("cannot tell whether the shard is over: %s", error, extra=self._about("shard_unknown"))
+            log.warning("cannot tell whether the shard is over: %s", error, extra=about("shard_unknown", self.key))
             verdict = MissingVerdict.UNKNOWN
         match verdict:
             case MissingVerdict.OVER:
@@ -419,7 +422,7 @@ class ShardConsumer:
         ended = await processor.end() if processor is not None else "never started"
         words = processor.child.last_words if processor is not None else ()
         if self._wishes.restart_asked.is_set():
-            log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
+            log.info("child ended, as asked: %s", ended, extra=about("child_ended", self.key))
             return ActivityOutcome.CHILD_FAILED
         what = in_words(error, ended, words)
         self.part.failed(RESTART_REASONS[type(error)], what, self._parts.clock.wall())
@@ -427,19 +430,19 @@ class ShardConsumer:
         last = self._checkpoints.range.last
         await self._failures.note(str(error), words, last, batch, before or delivered, delivered)
         log.error(
-            "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
+            "child failed: %s (%s)", error, ended, extra=about("child_failed", self.key, failures=self._failures.count)
         )
         told = f"failure {self._failures.count} since the last checkpoint: {what}"
         self._parts.metrics.events.note(EventKind.FAILED, told, shard=self.key, lines=words)
         if words:
             tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])
-            log.warning("its last words on stderr:\n%s", tail, extra=self._about("child_last_words"))
+            log.warning("its last words on stderr:\n%s", tail, extra=about("child_last_words", self.key))
         return ActivityOutcome.CHILD_FAILED
 
     async def _dismiss_child(self) -> None:
         processor, self._processor = self._processor, None
         if processor is not None:
-            log.info("child ended: %s", await processor.end(), extra=self._about("child_ended"))
+            log.info("child ended: %s", await processor.end(), extra=about("child_ended", self.key))
 
     async def _stop_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -453,7 +456,7 @@ class ShardConsumer:
         self._parts.metrics.end(self.part)
         processor, self._processor = self._processor, None
         if processor is not None:
-            log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))
+            log.warning("child killed: %s", await processor.kill(), extra=about("child_killed", self.key))
         await self._stop_reader()
 
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:
@@ -462,9 +465,6 @@ class ShardConsumer:
         self._retries += 1
         await self._pause(delay_s)
         return ActivityOutcome.RETRY
-
-    def _about(self, action: str, **fields: object) -> dict[str, object]:
-        return {"action": action, "shard": self.key, **fields}
 
 
 PERFORM: Mapping[ConsumerState, Callable[[ShardConsumer], Awaitable[ActivityOutcome]]] = {

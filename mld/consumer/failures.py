@@ -22,6 +22,7 @@ from mld.consumer.lifecycle import Bisecting, CheckpointRange, Illegal, Write
 from mld.consumer.parts import PlacedRecord, Stopping, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, dead_letter_of
 from mld.core.errors import DeadLetterError, LeaseLostError, TableError, TableMissingError, TableThrottledError
+from mld.core.log_fields import about
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch
 from mld.leases.lease import Failing, Lease
@@ -116,7 +117,7 @@ class Failures:
 
     def _recover(self) -> None:
         if self._is_noted and self._here > 1:
-            log.info("shard recovered", extra=self._about("shard_recovered", failures=self.count))
+            log.info("shard recovered", extra=about("shard_recovered", self._key, failures=self.count))
             self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self.count} failures", shard=self._key)
         self._is_noted, self._owed = False, None
 
@@ -201,11 +202,11 @@ class Failures:
             why=self.why,
             stderr=self._last_words,
         )
-        about = {"position": str(position), "attempts": attempts}
+        fields = {"position": str(position), "attempts": attempts}
         try:
             place = await stopping.unless(self._parts.letters.put(dead_letter))
         except DeadLetterError as error:
-            log.error("record %s stays: %s", position, error, extra=self._about("letter_failed", **about))
+            log.error("record %s stays: %s", position, error, extra=about("letter_failed", self._key, **fields))
             return False
         if place is None or checkpoints.range.resolve(position.sequence, position.sub) != Write(position):
             return False
@@ -215,32 +216,30 @@ class Failures:
         self._candidate = None
         self.count = self._here = 0
         self._dead_letters += 1
-        about |= {"place": place, "letters": self._dead_letters}
-        log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
+        fields |= {"place": place, "letters": self._dead_letters}
+        log.error("record %s is set aside: %s", position, place, extra=about("record_set_aside", self._key, **fields))
         return True
 
     def pause_s(self) -> float:
         """Log and return the pause before the next start."""
         pause_s = delay_s(self._settings, self._level, self._parts.rng)
         if self.count == 1:
-            log.info("child restarts in %.1f s", pause_s, extra=self._about("child_restart", failures=1))
+            log.info("child restarts in %.1f s", pause_s, extra=about("child_restart", self._key, failures=1))
             return pause_s
         since = datetime.fromtimestamp(self._since_s, UTC).isoformat()
         log.warning(
             "shard is failing: %d times without a checkpoint; child restarts in %.1f s, other shards go on",
             self.count,
             pause_s,
-            extra=self._about(
+            extra=about(
                 "shard_failing",
+                self._key,
                 failures=self.count,
                 since=since,
                 first=None if self._search.first is None else str(self._search.first),
             ),
         )
         return pause_s
-
-    def _about(self, action: str, **fields: object) -> dict[str, object]:
-        return {"action": action, "shard": self._key, **fields}
 
 
 RESTART_REASONS: Mapping[type[Exception], str] = {
@@ -300,7 +299,7 @@ class ShardCheckpoints:
         error = None
         match self.range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
-                log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
+                log.warning("checkpoint out of range: %s", reason, extra=about("checkpoint_illegal", self._key))
                 error = CheckpointErrorName.ILLEGAL_ARGUMENT
             case Write(position):
                 error = await self.store(position)
@@ -316,7 +315,7 @@ class ShardCheckpoints:
             position = await self._parts.keeper.checkpoint(self._key, self._token, position)
         except LeaseLostError as error:
             self._count("refused", since)
-            log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
+            log.warning("%s", error, extra=about("checkpoint_lease_lost", self._key))
             self._on_lost()
             return CheckpointErrorName.SHUTDOWN
         except TableError as error:
@@ -326,16 +325,13 @@ class ShardCheckpoints:
                     return CheckpointErrorName.THROTTLING
                 case TableMissingError():
                     return CheckpointErrorName.INVALID_STATE
-            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
+            log.warning("checkpoint failed: %s", error, extra=about("checkpoint_failed", self._key))
             return CheckpointErrorName.DEPENDENCY
         self._count("stored", since)
         self.range = self.range.written(position)
-        log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
+        log.debug("checkpoint", extra=about("checkpoint", self._key, position=str(position)))
         return None
 
     def _count(self, result: str, since: float) -> None:
         clock = self._parts.clock
         self._metrics.stored(result, since, clock.monotonic(), clock.wall())
-
-    def _about(self, action: str, **fields: object) -> dict[str, object]:
-        return {"action": action, "shard": self._key, **fields}

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from mld.consumer.lifecycle import StopReason
 from mld.consumer.ports import ShardSource
 from mld.core.clock import Clock, Interruption, in_turns
+from mld.core.log_fields import about
 from mld.core.positions import SUB_MAX, Position
 from mld.core.streams import ChildBatch, HashRange, Page, PlainBatch
 from mld.leases.lease import Lease
@@ -202,15 +203,15 @@ class Wishes:
             self._on_pause(lease.paused is not None)
             if lease.paused is None:
                 self._unpaused.set()
-                log.info("resumed", extra=self._about("shard_resumed"))
+                log.info("resumed", extra=about("shard_resumed", self._key))
             else:
                 self._unpaused.clear()
-                log.info("paused: %s", lease.paused, extra=self._about("shard_paused"))
+                log.info("paused: %s", lease.paused, extra=about("shard_paused", self._key))
         is_unblocked = is_waiting and not lease.left_out <= self._left_out
         is_asked = lease.restart is not None and lease.restart != self._restart
         self._left_out, self._restart = lease.left_out, lease.restart
         if is_asked:
-            log.info("a new child is wanted: %s", lease.restart, extra=self._about("child_restart_asked"))
+            log.info("a new child is wanted: %s", lease.restart, extra=about("child_restart_asked", self._key))
         if is_asked or is_unblocked:
             self.restart_asked.set()
         return is_asked
@@ -237,10 +238,9 @@ class Wishes:
         for record in records:
             sequence, sub = record.framed.sequence, record.framed.sub
             if sequence in self._left_out or f"{sequence}/{sub}" in self._left_out:
-                log.warning("record %s is left out, as asked", record.position, extra=self._about("record_left_out"))
+                log.warning(
+                    "record %s is left out, as asked", record.position, extra=about("record_left_out", self._key)
+                )
             else:
                 kept.append(record)
         return kept
-
-    def _about(self, action: str) -> dict[str, object]:
-        return {"action": action, "shard": self._key}

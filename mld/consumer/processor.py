@@ -20,6 +20,7 @@ from mld.consumer.ports import ChildProcess
 from mld.consumer.protocol_trace import ProtocolTrace
 from mld.consumer.warnings import Holds, Overdue
 from mld.core.clock import Clock
+from mld.core.log_fields import about
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
 from mld.properties.values import ChildLog
@@ -305,18 +306,12 @@ class Processor:
         match event:
             case StaleAnswer():
                 log.warning(
-                    "stale answer discarded: %s",
-                    event.reason,
-                    extra={"action": "child_stale_answer", "shard": self._shard_id},
+                    "stale answer discarded: %s", event.reason, extra=about("child_stale_answer", self._shard_id)
                 )
             case Ignored(is_log=True):
                 self._log.log(line)
             case Ignored(quiet=False):
-                log.info(
-                    "unexpected line on stdout: %s",
-                    event.reason,
-                    extra={"action": "child_stdout", "shard": self._shard_id},
-                )
+                log.info("unexpected line on stdout: %s", event.reason, extra=about("child_stdout", self._shard_id))
 
 
 def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:

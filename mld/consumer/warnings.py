@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from mld.core.clock import Clock
+from mld.core.log_fields import about
 from mld.core.streams import ChildBatch, HashRange, Misrouted
 from mld.metrics.instruments import Tally
 from mld.properties.settings import ChildSettings
@@ -134,15 +135,15 @@ class Overdue:
             request,
             state,
             holding,
-            extra={
-                "action": "slow_task",
-                "shard": self._shard_id,
-                "child": self._child,
-                "request": request,
-                "running_s": round(running_s, 1),
-                "silent_s": round(silent_s, 1),
+            extra=about(
+                "slow_task",
+                self._shard_id,
+                child=self._child,
+                request=request,
+                running_s=round(running_s, 1),
+                silent_s=round(silent_s, 1),
                 **held,
-            },
+            ),
         )
 
 
@@ -220,10 +221,8 @@ class AggregateReports:
         news = [seen for seen in (self._malformed, self._misrouted) if seen.count > seen.reported]
         for seen in news:
             fresh, seen.reported = seen.count - seen.reported, seen.count
-            about = {seen.counted: fresh, f"{seen.counted}_total": seen.count, "aggregates_total": seen.aggregates}
-            log.warning(
-                seen.message, fresh, seen.example, extra={"action": seen.action, "shard": self._shard_id, **about}
-            )
+            fields = {seen.counted: fresh, f"{seen.counted}_total": seen.count, "aggregates_total": seen.aggregates}
+            log.warning(seen.message, fresh, seen.example, extra=about(seen.action, self._shard_id, **fields))
         if news:
             self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL_S, self._report)
 

@@ -37,6 +37,7 @@ from mld.core.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.log_fields import about
 from mld.core.positions import InitialPosition, Position
 from mld.core.streams import ChildShard, IteratorType, Page, StartingPoint, Streams, validate_end_of_shard
 from mld.metrics.shard import FetchResult, ShardMetrics
@@ -197,7 +198,7 @@ class ShardReader(ABC):
             logger.warning(
                 "the fetch task of shard %s does not end; left behind",
                 self.shard_id,
-                extra={"action": "reader_stop", "shard": self.shard_id},
+                extra=about("reader_stop", self.shard_id),
             )
         elif not task.cancelled() and (bug := task.exception()) is not None:
             logger.error("fetching from shard %s had failed", self.shard_id, exc_info=bug)
@@ -211,7 +212,7 @@ class ShardReader(ABC):
             logger.warning(
                 "shard %s is to be read from a time stamp, but none is configured; reading from TRIM_HORIZON",
                 self.shard_id,
-                extra={"action": "reader_start", "shard": self.shard_id},
+                extra=about("reader_start", self.shard_id),
             )
         return starting_point(checkpoint, initial, anchor)
 
@@ -302,13 +303,13 @@ class ShardReader(ABC):
             read.start.sequence,
             page.first_sequence,
             arrived,
-            extra={
-                "action": "checkpoint_trimmed",
-                "shard": self.shard_id,
-                "checkpoint": read.start.sequence,
-                "first": page.first_sequence,
-                "first_arrival": arrived,
-            },
+            extra=about(
+                "checkpoint_trimmed",
+                self.shard_id,
+                checkpoint=read.start.sequence,
+                first=page.first_sequence,
+                first_arrival=arrived,
+            ),
         )
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:
@@ -327,9 +328,7 @@ class ShardReader(ABC):
         self._ends_without_children = 0
         if failed := self._metrics.read_again():
             logging.getLogger(type(self).__module__).info(
-                "reading shard %s again",
-                self.shard_id,
-                extra={"action": "reader_recovered", "shard": self.shard_id, "failures": failed},
+                "reading shard %s again", self.shard_id, extra=about("reader_recovered", self.shard_id, failures=failed)
             )
 
 
@@ -453,7 +452,7 @@ class PollingReader(ShardReader):
             self.shard_id,
             reaction.value,
             error,
-            extra={"action": "reader_failed", "shard": self.shard_id, "failures": self._pace.failures},
+            extra=about("reader_failed", self.shard_id, failures=self._pace.failures),
         )
         if reaction in (PollingReaction.NEW_ITERATOR, PollingReaction.ASK_CONSUMER):
             self._iterator = None

@@ -227,9 +227,9 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a checkpoint that failed is answered as stored, and counts as stored",
         (
             "consumer.failures",
-            '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n'
+            '            log.warning("checkpoint failed: %s", error, extra=about("checkpoint_failed", self._key))\n'
             "            return CheckpointErrorName.DEPENDENCY\n",
-            '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n',
+            '            log.warning("checkpoint failed: %s", error, extra=about("checkpoint_failed", self._key))\n',
         ),
         (
             "consumer.failures",
