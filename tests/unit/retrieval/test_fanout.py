@@ -94,13 +94,14 @@ class Filter:
 # --- starting ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_start_finds_or_makes_the_consumer_and_subscribes_at_once() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written = fan_out.streams.put(25)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 25) == written
-
-    fan_out = reading(body)
+@with_reader()
+async def test_a_start_finds_or_makes_the_consumer_and_subscribes_at_once(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    written = fan_out.streams.put(25)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 25) == written
+    fan_out = fan_out
     assert [call.operation for call in fan_out.calls] == [
         "DescribeStreamSummary",
         "DescribeStreamConsumer",
@@ -111,34 +112,37 @@ def test_a_start_finds_or_makes_the_consumer_and_subscribes_at_once() -> None:
     assert fan_out.times("SubscribeToShard") == [0.0]
 
 
-def test_a_configured_consumer_is_neither_described_nor_registered() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.consumers["arn:mine"] = 0.0
-        written = fan_out.streams.put(3)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 3) == written
-
-    assert [call.operation for call in reading(body, arn="arn:mine").calls] == ["SubscribeToShard"]
-
-
-def test_the_first_subscription_starts_where_the_lease_and_the_settings_say() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        await reader.start(AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, 17.5))
-        await reader.next()
-
-    assert reading(body).points() == [StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=17.5)]
+@with_reader(arn="arn:mine")
+async def test_a_configured_consumer_is_neither_described_nor_registered(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    fan_out.consumers["arn:mine"] = 0.0
+    written = fan_out.streams.put(3)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 3) == written
+    assert [call.operation for call in fan_out.calls] == ["SubscribeToShard"]
 
 
-def test_a_start_at_the_tip_that_fails_at_first_skips_nothing_that_came_meanwhile() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.fail("SubscribeToShard", BROKEN)
-        await reader.start(LATEST, INITIAL)
-        await asyncio.sleep(0.05)
-        written = fan_out.streams.put(2)
-        assert await read(reader, 2) == written
+@with_reader()
+async def test_the_first_subscription_starts_where_the_lease_and_the_settings_say(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    await reader.start(AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, 17.5))
+    await reader.next()
+    assert fan_out.points() == [StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=17.5)]
 
+
+@with_reader()
+async def test_a_start_at_the_tip_that_fails_at_first_skips_nothing_that_came_meanwhile(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    fan_out.fail("SubscribeToShard", BROKEN)
+    await reader.start(LATEST, INITIAL)
+    await asyncio.sleep(0.05)
+    written = fan_out.streams.put(2)
+    assert await read(reader, 2) == written
     since = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=WALL_EPOCH_S - LATEST_MARGIN_S)
-    assert reading(body).points() == [StartingPoint(IteratorType.LATEST), since]
+    assert fan_out.points() == [StartingPoint(IteratorType.LATEST), since]
 
 
 def test_a_checkpoint_whose_record_was_trimmed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -154,16 +158,17 @@ def test_a_checkpoint_whose_record_was_trimmed_is_told_once(caplog: pytest.LogCa
 # --- ends and renewals ------------------------------------------------------------------------------------------------
 
 
-def test_after_an_ordinary_end_the_next_subscription_starts_after_the_continuation() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.cut(2, None)
-        written = fan_out.streams.put(25)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 25) == written
-        fan_out.streams.put(0)
-        assert fan_out.points() == [HORIZON, after(written[19])]
-
-    assert reading(body).times("SubscribeToShard") == [0.0, 1.0]  # not more than one call a second
+@with_reader()
+async def test_after_an_ordinary_end_the_next_subscription_starts_after_the_continuation(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    fan_out.cut(2, None)
+    written = fan_out.streams.put(25)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 25) == written
+    fan_out.streams.put(0)
+    assert fan_out.points() == [HORIZON, after(written[19])]
+    assert fan_out.times("SubscribeToShard") == [0.0, 1.0]  # not more than one call a second
 
 
 @with_reader(deliver_empty=False)
@@ -211,17 +216,18 @@ async def test_a_renewal_leaves_no_gap_and_changes_no_order(fan_out: MemoryFanOu
     assert late_s < 0.2, "somebody waited for a renewal"
 
 
-def test_a_renewal_that_fails_is_repeated_while_the_old_subscription_is_read() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await reader.next()
-        fan_out.fail("SubscribeToShard", BROKEN, BROKEN)
-        for _ in range(62):
-            written = fan_out.streams.put(1)
-            assert await read(reader, 1) == written
-            await asyncio.sleep(5)
-
-    fan_out = reading(body)
+@with_reader()
+async def test_a_renewal_that_fails_is_repeated_while_the_old_subscription_is_read(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await reader.next()
+    fan_out.fail("SubscribeToShard", BROKEN, BROKEN)
+    for _ in range(62):
+        written = fan_out.streams.put(1)
+        assert await read(reader, 1) == written
+        await asyncio.sleep(5)
+    fan_out = fan_out
     assert len(fan_out.subscriptions) == 2  # the first and the one of the third attempt
     assert len(fan_out.points()) == 4
 
@@ -238,30 +244,30 @@ async def test_a_renewal_that_never_succeeds_ends_in_an_ordinary_end(
     assert await read(reader, 1) == written
 
 
-def test_the_last_event_ends_the_shard_and_nothing_follows() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written = fan_out.streams.put(25)
-        children = fan_out.streams.close("shard-1", "shard-2")
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 25) == written
-        assert await reader.next() == EndOfShard(children)
-        await asyncio.sleep(1000)
+@with_reader()
+async def test_the_last_event_ends_the_shard_and_nothing_follows(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    written = fan_out.streams.put(25)
+    children = fan_out.streams.close("shard-1", "shard-2")
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 25) == written
+    assert await reader.next() == EndOfShard(children)
+    await asyncio.sleep(1000)
+    assert len(fan_out.points()) == 1
 
-    assert len(reading(body).points()) == 1
 
-
-def test_an_end_whose_children_are_never_named_is_believed_after_some_time() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written = fan_out.streams.put(12)
-        fan_out.streams.close()
-        await reader.start(TRIM_HORIZON, INITIAL)
-        consumer = Filter(reader)
-        while not isinstance(delivery := await consumer.next(), EndOfShard):
-            pass
-        assert delivery == EndOfShard(())
-        assert consumer.got == written
-
-    assert len(reading(body).points()) == ENDS_WITHOUT_CHILDREN_MAX
+@with_reader()
+async def test_an_end_whose_children_are_never_named_is_believed_after_some_time(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    written = fan_out.streams.put(12)
+    fan_out.streams.close()
+    await reader.start(TRIM_HORIZON, INITIAL)
+    consumer = Filter(reader)
+    while not isinstance(delivery := await consumer.next(), EndOfShard):
+        pass
+    assert delivery == EndOfShard(())
+    assert consumer.got == written
+    assert len(fan_out.points()) == ENDS_WITHOUT_CHILDREN_MAX
 
 
 @with_reader()
@@ -325,14 +331,13 @@ async def test_a_fresh_subscription_of_somebody_else_is_waited_out(fan_out: Memo
     other.close()
 
 
-def test_a_call_without_answer_is_given_up() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.fail("SubscribeToShard", HangError())
-        written = fan_out.streams.put(3)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 3) == written
-
-    assert OPEN_TIMEOUT_S < reading(body).times("SubscribeToShard")[1] <= OPEN_TIMEOUT_S + 0.5
+@with_reader()
+async def test_a_call_without_answer_is_given_up(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    fan_out.fail("SubscribeToShard", HangError())
+    written = fan_out.streams.put(3)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 3) == written
+    assert OPEN_TIMEOUT_S < fan_out.times("SubscribeToShard")[1] <= OPEN_TIMEOUT_S + 0.5
 
 
 @with_reader()
@@ -383,29 +388,29 @@ async def test_a_missing_stream_is_a_missing_shard(fan_out: MemoryFanOut, reader
     await reader.next()
 
 
-def test_a_consumer_that_was_deregistered_is_registered_anew_and_ends_no_shard() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        before = fan_out.streams.put(10)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 10) == before
-        fan_out.consumers.clear()
-        fan_out.subscriptions[0]._cut = (0, errors.StreamNotFoundError("scripted"))
-        written = fan_out.streams.put(3)
-        assert await read(reader, 3) == written
-        assert fan_out.points() == [HORIZON, after(before[-1])]
+@with_reader(deliver_empty=False)
+async def test_a_consumer_that_was_deregistered_is_registered_anew_and_ends_no_shard(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    before = fan_out.streams.put(10)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 10) == before
+    fan_out.consumers.clear()
+    fan_out.subscriptions[0]._cut = (0, errors.StreamNotFoundError("scripted"))
+    written = fan_out.streams.put(3)
+    assert await read(reader, 3) == written
+    assert fan_out.points() == [HORIZON, after(before[-1])]
+    assert fan_out.arn_of("app").endswith(":2")
 
-    assert reading(body, deliver_empty=False).arn_of("app").endswith(":2")
 
-
-def test_a_configured_consumer_that_is_gone_is_not_replaced() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written = fan_out.streams.put(3)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await reader.next() == ShardMissing()  # its consumer judges by the listing
-        fan_out.consumers["arn:mine"] = 0.0
-        assert await read(reader, 3) == written
-
-    assert "RegisterStreamConsumer" not in {call.operation for call in reading(body, arn="arn:mine").calls}
+@with_reader(arn="arn:mine")
+async def test_a_configured_consumer_that_is_gone_is_not_replaced(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    written = fan_out.streams.put(3)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await reader.next() == ShardMissing()  # its consumer judges by the listing
+    fan_out.consumers["arn:mine"] = 0.0
+    assert await read(reader, 3) == written
+    assert "RegisterStreamConsumer" not in {call.operation for call in fan_out.calls}
 
 
 # --- back-pressure and stopping ---------------------------------------------------------------------------------------

@@ -72,13 +72,14 @@ def at_wall(seconds_after_epoch: float) -> StartingPoint:
 # --- starting ---------------------------------------------------------------------------------------------------------
 
 
-def test_records_arrive_in_order_and_the_first_fetch_is_immediate() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(5)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert sequences(await reader.next()) == written
-
-    assert reading(body).times("GetRecords") == [0.0]
+@with_reader()
+async def test_records_arrive_in_order_and_the_first_fetch_is_immediate(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    written = streams.put(5)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert sequences(await reader.next()) == written
+    assert streams.times("GetRecords") == [0.0]
 
 
 @with_reader()
@@ -144,34 +145,31 @@ def test_at_timestamp_without_a_time_warns_and_reads_everything(caplog: pytest.L
 # --- pacing -----------------------------------------------------------------------------------------------------------
 
 
-def test_at_the_tip_calls_keep_the_idle_interval() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        for _ in range(3):
-            assert sequences(await reader.next()) == []
+@with_reader()
+async def test_at_the_tip_calls_keep_the_idle_interval(streams: MemoryStreams, reader: PollingReader) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    for _ in range(3):
+        assert sequences(await reader.next()) == []
+    assert streams.times("GetRecords") == pytest.approx([0.0, IDLE_S, 2 * IDLE_S])
 
-    assert reading(body).times("GetRecords") == pytest.approx([0.0, IDLE_S, 2 * IDLE_S])
 
-
-def test_behind_the_tip_calls_come_five_a_second() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.put(40)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await read(reader, 40)
-
-    times = reading(body, max_records=10).times("GetRecords")
+@with_reader(max_records=10)
+async def test_behind_the_tip_calls_come_five_a_second(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.put(40)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await read(reader, 40)
+    times = streams.times("GetRecords")
     assert times == pytest.approx([n * CALL_INTERVAL_MIN_S for n in range(4)])
 
 
-def test_nothing_is_fetched_after_the_end_of_the_shard() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.put(1)
-        streams.close("child")
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await until_end(reader)
-        await asyncio.sleep(600)
-
-    assert len(reading(body).times("GetRecords")) == 1
+@with_reader()
+async def test_nothing_is_fetched_after_the_end_of_the_shard(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.put(1)
+    streams.close("child")
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await until_end(reader)
+    await asyncio.sleep(600)
+    assert len(streams.times("GetRecords")) == 1
 
 
 # --- the buffer -------------------------------------------------------------------------------------------------------
@@ -199,23 +197,21 @@ async def test_one_page_over_the_byte_limit_fills_the_buffer(streams: MemoryStre
     assert len(streams.times("GetRecords")) == 2
 
 
-def test_an_old_iterator_is_replaced_after_a_long_pause() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(60)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(280)
-        assert await read(reader, 60) == written
+@with_reader(max_records=10)
+async def test_an_old_iterator_is_replaced_after_a_long_pause(streams: MemoryStreams, reader: PollingReader) -> None:
+    written = streams.put(60)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(280)
+    assert await read(reader, 60) == written
+    assert streams.points()[1].type is IteratorType.AFTER_SEQUENCE_NUMBER
 
-    assert reading(body, max_records=10).points()[1].type is IteratorType.AFTER_SEQUENCE_NUMBER
 
-
-def test_an_iterator_in_steady_use_is_never_replaced() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        while streams.clock.monotonic() < 1000:
-            await reader.next()
-
-    assert reading(body).points() == [HORIZON_POINT]
+@with_reader()
+async def test_an_iterator_in_steady_use_is_never_replaced(streams: MemoryStreams, reader: PollingReader) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    while streams.clock.monotonic() < 1000:
+        await reader.next()
+    assert streams.points() == [HORIZON_POINT]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -231,14 +227,15 @@ def test_an_iterator_in_steady_use_is_never_replaced() -> None:
         HangError(),
     ],
 )
-def test_the_same_iterator_is_tried_again_after(error: Exception) -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", None, error, error)
-        written = streams.put(20)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 20) == written
-
-    assert reading(body, max_records=10).points() == [HORIZON_POINT]
+@with_reader(max_records=10)
+async def test_the_same_iterator_is_tried_again_after(
+    streams: MemoryStreams, reader: PollingReader, error: Exception
+) -> None:
+    streams.fail("GetRecords", None, error, error)
+    written = streams.put(20)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 20) == written
+    assert streams.points() == [HORIZON_POINT]
 
 
 @pytest.mark.parametrize(
@@ -255,23 +252,23 @@ async def test_a_new_iterator_after_the_last_record_follows(
     assert streams.points() == [HORIZON_POINT, after(written[9])]
 
 
-def test_an_iterator_lost_before_the_first_record_is_taken_at_the_checkpoint_again() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(3)
-        streams.fail("GetRecords", errors.IteratorExpiredError("scripted"))
-        await reader.start(Position(written[0], 1), INITIAL)
-        assert await read(reader, 3) == written
+@with_reader()
+async def test_an_iterator_lost_before_the_first_record_is_taken_at_the_checkpoint_again(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    written = streams.put(3)
+    streams.fail("GetRecords", errors.IteratorExpiredError("scripted"))
+    await reader.start(Position(written[0], 1), INITIAL)
+    assert await read(reader, 3) == written
+    assert {p.type for p in streams.points()} == {IteratorType.AT_SEQUENCE_NUMBER}
 
-    assert {p.type for p in reading(body).points()} == {IteratorType.AT_SEQUENCE_NUMBER}
 
-
-def test_throttling_backs_off_exponentially() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", *[errors.StreamThrottledError("scripted")] * 8)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await reader.next()
-
-    times = reading(body).times("GetRecords")
+@with_reader()
+async def test_throttling_backs_off_exponentially(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.fail("GetRecords", *[errors.StreamThrottledError("scripted")] * 8)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await reader.next()
+    times = streams.times("GetRecords")
     gaps = [late - early for early, late in pairwise(times)]
     for gap, longest in zip(gaps, [1, 2, 4, 8, 10, 10, 10, 10], strict=True):
         assert longest / 2 <= gap <= longest
@@ -332,14 +329,15 @@ async def test_the_end_without_records_brings_no_page(streams: MemoryStreams, re
     assert await reader.next() == EndOfShard(children)
 
 
-def test_an_end_that_never_names_children_is_delivered_without_them() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(15)
-        streams.close()
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await until_end(reader) == (written, EndOfShard(()))
-
-    assert len(reading(body, max_records=10).times("GetRecords")) == 1 + ENDS_WITHOUT_CHILDREN_MAX
+@with_reader(max_records=10)
+async def test_an_end_that_never_names_children_is_delivered_without_them(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    written = streams.put(15)
+    streams.close()
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await until_end(reader) == (written, EndOfShard(()))
+    assert len(streams.times("GetRecords")) == 1 + ENDS_WITHOUT_CHILDREN_MAX
 
 
 @with_reader(max_records=10)
@@ -382,27 +380,27 @@ async def test_not_found_at_the_start_is_reported_by_the_first_delivery(
     assert await read(reader, 1) == written
 
 
-def test_a_shard_that_stays_missing_never_ends() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        streams.shards.clear()
-        assert [await reader.next() for _ in range(20)] == [ShardMissing()] * 20
-        await asyncio.sleep(600)
-
-    assert len(reading(body).calls) == 1 + 20
+@with_reader()
+async def test_a_shard_that_stays_missing_never_ends(streams: MemoryStreams, reader: PollingReader) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    streams.shards.clear()
+    assert [await reader.next() for _ in range(20)] == [ShardMissing()] * 20
+    await asyncio.sleep(600)
+    assert len(streams.calls) == 1 + 20
 
 
 # --- LATEST -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_latest_reader_whose_iterator_expires_misses_nothing() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", *[errors.StreamUnavailableError("scripted")] * 100)
-        await reader.start(LATEST, INITIAL)
-        written = streams.put(3)
-        assert await read(reader, 3) == written
-
-    assert reading(body).points()[1] == at_wall(-LATEST_MARGIN_S)
+@with_reader()
+async def test_a_latest_reader_whose_iterator_expires_misses_nothing(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    streams.fail("GetRecords", *[errors.StreamUnavailableError("scripted")] * 100)
+    await reader.start(LATEST, INITIAL)
+    written = streams.put(3)
+    assert await read(reader, 3) == written
+    assert streams.points()[1] == at_wall(-LATEST_MARGIN_S)
 
 
 @with_reader()
@@ -424,15 +422,16 @@ async def test_the_reader_after_a_crash_continues_from_the_first_start_at_latest
 
 
 @pytest.mark.parametrize("refusals", [1, 3])
-def test_a_reader_whose_anchor_lies_in_the_future_of_kinesis_reads_from_an_earlier_time(refusals: int) -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetShardIterator", *[errors.InvalidStreamArgumentError("in the future")] * refusals)
-        await reader.start(LATEST, INITIAL, anchor=at_wall(0.0).timestamp_s)
-        written = streams.put(3)
-        assert await read(reader, 3) == written
-
+@with_reader()
+async def test_a_reader_whose_anchor_lies_in_the_future_of_kinesis_reads_from_an_earlier_time(
+    streams: MemoryStreams, reader: PollingReader, refusals: int
+) -> None:
+    streams.fail("GetShardIterator", *[errors.InvalidStreamArgumentError("in the future")] * refusals)
+    await reader.start(LATEST, INITIAL, anchor=at_wall(0.0).timestamp_s)
+    written = streams.put(3)
+    assert await read(reader, 3) == written
     steps_s = [FIRST_STEP_BACK_S * (2**number - 1) for number in range(refusals + 1)]
-    assert reading(body).points() == [at_wall(-step_s) for step_s in steps_s]
+    assert streams.points() == [at_wall(-step_s) for step_s in steps_s]
 
 
 def test_a_time_that_was_configured_stays_refused() -> None:
