@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0  # of a process that does not run at all; one that computes is ended by the kernel much earlier
 TRIES = 2  # something else may have ended it, such as a kernel that is short of memory
+READ_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX // 3 * 4 + 4
 PACKAGES = Path(__file__).resolve().parents[2]
 INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # nothing that is secret
@@ -67,6 +68,30 @@ class DecoderRequests:
                 pieces += [REQUEST.pack(SCHEMA, number, len(text)), text]
         flags = ZLIB_BIT if job.is_compressed else 0
         return [*pieces, REQUEST.pack(PAYLOAD, number | flags, len(job.text)), job.text]
+
+
+class DecoderAnswers:
+    """Takes apart what one process writes. Pure."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[bytes | UndecodableError]:
+        """Return the answers that this piece completes. Raises EOFError for what the program never writes."""
+        rest = self._rest
+        rest += piece
+        start = 0
+        while len(rest) - start >= ANSWER.size:
+            kind, size = ANSWER.unpack_from(rest, start)
+            if size > ANSWER_BYTES_MAX:
+                raise EOFError(f"an answer of {size} bytes")
+            end = start + ANSWER.size + size
+            if end > len(rest):
+                break
+            body = bytes(rest[start + ANSWER.size : end])
+            yield body if kind == DONE else UndecodableError(body.decode(errors="replace"))
+            start = end
+        del rest[:start]
 
 
 @dataclass(slots=True)
@@ -115,9 +140,13 @@ class DecoderProcess:
         running = self._running or await self._start()
         sending = asyncio.create_task(_send(running, jobs[len(found) :]))
         try:
+            answers = DecoderAnswers()
             while len(found) < len(jobs):
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    found.append(await _answer(running.reader))
+                    piece = await running.reader.read(READ_BYTES)
+                if not piece:
+                    raise EOFError
+                found.extend(answers.feed(piece))
         finally:
             sending.cancel()
             with suppress(asyncio.CancelledError, OSError):
@@ -169,15 +198,6 @@ async def _send(running: _RunningDecoder, jobs: Sequence[DecoderJob]) -> None:
     for job in jobs:
         running.writer.writelines(running.requests.of(job))
         await running.writer.drain()
-
-
-async def _answer(reader: asyncio.StreamReader) -> bytes | UndecodableError:
-    """Return the next answer. Raises EOFError if there is none, or for what the program never writes."""
-    kind, size = ANSWER.unpack(await reader.readexactly(ANSWER.size))
-    if size > ANSWER_BYTES_MAX:
-        raise EOFError(f"an answer of {size} bytes")
-    body = await reader.readexactly(size)
-    return body if kind == DONE else UndecodableError(body.decode(errors="replace"))
 
 
 def _name_of(code: int) -> str:

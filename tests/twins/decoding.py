@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from mld.schemas.decoder import ANSWER, DONE, UndecodableError, serve
-from mld.schemas.decoder_process import DecoderJob, DecoderRequests
+from mld.schemas.decoder import UndecodableError, serve
+from mld.schemas.decoder_process import DecoderAnswers, DecoderJob, DecoderRequests
 
 
 async def decode_here(jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:
@@ -14,10 +14,4 @@ async def decode_here(jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableErr
     requests = DecoderRequests()
     answers = io.BytesIO()
     serve(io.BytesIO(b"".join(piece for job in jobs for piece in requests.of(job))), answers, lambda _: None)
-    answers.seek(0)
-    found: list[bytes | UndecodableError] = []
-    while head := answers.read(ANSWER.size):
-        kind, size = ANSWER.unpack(head)
-        body = answers.read(size)
-        found.append(body if kind == DONE else UndecodableError(body.decode()))
-    return found
+    return list(DecoderAnswers().feed(answers.getvalue()))
