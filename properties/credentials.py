@@ -67,7 +67,6 @@ _UNBUILDABLE = {
     "ClasspathPropertiesFileCredentialsProvider": "put the keys into a profile and use "
     "ProfileCredentialsProvider|<profile>",
 }
-_ARGUMENTS_MAX = {ProviderKind.PROFILE: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +159,13 @@ def _parse_provider(text: str, complaints: list[Complaint], reveal_names: bool) 
     if kind is ProviderKind.ASSUME_ROLE:
         role = _parse_role(arguments, complaints)
         return None if role is None else Provider(kind, role=role)
-    allowed = _ARGUMENTS_MAX.get(kind, 0)
+    allowed = 1 if kind is ProviderKind.PROFILE else 0
     if len(arguments) > allowed:
         complaints.append(
             Complaint(f"{kind.value} takes {allowed or 'no'} argument{'s' * (allowed != 1)}, {len(arguments)} given",
                       f"only the first {allowed} is used" if allowed else "remove them")
         )  # fmt: skip
-    used = tuple(argument for argument in arguments[:allowed] if argument)
-    return Provider(kind, used)
+    return Provider(kind, tuple(argument for argument in arguments[:allowed] if argument))
 
 
 def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> ProviderKind | None:

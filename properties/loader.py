@@ -37,7 +37,7 @@ from mld.properties.redaction import printable, remarks_on_exposure, where, who_
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines, taken_places
 from mld.properties.spark import read as read_spark
-from mld.properties.stream_list import ListFile, StreamList, StreamsFile, parsed, read_list
+from mld.properties.stream_list import ListFile, StreamsFile, parsed, read_list
 from mld.properties.values import SchemaMode
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
@@ -114,7 +114,7 @@ class LoadedConfiguration:
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The value of every given key of the Spark processor."""
     streams_file: StreamsFile | None = None
-    """For `read_streams`; None without mld.streamsFile."""
+    """To be read again; None without mld.streamsFile."""
 
     def to_json(self) -> dict[str, object]:
         """Return everything fit to be shown, as plain JSON types."""
@@ -192,11 +192,6 @@ def load(
         own = {name: one for name, one in _of_streams(given).items() if name not in listed.given}
         file = StreamsFile(settings.streams_file, own, settings.initial_position, settings.strict, sources)
     return LoadedConfiguration(file_name, settings, tuple(remarks), effective, secrets, spark.texts, file)
-
-
-def read_streams(file: StreamsFile) -> StreamList:
-    """Return the list that the file has now; blocks. Raises ConfigurationError."""
-    return file.parse(bytes_of_list(file))
 
 
 def bytes_of_list(file: StreamsFile) -> bytes:

@@ -9,7 +9,8 @@ import pytest
 
 from mld.properties.credentials import ProviderKind
 from mld.properties.lines import ConfigurationError, Level
-from mld.properties.loader import LoadedConfiguration, changes_between, read_streams
+from mld.properties.loader import LoadedConfiguration, bytes_of_list, changes_between
+from mld.properties.stream_list import StreamList, StreamsFile
 from mld.properties.values import FormerStreams, InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
@@ -17,6 +18,10 @@ ARN = "arn:aws:kinesis:eu-west-1:111111111111:stream/orders"
 OTHER_REGION = "arn:aws:kinesis:us-east-1:111111111111:stream/clicks"
 CONSUMER = f"{ARN}/consumer/app:1700000000"
 LATEST = InitialPositionSetting(InitialPositionKind.LATEST)
+
+
+def read_streams(file: StreamsFile) -> StreamList:
+    return file.parse(bytes_of_list(file))
 
 
 def streams(configure: Configure, text: str, *more: str) -> LoadedConfiguration:
