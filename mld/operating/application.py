@@ -114,11 +114,8 @@ class Application:
 
     async def table_or_none(self) -> Observed | None:
         """Return the rows; None if there is no table. Raises ActRefusedError for an unreadable row; TableError."""
-        try:
-            await self.calls.send("DescribeTable", {})
-        except TableMissingError:
-            return None
-        return await self.require_table()
+        table = await if_there(self.calls.send("DescribeTable", {}), None)
+        return None if table is None else await self.require_table()
 
     async def require_nobody(self, seen: Observed, *, stop_fleet: bool) -> None:
         """Raise ActRefusedError if an owner is alive, with `stop_fleet` if it is another operator; TableError.
@@ -140,9 +137,6 @@ class Application:
             raise ActRefusedError(refusal(alive, owners_of(seen), remedy))
 
     # --- the stream ---------------------------------------------------------------------------------------------------
-
-    def _detector(self) -> ShardDetector:
-        return ShardDetector(self.streams, self.clock, Random(), kind=self.kind)
 
     async def shards(self, seen: RawTable | None = None, *, are_replaced: bool = False) -> tuple[Shard, ...]:
         """Return all shards, of a stream to which the rows belong. Raises ActRefusedError, StreamError and TableError.
@@ -178,7 +172,7 @@ class Application:
         raise ActRefusedError(f"ListShards shows no complete set of shards for this place: {fault}")
 
     async def _list(self, place: ShardFilter | None) -> tuple[Shard, ...]:
-        listing = await self._detector().list_all(place)
+        listing = await ShardDetector(self.streams, self.clock, Random(), kind=self.kind).list_all(place)
         if isinstance(listing, NotListed):
             raise ActRefusedError(
                 f"the shards of stream {self.settings.stream_name} cannot be listed: {listing.reason}"

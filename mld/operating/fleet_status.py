@@ -86,14 +86,6 @@ def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owne
     return Verdict.STALLED if status.activity == ShardActivity.STALLED.value else Verdict.LAGGING
 
 
-def state_of(verdict: Verdict, status: ShardStatus | None) -> str:
-    """Return one word for the eye: what the consumer is about while all is well, else the verdict."""
-    if verdict is not Verdict.OK or status is None:
-        return verdict.value
-    is_slow = status.activity == ShardActivity.STALLED.value  # and within the bound that the operator gave
-    return ShardActivity.PROCESSING.value if is_slow else status.activity
-
-
 def duration(seconds: float | None) -> str:
     """Return a time in words of one unit, ``340 ms``, ``12 s``, ``3 h``; ``unknown`` for None."""
     if seconds is None:
@@ -158,8 +150,11 @@ class ShardView:
 
     @property
     def state(self) -> str:
-        """What it is about, in a word for people."""
-        return state_of(self.verdict, self.status)
+        """One word for the eye: what the consumer is about while all is well, else the verdict."""
+        if self.verdict is not Verdict.OK or self.status is None:
+            return self.verdict.value
+        is_slow = self.status.activity == ShardActivity.STALLED.value  # and within the bound that the operator gave
+        return ShardActivity.PROCESSING.value if is_slow else self.status.activity
 
     @property
     def key(self) -> str:

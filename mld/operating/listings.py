@@ -248,18 +248,14 @@ def _shortened(text: str) -> str:
 
 def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
     count = len(value["shards"])
-    notes = [
-        f"{count} shard{'' if count == 1 else 's'}; furthest behind: {duration(value['behindSeconds'])}"
-        if count
-        else "no shard"
-    ]
-    if not value["isReady"]:
-        notes.append(f"not ready: {value['whyNotReady']}")
-    if not value["isAlive"]:
-        notes.append(f"not alive: {value['whyNotAlive']}")
-    if value["unexpectedErrors"]:
-        notes.append(f"{value['unexpectedErrors']} unexpected errors: see the log")
-    return notes
+    shards, behind = f"{count} shard{'' if count == 1 else 's'}", duration(value["behindSeconds"])
+    notes = (
+        f"{shards}; furthest behind: {behind}" if count else "no shard",
+        None if value["isReady"] else f"not ready: {value['whyNotReady']}",
+        None if value["isAlive"] else f"not alive: {value['whyNotAlive']}",
+        f"{value['unexpectedErrors']} unexpected errors: see the log" if value["unexpectedErrors"] else None,
+    )
+    return list(filter(None, notes))
 
 
 # --- for machines -----------------------------------------------------------------------------------------------------

@@ -72,7 +72,8 @@ def plan_drain(
     worker = _living(fleet, name)
     name = worker.worker
     leases = [view.lease for view in fleet.open_shards if view.owner == name]
-    changes, notes = _spread(fleet, leases, leases_max) if leases else ([], _need_others(fleet, {name}))
+    _need_others(fleet, {name})
+    changes, notes = _spread(fleet, leases, leases_max)
     if worker.drained is None:
         mark = ((reports.DRAIN, Value(":words", {"S": words})),)
         what = "gets no more leases while others have room"
@@ -214,10 +215,9 @@ def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
     }
 
 
-def _need_others(fleet: FleetStatus, without: set[str]) -> tuple[str, ...]:
+def _need_others(fleet: FleetStatus, without: set[str]) -> None:
     if not _receivers(fleet, without):
         raise ActRefusedError("no other worker lives that may have leases: start one first")
-    return ()
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
