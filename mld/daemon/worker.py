@@ -245,6 +245,7 @@ class Worker:
     def _tell_consumers(self, held: Mapping[str, HeldLease]) -> None:
         for key, running in self._consumers.items():
             if key not in held or held[key].token != running.consumer.token:
+                self.fleet.failover_watcher.gave()  # whoever has it now may fall silent
                 running.consumer.lose_lease()
             elif self.sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()

@@ -216,6 +216,7 @@ async def a_day_of_a_fleet(seen: Seen) -> None:
         world.put(100)
         await world.advance(400.0)
         world.dynamo.delete_row(TABLE, "broken")
+        world.dynamo.index_lag = lambda: 8.0
         open_shard = max(running for running in first.worker.held() | second.worker.held())
         row = dict(world.dynamo.row(TABLE, open_shard))
         world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}, "leaseCounter": {"N": "1000000"}})
@@ -224,7 +225,6 @@ async def a_day_of_a_fleet(seen: Seen) -> None:
         await world.advance(600.0)
         await second.crash()
         await world.advance(30.0)
-        world.dynamo.index_lag = lambda: 8.0
         third = world.start("w3", seed=3)
         with faulty(world, "GetItem", key="shardId-"):
             await world.advance(100.0)
