@@ -245,7 +245,7 @@ async def the_reports_of_a_fleet(seen: Seen) -> None:
     """3.x: loads that cannot be read, reports that say nonsense, a leader whose runs fail; no room for all leases."""
 
     class Broken:
-        name, metric = "broken", "C"
+        name = "broken"
 
         async def read(self) -> float | None:
             raise LoadUnreadableError("nothing there")

@@ -153,6 +153,9 @@ class Load:
     def is_silent(self) -> bool:
         return 0 < self.held == self.expired
 
+    def limit(self, metric: str) -> float:
+        return self.limits.get(metric, math.inf)
+
 
 @dataclass(slots=True)
 class View:
@@ -160,10 +163,8 @@ class View:
 
     settings: Settings
     loads: dict[str, Load]
-    leases: int = 0
     mean_weight: float = 0.0
     has_throughput: bool = False
-    share_per_weight: float = 0.0
     averages: dict[str, float] = field(default_factory=dict)
     per_weight: dict[str, float] = field(default_factory=dict)
     """By how much one unit of weight raises a metric."""
@@ -264,7 +265,7 @@ def survey(
     """Make the view of the leases as scanned and observed. Of several entries of one worker the last counts."""
     by_id = {worker.worker: worker for worker in workers}
     loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
-    view = View(settings, loads, leases=len(leases))
+    view = View(settings, loads)
     yield from _weigh(view, leases)
     total = yield from _sort_out(view, leases, observations, now, wall_s)
     _leave_out_the_silent(view)
@@ -345,7 +346,7 @@ def _leave_out_the_silent(view: View) -> None:
 def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> None:
     """Compute averages over the live workers, each worker's values, and what a unit of weight adds to them."""
     target = total / max(1, len(view.loads))
-    view.share_per_weight = FULL_SHARE / target if target else 0.0
+    share_per_weight = FULL_SHARE / target if target else 0.0
     measured = {worker: workers[worker].utilization for worker in view.loads}
     known = {metric: average for metric, average in _averages(measured.values()).items() if average > 0}
     for load in view.loads.values():
@@ -353,7 +354,7 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
         load.values = {metric: _amount(utilization[metric]) for metric in sorted(utilization) if metric in known}
         load.limits = workers[load.worker].limits
         if not load.values:
-            load.values = {SHARE: load.weight * view.share_per_weight}
+            load.values = {SHARE: load.weight * share_per_weight}
             load.limits = {}
     view.averages = _averages([load.values for load in view.loads.values()])
     for metric, average in view.averages.items():
@@ -361,7 +362,7 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
             view.averages[metric] = FULL_SHARE  # only the share: nobody who is measured by it has a lease yet
         view.per_weight[metric] = view.averages[metric] / target if target else 0.0
     if SHARE in view.averages:  # known exactly; its average is that of the workers without metrics only
-        view.per_weight[SHARE] = view.share_per_weight
+        view.per_weight[SHARE] = share_per_weight
     for load in view.loads.values():
         view.raise_values(load, load.arriving_weight)
 
@@ -443,18 +444,8 @@ def decide(
     kept = yield from _assign(view, queue, leader)
     if balance:
         yield from _balance_count(view, order) if by_count else _balance_variance(view, queue, order)
-    return _plan(view, waiting, kept)
-
-
-def _plan(view: View, waiting: int, kept: int) -> Plan:
     return Plan(
-        moves=tuple(view.moves.values()),
-        leases=view.leases,
-        workers=len(view.loads),
-        waiting=waiting,
-        kept=kept,
-        spillover=len(view.waiting),
-        silent=view.silent,
+        tuple(view.moves.values()), len(leases), len(view.loads), waiting, kept, len(view.waiting), view.silent
     )
 
 
@@ -472,11 +463,9 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
         _, _, lease = heappop(view.waiting)
         if lease.actual_owner == load.worker and lease.checkpoint_owner is None:
             kept += 1
+            queue.push(load)
         else:
-            source = view.loads.get(lease.actual_owner or "")
-            view.move(lease, load, _why_waiting(lease))
-            _requeue(queue, source)
-        queue.push(load)
+            _give(view, queue, lease, load, Why.FREE if lease.actual_owner is None else Why.EXPIRED)
         if number % STEP_MOVES == STEP_MOVES - 1:
             yield
     return kept
@@ -492,28 +481,23 @@ def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | Non
     return queue.pop()
 
 
-def _why_waiting(lease: Lease) -> Why:
-    return Why.FREE if lease.actual_owner is None else Why.EXPIRED
-
-
 def _force_stuck(view: View, queue: Queue) -> None:
     """Complete overdue handoffs. Where the next owner is gone or full, anybody may have the lease."""
     for lease in view.stuck:
         load = view.loads.get(lease.owner or "") or queue.pop()
         if load is not None and (view.is_full(load) or load.is_drained):
             load = queue.pop()
-        if load is None:
-            continue
-        source = view.loads.get(lease.actual_owner or "")
-        view.move(lease, load, Why.STUCK)
-        _requeue(queue, source)
-        queue.push(load)
+        if load is not None:
+            _give(view, queue, lease, load, Why.STUCK)
 
 
-def _requeue(queue: Queue, source: Load | None) -> None:
-    """Queue a worker that lost a lease again: it may have room, or be preferred among its equals."""
+def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
+    """Move a lease, and queue both workers again: who lost one may have room, or be preferred among its equals."""
+    view.move(lease, load, why)
+    source = view.loads.get(lease.actual_owner or "")
     if source is not None:
         queue.push(source)
+    queue.push(load)
 
 
 # --- balance by variance ---------------------------------------------------------------------------------------------
@@ -524,7 +508,7 @@ def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
     yield
     for take, load in sources:
         yield from _relieve(view, queue, load, take, order)
-        _requeue(queue, load)
+        queue.push(load)
         yield
 
 
@@ -544,17 +528,12 @@ def _hot(view: View, metric: str) -> list[Load]:
     loads = [load for load in view.loads.values() if metric in load.values]
     average = view.averages[metric]
     margin = average * view.settings.fleet.threshold_percent / 100
-    over = [load for load in loads if load.values[metric] >= average + margin or _is_over_limit(load, metric)]
+    over = [load for load in loads if load.values[metric] >= average + margin or load.values[metric] > load.limit(metric)]
     if over:
         return over
     if any(load.values[metric] < average - margin for load in loads):
         return [max(loads, key=lambda load: (load.values[metric], load.worker))]
     return []
-
-
-def _is_over_limit(load: Load, metric: str) -> bool:
-    limit = load.limits.get(metric)
-    return limit is not None and load.values[metric] > limit
 
 
 def _take(view: View, load: Load, metric: str) -> float | None:
@@ -632,8 +611,7 @@ def _fits(view: View, load: Load, weight: float) -> bool:
         return False
     for metric, value in load.values.items():
         projected = value + weight * view.per_weight[metric]
-        limit = load.limits.get(metric)
-        if projected > view.averages[metric] or (limit is not None and projected > limit):
+        if projected > min(view.averages[metric], load.limit(metric)):
             return False
     return True
 

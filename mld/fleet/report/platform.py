@@ -222,16 +222,11 @@ CGROUP = "/sys/fs/cgroup"
 
 
 class LoadSource(Protocol):
-    """One metric of this process's surroundings. Its first reading is only the base of the second."""
+    """How busy the processors around this process are. Its first reading is only the base of the second."""
 
     @property
     def name(self) -> str:
         """For the log."""
-        ...
-
-    @property
-    def metric(self) -> str:
-        """Its short name in reports."""
         ...
 
     async def read(self) -> float | None:
@@ -247,7 +242,6 @@ class ProcStatSource:
     """The whole machine."""
 
     name = PROC_STAT
-    metric = CPU
 
     def __init__(self, host: HostReader) -> None:
         self._host = host
@@ -265,7 +259,6 @@ class CgroupSource:
     """A container, by the control groups of version 2. With `needs_limit`, one without its own limit is unreadable."""
 
     name = "cgroup v2"
-    metric = CPU
 
     def __init__(self, host: HostReader, clock: Clock, *, needs_limit: bool) -> None:
         self._host = host
@@ -299,7 +292,6 @@ class EcsSource:
     """A container of an ECS task; `base` is the address of its metadata, version 4."""
 
     name = "ECS task metadata"
-    metric = CPU
 
     def __init__(self, host: HostReader, base: str) -> None:
         self._host = host

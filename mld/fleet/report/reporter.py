@@ -38,7 +38,7 @@ from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError
 from mld.fleet.report import reports
-from mld.fleet.report.platform import LoadSource, LoadUnreadableError, percent
+from mld.fleet.report.platform import CPU, LoadSource, LoadUnreadableError, percent
 from mld.fleet.report.reports import CorruptReportError, ReportScan, WorkerReport
 from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, names_in
 from mld.leases.table import TableScan
@@ -351,7 +351,7 @@ class Reporter:
         return reports.extended(self._ring, value, self.settings.samples_per_report)
 
     def _rings(self, ring: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
-        return {} if self.source is None else {self.source.metric: ring}
+        return {} if self.source is None else {CPU: ring}
 
     async def _write(self, rings: Mapping[str, tuple[float, ...]]) -> bool:
         async with self._write_lock:

@@ -59,7 +59,6 @@ class DrawnLoad:
     """A load source whose figure follows the leases held, with noise while the trouble lasts."""
 
     name = "drawn"
-    metric = CPU
 
     def __init__(self, load: Load, rng: Random, leases: Callable[[], int], is_calm: Callable[[], bool]) -> None:
         self.fails = False

@@ -185,7 +185,6 @@ async def test_the_machine(tmp_path: Path, host: HostReader) -> None:
     plant(tmp_path, {"/proc/stat": "cpu  130 20 100 1150 100 0 0 0\n"})
     assert await source.read() == 25.0
     assert await source.read() is None
-    assert source.metric == "C"
 
 
 async def test_a_container_of_v2_follows_a_changed_limit(tmp_path: Path, host: HostReader, clock: SteppedClock) -> None:

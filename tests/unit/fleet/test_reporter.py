@@ -40,7 +40,6 @@ class ScriptedSource:
     """Gives one figure after the other; an exception is raised. `readings` counts."""
 
     name = "script"
-    metric = "C"
 
     def __init__(self, figures: Iterable[float | Exception | None]) -> None:
         self._figures = iter(figures)
