@@ -83,18 +83,12 @@ class Observations:
     def __init__(self, *, lease_duration_s: float, handoff_timeout_s: float) -> None:
         self._lease_duration_s = lease_duration_s
         self._patience_s = handoff_timeout_s + lease_duration_s
-        self._seen: dict[str, Seen] = {}
+        self.seen: dict[str, Seen] = {}
         self._pulses: dict[str, Pulse] = {}
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def seen(self) -> Mapping[str, Seen]:
-        return self._seen
 
     def forget(self) -> None:
         """Forget what was seen before leadership was won."""
-        self._seen.clear()
+        self.seen.clear()
         self._pulses.clear()
 
     def heard(self, heartbeats: Mapping[str, str], now: float) -> None:
@@ -121,18 +115,18 @@ class Observations:
             self.saw(lease, now)
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
-        if len(self._seen) > len(leases):
+        if len(self.seen) > len(leases):
             there = {lease.key for lease in leases}
-            for key in [key for key in self._seen if key not in there]:
-                del self._seen[key]
+            for key in [key for key in self.seen if key not in there]:
+                del self.seen[key]
 
     def saw(self, lease: Lease, now: float) -> None:
         """Take note of one row, read at `now`."""
-        before = self._seen.get(lease.key)
+        before = self.seen.get(lease.key)
         if before is None:
             moved_at = None if lease.actual_owner is None else now
             covered = self._covering(lease) is not None
-            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), covered)
+            self.seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), covered)
             return
         counter, moved_at, handoff, covered = before
         if lease.counter > counter:
@@ -141,7 +135,7 @@ class Observations:
             moved_at, covered = self._covered(lease, covered, moved_at, now)
         if handoff is not None or lease.checkpoint_owner is not None:
             handoff = self._handoff(handoff, lease, now)
-        self._seen[lease.key] = Seen(counter, moved_at, handoff, covered)
+        self.seen[lease.key] = Seen(counter, moved_at, handoff, covered)
 
     def _covering(self, lease: Lease) -> Pulse | None:
         """Return the heartbeat that stands for the lease."""
@@ -162,19 +156,19 @@ class Observations:
         """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to
         start.
         """
-        self._seen[lease.key] = Seen(lease.counter, now)
+        self.seen[lease.key] = Seen(lease.counter, now)
 
     def handoff_begun(self, lease: Lease, now: float) -> None:
         """Note that our own handoff was confirmed with this row, whose counter it left alone."""
-        before = self._seen.get(lease.key)
+        before = self.seen.get(lease.key)
         seen = before if before is not None else Seen(lease.counter, now)
-        self._seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
+        self.seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
 
     def moved_at(self, lease: Lease) -> float | None:
         """Return when the lease was last seen to move; None means never, as for a lease that was nobody's from the
         start.
         """
-        seen = self._seen.get(lease.key)
+        seen = self.seen.get(lease.key)
         return None if seen is None else seen.moved_at
 
     def is_expired(self, lease: Lease, now: float) -> bool:
@@ -183,7 +177,7 @@ class Observations:
         """
         if lease.owner is None and lease.checkpoint_owner is None:
             return True
-        seen = self._seen.get(lease.key)
+        seen = self.seen.get(lease.key)
         if seen is None:
             return False
         return seen.moved_at is None or now - seen.moved_at > self._lease_duration_s
@@ -192,7 +186,7 @@ class Observations:
         """Return whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
-        seen = self._seen.get(lease.key)
+        seen = self.seen.get(lease.key)
         return seen is None or seen.handoff is None or now <= seen.handoff.deadline
 
     def _handoff(self, before: Handoff | None, lease: Lease, now: float) -> Handoff | None:

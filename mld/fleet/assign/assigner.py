@@ -243,7 +243,6 @@ def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
 
 T = TypeVar("T")
 
-LOAD_ATTEMPTS = 2
 LOAD_RETRY_S = 0.5  # most throttling is over by then
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
@@ -341,13 +340,12 @@ class Assigner:
     def _count_seen(self, corrupt: int, sorted_out: reports.SortedReports) -> None:
         """Count what was read; `corrupt`: rows that cannot be."""
         self._table_seen.corrupt = corrupt
-        for spread, number in (
-            (self._counts.corrupt_rows, corrupt),
-            (self._counts.failing_workers, len(sorted_out.failing)),
-            (self._counts.invalid_reports, len(sorted_out.invalid)),
-        ):
-            if number:
-                spread.note(number)
+        if corrupt:
+            self._counts.corrupt_rows.note(corrupt)
+        if sorted_out.failing:
+            self._counts.failing_workers.note(len(sorted_out.failing))
+        if sorted_out.invalid:
+            self._counts.invalid_reports.note(len(sorted_out.invalid))
 
     def _count_plan(self, plan: Plan, *, balance: bool) -> None:
         self._counts.total.note(plan.leases)
@@ -423,12 +421,7 @@ class Assigner:
         if any(lease.owner != self.worker_id for lease in written.done.values()):
             self.on_gave()
         await self._delete(sorted_out.stale)
-        report = RunReport(
-            plan=plan,
-            balanced=balance,
-            moved=len(written.done),
-            refused=written.refused,
-        )
+        report = RunReport(plan, balance, len(written.done), written.refused)
         self._log_run(report, millis_since(self.clock, started_at))
         if written.errors:
             raise written.errors[0]
@@ -436,16 +429,13 @@ class Assigner:
 
     async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
         """Return (when the successful read began, what it read). The second failure in a row is raised."""
-        for attempt in range(1, LOAD_ATTEMPTS + 1):
-            began_at = self.clock.monotonic()
-            try:
-                return began_at, await contained(read(), "loading what is assigned")
-            except MldError as error:
-                if attempt == LOAD_ATTEMPTS:
-                    raise
-                log.info("load failed, once more: %s", error, extra={"action": "assignment_load_retry"})
-            await self.clock.sleep(LOAD_RETRY_S)
-        raise AssertionError("unreachable")
+        doing = "loading what is assigned"
+        try:
+            return self.clock.monotonic(), await contained(read(), doing)
+        except MldError as error:
+            log.info("load failed, once more: %s", error, extra={"action": "assignment_load_retry"})
+        await self.clock.sleep(LOAD_RETRY_S)
+        return self.clock.monotonic(), await contained(read(), doing)
 
     def _assignable(
         self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport]

@@ -445,7 +445,13 @@ def decide(
     if balance:
         yield from _balance_count(view, order) if by_count else _balance_variance(view, queue, order)
     return Plan(
-        tuple(view.moves.values()), len(leases), len(view.loads), waiting, kept, len(view.waiting), view.silent
+        moves=tuple(view.moves.values()),
+        leases=len(leases),
+        workers=len(view.loads),
+        waiting=waiting,
+        kept=kept,
+        spillover=len(view.waiting),
+        silent=view.silent,
     )
 
 
@@ -528,7 +534,9 @@ def _hot(view: View, metric: str) -> list[Load]:
     loads = [load for load in view.loads.values() if metric in load.values]
     average = view.averages[metric]
     margin = average * view.settings.fleet.threshold_percent / 100
-    over = [load for load in loads if load.values[metric] >= average + margin or load.values[metric] > load.limit(metric)]
+    over = [
+        load for load in loads if load.values[metric] >= average + margin or load.values[metric] > load.limit(metric)
+    ]
     if over:
         return over
     if any(load.values[metric] < average - margin for load in loads):

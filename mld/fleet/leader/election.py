@@ -595,7 +595,6 @@ class AdaptiveElection(LeaderDecider):
         self._is_adaptive = is_adaptive
         self._current = LeaderDecider()
         self._switches = asyncio.Lock()
-        self._is_switching = False
         self._closed = False
 
     async def switch(self, to: LeaderDecider) -> None:
@@ -604,12 +603,10 @@ class AdaptiveElection(LeaderDecider):
             if self._closed:
                 await to.close()
                 return
-            self._is_switching = True
             try:
                 await self._current.close()
             finally:
                 self._current = to
-                self._is_switching = False
 
     @property
     def leads(self) -> bool:
@@ -637,9 +634,13 @@ class AdaptiveElection(LeaderDecider):
 
     async def _leads_now(self) -> bool:
         asked = self._current
-        if self._is_switching or self._closed or not await asked.is_leader():
+        if self._is_ending() or not await asked.is_leader():
             return False
-        return asked is self._current and not self._is_switching and not self._closed
+        return asked is self._current and not self._is_ending()
+
+    def _is_ending(self) -> bool:
+        """Return whether the current election is being closed."""
+        return self._closed or self._switches.locked()
 
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. The hold-off ends with a switch."""

@@ -49,7 +49,6 @@ OWNER = "ownerName"
 DURATION = "leaseDuration"
 VERSION = "recordVersionNumber"
 RELEASED = "isReleased"
-DATA = "data"
 ENTITY = "entityType"
 
 _ESSENTIAL = (OWNER, DURATION, VERSION)
@@ -59,13 +58,12 @@ _MILLIS = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """The lock as it stands in the table. Only the Java library's other users write `data`."""
+    """The lock as it stands in the table."""
 
     owner: str
     lasts_s: float
     version: str
     is_released: bool = False
-    data: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +187,12 @@ def parse_lock(row: Row | None) -> SeenLock:
     millis = int(texts[DURATION]) if _MILLIS.fullmatch(texts[DURATION]) else 0
     if millis <= 0:
         return _damaged(row, f"{DURATION} {texts[DURATION][:SHOWN_MAX]!r} is no number of milliseconds above 0")
-    return LockRow(
-        owner=texts[OWNER],
-        lasts_s=millis / 1000,
-        version=texts[VERSION],
-        is_released=row.get(RELEASED, {}).get("S") == _IS_RELEASED,
-        data=_bytes(row.get(DATA, {}).get("B")),
-    )
+    is_released = row.get(RELEASED, {}).get("S") == _IS_RELEASED
+    return LockRow(texts[OWNER], millis / 1000, texts[VERSION], is_released)
 
 
 def _damaged(row: Row, reason: str) -> DamagedLock:
     return DamagedLock({name: row[name] for name in _ESSENTIAL if name in row}, reason)
-
-
-def _bytes(value: object) -> bytes | None:
-    return value if isinstance(value, bytes) else None
 
 
 # --- requests, without `TableName` -----------------------------------------------------------------------------------

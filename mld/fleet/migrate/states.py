@@ -148,14 +148,21 @@ def item_of(row: StateRow[StateT], place: Place) -> dict[str, dict[str, Any]]:
 
 def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
     """Return the attributes that an update of the row sets; it leaves all others as they are."""
-    changes: dict[str, dict[str, Any]] = {row.kind.attribute: {"S": row.state.value}}
-    if row.by is not None:
-        changes[MODIFIED_BY] = {"S": row.by}
-    if row.at_ms is not None:
-        changes[MODIFIED_AT] = {"N": str(row.at_ms)}
+    changes = _written(row.kind, row.state.value, row.by, row.at_ms)
     if row.history:
-        changes[HISTORY] = {"L": [{"M": _entry_map(row.kind, entry)} for entry in row.history]}
+        entries = [{**entry.others, **_written(row.kind, entry.state, entry.by, entry.at_ms)} for entry in row.history]
+        changes[HISTORY] = {"L": [{"M": entry} for entry in entries]}
     return changes
+
+
+def _written(kind: Kind[StateT], state: str | None, by: str | None, at_ms: int | None) -> dict[str, dict[str, Any]]:
+    """Return the attributes of a state, now or in the history."""
+    found: dict[str, dict[str, Any]] = {} if state is None else {kind.attribute: {"S": state}}
+    if by is not None:
+        found[MODIFIED_BY] = {"S": by}
+    if at_ms is not None:
+        found[MODIFIED_AT] = {"N": str(at_ms)}
+    return found
 
 
 def moved(item: Row, legacy: Place) -> dict[str, dict[str, Any]] | None:
@@ -183,17 +190,6 @@ def _entry(kind: Kind[StateT], item: Row) -> HistoryEntry:
     known = {kind.attribute, MODIFIED_BY, MODIFIED_AT}
     others = {name: value for name, value in item.items() if name not in known}
     return HistoryEntry(_text(item, kind.attribute), _text(item, MODIFIED_BY), _integer(item, MODIFIED_AT), others)
-
-
-def _entry_map(kind: Kind[StateT], entry: HistoryEntry) -> dict[str, dict[str, Any]]:
-    item = {name: dict(value) for name, value in entry.others.items()}
-    if entry.state is not None:
-        item[kind.attribute] = {"S": entry.state}
-    if entry.by is not None:
-        item[MODIFIED_BY] = {"S": entry.by}
-    if entry.at_ms is not None:
-        item[MODIFIED_AT] = {"N": str(entry.at_ms)}
-    return item
 
 
 def _text(item: Row, name: str) -> str | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from mld.core.clock import Clock
@@ -68,7 +68,9 @@ class RowMover:
             if plans and not await self.states.move(plans, legacy, leases, self.worker_id):
                 log.info("rows not moved: the lock is lost, or a row has changed", extra={"action": "move_refused"})
                 return False
-            self._report(plans)
+            if plans:
+                self.on_moved()
+                log.info("%d rows moved to the lease table", len(plans), extra={"action": "rows_moved"})
         return True
 
     async def _plan(self, item: Row, legacy: Place, leases: Place) -> tuple[Row, Row, Row | None] | None:
@@ -97,11 +99,6 @@ class RowMover:
                 why,
                 extra={"action": "row_not_movable"},
             )
-
-    def _report(self, plans: Sequence[tuple[Row, Row, Row | None]]) -> None:
-        if plans:
-            self.on_moved()
-            log.info("%d rows moved to the lease table", len(plans), extra={"action": "rows_moved"})
 
 
 LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is in such a hurry
@@ -152,7 +149,8 @@ class TableMigration:
         self._mover = RowMover(self.states, worker_id=self.worker_id, on_moved=lambda: self._moves.batches.note(1))
         self._move: asyncio.Task[None] | None = None
         self._move_after = float("-inf")
-        self._summary: FleetSummary | None = None
+        self.summary: FleetSummary | None = None
+        """What the leader goes by; None if it cannot be told yet."""
         self._read_at: float | None = None
         """When the row was read last in this term as leader; None for others."""
 
@@ -226,7 +224,7 @@ class TableMigration:
 
     def on_loaded(self, seen: FleetSnapshot) -> None:
         """Take note of what the leader's assigner has just seen."""
-        summary = single_table.summarise(
+        self.summary = single_table.summarise(
             seen.leases,
             seen.reports,
             wall_s=self.clock.wall(),
@@ -235,13 +233,8 @@ class TableMigration:
             unproven=self._unproven(seen.leases),
             report_period_s=self.settings.fleet.report_period_s,
         )
-        if summary is not None:
-            self._versions.lowest_code.note(summary.lowest_code)
-        self.push(summary)
-
-    def push(self, summary: FleetSummary | None) -> None:
-        """Go by this summary of the fleet; None if it cannot be told yet."""
-        self._summary = summary
+        if self.summary is not None:
+            self._versions.lowest_code.note(self.summary.lowest_code)
 
     def _unproven(self, leases: Iterable[Lease]) -> set[str]:
         """Return the leases that this leader has neither seen move nor watched for a lease duration."""
@@ -268,7 +261,7 @@ class TableMigration:
         now = self.clock.monotonic()
         if not is_leader:
             self._read_at = None
-            self._summary = None
+            self.summary = None
             self._stop_move()
         elif self._read_at is not None and now - self._read_at < LEADER_CHECK_S:
             return
@@ -286,7 +279,7 @@ class TableMigration:
         if is_leader:
             self._read_at = now
             self._counts.status.note(UNKNOWN if row is None else ORDINALS[row.state])
-            self._count_fleet(self._summary)
+            self._count_fleet(self.summary)
         self._enter(self._refreshed(None if row is None else row.state))
         if is_leader:
             await self._lead(row, place)
@@ -328,7 +321,7 @@ class TableMigration:
         return single_table.leader_step(
             self.status,
             row,
-            self._summary,
+            self.summary,
             wall_ms=self._wall_ms(),
             now=self.clock.monotonic(),
             complete_bake_s=self._bake_s,

@@ -92,13 +92,6 @@ def initial_version(configured: Configured, stored: ClientVersion | None) -> Cli
     return stored
 
 
-def must_write(entered: ClientVersion, stored: ClientVersion | None) -> bool:
-    """Return whether a worker that starts in `entered` has to say so in the row, which holds `stored` (None: no
-    row).
-    """
-    return entered is not ClientVersion.INIT and entered is not stored
-
-
 def followed(current: ClientVersion, stored: ClientVersion | None) -> ClientVersion:
     """Return the state of a running worker after it has read the row.
 
@@ -236,7 +229,7 @@ class VersionMachine:
         if row is None:
             await self._warn_about_peers(version)
         await self._enter(version, stored, on_state)
-        return not must_write(version, stored) or await self._write(row, place, version)
+        return version in (ClientVersion.INIT, stored) or await self._write(row, place, version)
 
     async def run(self, on_state: OnState) -> None:
         """Follow the row until it says 3X; as leader of a fleet that is ready, write 3X_WITH_ROLLBACK."""

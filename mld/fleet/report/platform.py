@@ -18,15 +18,17 @@ Parsers raise ValueError for what they cannot read; formulas give percents from 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mld.aws.threads import HostReader, HostReadError
 from mld.core.clock import Clock
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CPU = "C"
 """Short name of the CPU metric in a report."""
@@ -248,9 +250,7 @@ class ProcStatSource:
         self._before: ProcStat | None = None
 
     async def read(self) -> float | None:
-        text = await _text(self._host, PROC_STAT)
-        with _readable(PROC_STAT):
-            now = parse_proc_stat(text)
+        now = await _parsed(self._host, PROC_STAT, parse_proc_stat)
         before, self._before = self._before, now
         return None if before is None else proc_stat_percent(before, now)
 
@@ -268,24 +268,17 @@ class CgroupSource:
 
     async def read(self) -> float | None:
         limit_cpus = await self._limit_cpus()
-        text = await _text(self._host, f"{CGROUP}/cpu.stat")
-        with _readable("cpu.stat"):
-            cpu_s = parse_cpu_stat(text)
+        cpu_s = await _parsed(self._host, f"{CGROUP}/cpu.stat", parse_cpu_stat)
         before, self._before = self._before, CgroupUsage(cpu_s, self._clock.monotonic())
         return None if before is None else cgroup_percent(before, self._before, limit_cpus)
 
     async def _limit_cpus(self) -> float:
-        text = await _text(self._host, f"{CGROUP}/cpu.max")
-        with _readable("cpu.max"):
-            limit_cpus = parse_cpu_max(text)
+        limit_cpus = await _parsed(self._host, f"{CGROUP}/cpu.max", parse_cpu_max)
         if limit_cpus is not None:
             return limit_cpus
         if self._needs_limit:
             raise LoadUnreadableError(f"{self.name} has no limit")
-        allowed = f"{CGROUP}/cpuset.cpus.effective"
-        text = await _text(self._host, allowed)
-        with _readable(allowed):
-            return count_cpus(text)
+        return await _parsed(self._host, f"{CGROUP}/cpuset.cpus.effective", count_cpus)
 
 
 class EcsSource:
@@ -300,21 +293,18 @@ class EcsSource:
         self._limit_cpus: float | None = None
 
     async def read(self) -> float | None:
-        document = await self._document("/stats")
         with _readable("/stats"):
+            document = await self._document("/stats")
             stats = parse_ecs_stats(document)
         if self._limit_cpus is None:
-            container, task = await self._document(""), await self._document("/task")
             with _readable("the task's limits"):
+                container, task = await self._document(""), await self._document("/task")
                 self._online = parse_ecs_online(document)
                 self._limit_cpus = ecs_limit_cpus(container, task, self._online)
         return ecs_percent(stats, self._online, self._limit_cpus)
 
     async def _document(self, path: str) -> Any:
-        try:
-            return await self._host.document(self._base + path)
-        except HostReadError as error:
-            raise LoadUnreadableError(str(error)) from error
+        return await self._host.document(self._base + path)
 
 
 async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> LoadSource | None:
@@ -343,15 +333,16 @@ async def _candidates(host: HostReader, environ: Mapping[str, str], clock: Clock
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Raise LoadUnreadableError for what the parsers refuse inside it."""
+    """Raise LoadUnreadableError for what cannot be read inside it, or is refused by a parser."""
     try:
         yield
+    except HostReadError as error:
+        raise LoadUnreadableError(str(error)) from error
     except ValueError as error:
         raise LoadUnreadableError(f"{what}: {error}") from error
 
 
-async def _text(host: HostReader, path: str) -> str:
-    try:
-        return await host.text(path)
-    except HostReadError as error:
-        raise LoadUnreadableError(str(error)) from error
+async def _parsed(host: HostReader, path: str, parse: Callable[[str], T]) -> T:
+    """Return what `parse` finds in a file. Raises LoadUnreadableError."""
+    with _readable(path):
+        return parse(await host.text(path))

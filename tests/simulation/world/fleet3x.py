@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mld.core.errors import AwsError
 from mld.daemon.worker import Worker
-from mld.fleet.report.platform import CPU, LoadUnreadableError
+from mld.fleet.report.platform import LoadUnreadableError
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from tests.support.fleet import TABLE
 from tests.twins.dynamo_expressions import ValidationError

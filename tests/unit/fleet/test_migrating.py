@@ -139,7 +139,7 @@ class Bed:
         while self.clock.monotonic() < end:
             if self.clock.monotonic() - assigned_at >= 20:
                 assigned_at = self.clock.monotonic()
-                migration.push(self.summary(legacy=legacy, code=code))
+                migration.summary = self.summary(legacy=legacy, code=code)
             await migration.on_check(True)
             await self.clock.sleep(CHECK_S)
 
@@ -283,7 +283,7 @@ async def test_a_bake_survives_a_change_of_the_leader(bed):
     for _ in range(60):
         await first.on_check(False)
         await second.on_check(True)  # its assigner has not run yet, or cannot tell yet
-        second.push(None)
+        second.summary = None
         await bed.clock.sleep(CHECK_S)
     assert bed.status is INIT
     await bed.lead(second, HOUR_S / 2)
@@ -460,7 +460,7 @@ async def test_write_places_are_fixed_at_start_and_the_lock_is_not(bed):
 async def test_what_an_earlier_term_saw_does_not_count(bed):
     await bed.legacy()
     migration = await bed.started()
-    migration.push(bed.summary())
+    migration.summary = bed.summary()
     await migration.on_check(False)
     await migration.on_check(True)
     assert bed.status is None
@@ -507,7 +507,7 @@ async def test_on_complete_the_legacy_lock_is_dropped_and_the_lock_of_the_lease_
         assert len(leading) <= 1
         for migration in leading:
             places.add(migration.routes.lock_place)
-            migration.push(bed.summary())
+            migration.summary = bed.summary()
         await bed.clock.sleep(CHECK_S)
     assert bed.status is COMPLETE
     assert len(leading) == 1

@@ -125,14 +125,14 @@ def test_single_rows_read_between_two_runs_count() -> None:
     ],
 )
 def test_the_deadline_of_a_handoff(case: str, rows: list[tuple[float, Lease]], deadline: float | None) -> None:
-    handoff = after(*rows).seen()["s"].handoff
+    handoff = after(*rows).seen["s"].handoff
     assert (handoff and handoff.deadline) == deadline, case
 
 
 def test_our_own_handoff_sets_its_deadline_and_is_no_heartbeat() -> None:
     seen = after((0.0, OWNED))
     seen.handoff_begun(PENDING, 5.0)
-    handoff = seen.seen()["s"].handoff
+    handoff = seen.seen["s"].handoff
     assert handoff is not None
     assert handoff.deadline == 45.0
     assert seen.moved_at(PENDING) == 0.0
@@ -167,11 +167,11 @@ def test_a_handoff_blocks_until_its_deadline(case: str, lease: Lease, renewed: b
 def test_rows_that_are_gone_are_forgotten() -> None:
     seen = after((0.0, OWNED))
     finish(seen.scanned([replace(OWNED, key="t")], 20.0))
-    assert set(seen.seen()) == {"t"}
+    assert set(seen.seen) == {"t"}
 
 
 def test_a_large_scan_is_taken_in_small_pieces() -> None:
     seen = observations()
     leases = [replace(OWNED, key=f"s{number}") for number in range(10 * STEP_LEASES)]
     assert sum(1 for _ in seen.scanned(leases, 0.0)) == 10
-    assert len(seen) == len(leases)
+    assert len(seen.seen) == len(leases)
