@@ -71,7 +71,7 @@ test-deploy-tools: $(DEV)
 # `make test` has to pass before a change lands: what lives in memory and virtual time; then, file by file, what starts servers, daemons
 # and children, which mostly wait; then a slice of what starts a Spark session. `make test-all`, before a release, adds what is
 # marked `full`: more seeds, cases and servers of the same promises. All of Spark: make test-spark.
-IN_MEMORY := tests/unit tests/contract tests/simulation tests/scenarios
+IN_MEMORY := tests/scenarios tests/simulation tests/contract tests/unit
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
