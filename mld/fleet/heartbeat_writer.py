@@ -498,20 +498,21 @@ class HeartbeatWriter:
                 self.metrics.shards[key].renewed_at = now
 
     async def _told(self) -> bytes | None:
-        """Return what the next heartbeat tells of the covered shards; None if that would cost a write unit.
-
-        No heartbeat is lost to what goes wrong with that.
-        """
-        told: dict[str, ShardStatus | None] = {}
+        """Do as `_shards`; no heartbeat is lost to what goes wrong with that."""
         try:
-            for number, key in enumerate(self.keeper.covered(), start=1):
-                told[key] = self.status_of(key)
-                if number % SLICE == 0:
-                    await asyncio.sleep(0)
-            return await in_turns(pack(told, int(self.clock.wall()), self._room))
+            return await self._shards()
         except Exception as error:
             survived(error, "telling of the shards")
             return None
+
+    async def _shards(self) -> bytes | None:
+        """Return what the next heartbeat tells of the covered shards; None if that would cost a write unit."""
+        told: dict[str, ShardStatus | None] = {}
+        for number, key in enumerate(self.keeper.covered(), start=1):
+            told[key] = self.status_of(key)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return await in_turns(pack(told, int(self.clock.wall()), self._room))
 
     def _goes_on(self) -> None:
         """Tell the probe of liveness: there is a wait and a request before this is called again."""

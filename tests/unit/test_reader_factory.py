@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.core.streams import StreamKind
-from mld.retrieval.pacing import delay_s, succeeded
+from mld.retrieval.pacing import Pace, delay_s
 from mld.retrieval.reader_factory import polling_intervals
 from tests.support.fleet import settings_of
 
@@ -21,4 +21,4 @@ from tests.support.fleet import settings_of
 )
 def test_the_wait_between_reads(kind: StreamKind, lag_ms: int, wait_s: float) -> None:
     pacing = polling_intervals(settings_of(idleTimeBetweenReadsInMillis="900"), kind)
-    assert delay_s(pacing, succeeded(100.0, lag_ms), 100.0, 0.5) == pytest.approx(wait_s)
+    assert delay_s(pacing, Pace(100.0, lag_ms), 100.0, 0.5) == pytest.approx(wait_s)
