@@ -322,15 +322,23 @@ class PipeHost:
         return child
 
 
+_START_REMEDIES = {
+    errno.EMFILE: "a shard takes six of them: raise LimitNOFILE or ulimit -n, or set maxLeasesForWorker",
+    errno.ENFILE: "the machine has too many open files: raise fs.file-max, or set maxLeasesForWorker",
+    errno.EAGAIN: "there are too many processes: raise LimitNPROC or TasksMax, or set maxLeasesForWorker",
+    errno.ENOMEM: "the memory is used up: give the machine more, or set maxLeasesForWorker",
+}
+
+
 def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
         return _popen(command, environment)
     except OSError as error:
         if error.errno == errno.ENOEXEC:  # a script without "#!": as execvp does, and Java
             return _popen(shell_command(find_executable(command) or command[0], command), environment)
+        remedy = _START_REMEDIES.get(error.errno, "give a path that exists or a name on the daemon's PATH")
         raise ChildStartError(
-            f"cannot start {command[0]!r} (key executableName): {error.strerror or error}; "
-            "give a path that exists or a name on the daemon's PATH"
+            f"cannot start {command[0]!r} (key executableName): {error.strerror or error}; {remedy}"
         ) from error
 
 

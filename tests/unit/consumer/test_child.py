@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import stat
 import sys
@@ -476,6 +477,20 @@ async def test_stderr_goes_to_the_log_with_the_shard(caplog):
 async def test_a_missing_command_is_named_with_the_key():
     with pytest.raises(ChildStartError, match=r"/no/such/program.*executableName.*No such file"):
         await start(["/no/such/program"])
+
+
+async def test_a_program_for_which_no_more_files_may_be_opened_is_a_sentence_that_says_how_many_it_takes():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 2, hard))
+    try:
+        with pytest.raises(
+            ChildStartError, match=r"executableName.*Too many open files; a shard takes six.*LimitNOFILE"
+        ):
+            await start(python("pass"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_script_without_an_interpreter_line_runs_under_sh(tmp_path):
