@@ -336,7 +336,7 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     except OSError as error:
         if error.errno == errno.ENOEXEC:  # a script without "#!": as execvp does, and Java
             return _popen(shell_command(find_executable(command) or command[0], command), environment)
-        remedy = _START_REMEDIES.get(error.errno, "give a path that exists or a name on the daemon's PATH")
+        remedy = _START_REMEDIES.get(error.errno or 0, "give a path that exists or a name on the daemon's PATH")
         raise ChildStartError(
             f"cannot start {command[0]!r} (key executableName): {error.strerror or error}; {remedy}"
         ) from error
