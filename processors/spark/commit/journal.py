@@ -238,9 +238,8 @@ class Journal(SinkJournal):
         try:
             return ledger.decode(self._store.read(path))
         except ValueError as error:
-            raise SinkRefused(
-                f"sink {self._name}: {self._store.uri(path)} is damaged: {error}; restore it, or use a new directory"
-            ) from error
+            remedy = "restore it, or use a new directory"
+            raise ledger.refusal(self._name, self._store.uri(path), error, remedy) from error
 
     def _names(self) -> Names:
         return Names.of(self._store.names(LEDGER))

@@ -265,11 +265,7 @@ def decode(data: bytes) -> LedgerEntry:
     """Decode an entry. Raises ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
-        if value["version"] != VERSION or value["unclaimed"]["marks"]:
-            raise ValueError(
-                f"an entry of version {value['version']!r}, or with marks of a version before mld 0.2.0; this program "
-                f"knows version {VERSION}"
-            )
+        _check_version(value)
         return LedgerEntry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
@@ -284,6 +280,30 @@ def decode(data: bytes) -> LedgerEntry:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error
+
+
+class OtherVersion(ValueError):
+    """An entry that another version of this program has written; the sentence has the remedy."""
+
+
+def refusal(sink: str, place: str, error: ValueError, remedy: str = "restore it") -> SinkRefused:
+    """Return why a sink whose entry at `place` cannot be decoded is refused; `remedy` is for one that is damaged."""
+    if isinstance(error, OtherVersion):
+        return SinkRefused(f"sink {sink}: {place} {error}")
+    return SinkRefused(f"sink {sink}: {place} is damaged: {error}; {remedy}")
+
+
+def _check_version(value: Mapping[str, Any]) -> None:
+    version = value["version"]
+    if not isinstance(version, int):
+        raise ValueError(f"an entry of version {version!r}")
+    if version > VERSION:
+        raise OtherVersion(f"is of a later mld (version {version}, this one knows {VERSION}); run that one")
+    if version != VERSION or value["unclaimed"]["marks"]:
+        raise OtherVersion(
+            f"was written by mld 0.1 (version {version}), which does not say whose marks it has; this mld neither "
+            "reads nor changes it. Use a new directory or table; the old one keeps its rows"
+        )
 
 
 def _encode_shards(marks: HighWaterMarks) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from uuid import uuid4
 from mld.aws.client_factory import bucket_client
 from mld.aws.objects import ListedObject, NotMatched, ObjectError, ObjectRefused, SourceGone, StoredObject
 from mld.core.errors import StartupError
-from mld.processors.spark.commit import s3_head
+from mld.processors.spark.commit import ledger, s3_head
 from mld.processors.spark.commit.journal import DATA, HOME, RACES_MAX, SinkJournal
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit.s3_head import Head, StagedFile, WriterStep
@@ -493,9 +493,8 @@ class S3Journal(SinkJournal):
         try:
             return s3_head.decode(found.data), found.etag
         except ValueError as error:
-            raise SinkRefused(
-                f"sink {self._name}: {self._place}{HEAD_KEY} is damaged: {error}; restore it, or use a new directory"
-            ) from error
+            remedy = "restore it, or use a new directory"
+            raise ledger.refusal(self._name, f"{self._place}{HEAD_KEY}", error, remedy) from error
 
     def _key(self, token: str, name: str) -> str:
         return f"{self._prefix}{STAGING_KEY}{token}/{name}"

@@ -434,7 +434,7 @@ class IcebergSink(LakeSink):
         except MainWasMoved as moved:
             raise SinkRefused(moved_sentence(self.name, self._target, moved.number)) from moved
         except ValueError as error:
-            raise SinkRefused(f"sink {self.name}: the ledger in {self._target} is damaged: {error}") from error
+            raise ledger.refusal(self.name, f"the ledger in {self._target}", error) from error
 
     def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         head = self._head()

@@ -563,7 +563,7 @@ class JdbcSink(AdmittedSink):
         try:
             return ledger.decode((text or "").encode())
         except ValueError as error:
-            raise SinkRefused(f"sink {self.name}: its row in {LEDGER_TABLE} is damaged: {error}") from error
+            raise ledger.refusal(self.name, f"its row in {LEDGER_TABLE}", error) from error
 
     # --- connections and their errors --------------------------------------------------------------------------------
 

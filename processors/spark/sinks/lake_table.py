@@ -338,7 +338,7 @@ class LakeSink(AdmittedSink):
         try:
             return ledger.decode(text.encode())
         except ValueError as error:
-            raise SinkRefused(f"sink {self.name}: the ledger in {self._target} is damaged: {error}") from error
+            raise ledger.refusal(self.name, f"the ledger in {self._target}", error) from error
 
 
 def _set_aside(frame: DataFrame, columns: list[str], key: Column, wanted: DataFrame) -> DataFrame:

@@ -173,7 +173,7 @@ def test_a_ledger_of_version_0_1_is_refused_with_its_version():
     path = f"{LEDGER}/{ledger.entry_name(1)}"
     value = json.loads(store.read(path))
     store.write(path, json.dumps({**value, "version": 1, "marks": {}}).encode())
-    with pytest.raises(SinkRefused, match="an entry of version 1"):
+    with pytest.raises(SinkRefused, match=r"was written by mld 0\.1 \(version 1\).*Use a new directory"):
         one(MemoryStore(disk, 2, alive={2})).open()
 
 
