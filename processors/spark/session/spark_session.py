@@ -359,6 +359,8 @@ OF_SQL = {
 """Settings of every session, wherever it is. Spark's own type for times in Parquet is INT96, which is deprecated and
 bears no statistics: a reader that looks for a time has to read every file. Stray fields are variants, and those of a
 record with a key that is there twice are not to be lost."""
+SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+"""How many tasks read a Delta table's log; its own 50 are most of a small commit's time on one machine."""
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 JAVA_OPTIONS = {DRIVER_OPTIONS, "spark.executor.extraJavaOptions"}
 """What the user gives for these keys is added to our options, and does not replace them."""
@@ -475,9 +477,12 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
             "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
+    is_delta = DELTA in formats_of([spec.format for spec in settings.sinks], {})
+    if is_delta and settings.is_local:
+        ours[SNAPSHOT_PARTITIONS] = ours["spark.sql.shuffle.partitions"]
     theirs = {**settings.conf, **lake(settings)}
     theirs |= s3_client(settings, theirs)
-    if DELTA in formats_of([spec.format for spec in settings.sinks], {}):
+    if is_delta:
         theirs |= log_settings(hadoop_version(), theirs)
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
         theirs[key] = f"{ours[key]} {theirs[key]}"

@@ -22,7 +22,6 @@ from mld.processors.spark.high_water_marks import HighWaterMarks
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.lake_table import (
     APPLICATION,
-    MISSING,
     LakeSink,
     LostRace,
     Merge,
@@ -33,9 +32,12 @@ from mld.processors.spark.sinks.lake_table import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-HISTORY_STEPS = (16, 256, 100_000)
-"""How far back the newest entry is looked for; commits of others, such as OPTIMIZE, lie between."""
+COMMITS_OF_OTHERS = 16
+"""After so many, such as OPTIMIZE, the table is asked whether it has an entry at all; that may cost a job."""
+NO_FILE = "FileNotFoundException"
+"""How a version of the log is missing that was removed after its time."""
 LOST_PROPERTY = "mld.ledger.lost"
 """Of a table: the number of the entry whose loss somebody has accepted. It says nothing about a later one."""
 ONE_DRIVER_SCHEMES = frozenset(("s3", "s3a", "s3n"))
@@ -64,6 +66,8 @@ class DeltaSink(LakeSink):
         self._blank: DataFrame | None = None
         """The frame without rows that an empty batch is written as."""
         self._is_tried = False
+        self._snapshot: Any = None
+        """The state of the table as it was looked at last; None if there is no table."""
 
     def _opened(self) -> HighWaterMarks:
         self._refuse_one_driver_store()
@@ -72,15 +76,13 @@ class DeltaSink(LakeSink):
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     def _head(self) -> LedgerEntry | None:
-        rows: list[Any] = []
-        for limit in HISTORY_STEPS:
-            rows = self._history(limit)
-            for row in rows:
-                if row.userMetadata and f'"application":"{APPLICATION}"' in row.userMetadata:
-                    return self._decoded(row.userMetadata)
-            if len(rows) < limit:
-                break
-        return self._lost() if rows else None
+        self._look()
+        for at, commit in enumerate(self._commits()):
+            if f'"application":"{APPLICATION}"' in (said := commit.get("userMetadata") or ""):
+                return self._decoded(said)
+            if at == COMMITS_OF_OTHERS and not self._number():
+                return None
+        return self._lost()
 
     def _lost(self) -> LedgerEntry | None:
         """Return an entry without marks if the table once had one, and somebody has accepted its loss; None if it never
@@ -88,10 +90,10 @@ class DeltaSink(LakeSink):
 
         Raises SinkRefused if the entry is lost and nobody has said what that means."""
         number = self._number()
-        if not number:
+        if self._snapshot is None or not number:
             return None
-        properties = self._detail().properties or {}
-        if properties.get(LOST_PROPERTY) == str(number):
+        accepted = self._snapshot.metadata().configuration().get(LOST_PROPERTY)
+        if accepted.isDefined() and accepted.get() == str(number):
             return LedgerEntry(number, "")
         raise SinkRefused(
             f"sink {self.name}: {self._target} has had {number} commits of this program, but its history no longer "
@@ -102,36 +104,37 @@ class DeltaSink(LakeSink):
         )
 
     def _number(self) -> int:
-        """Return the highest number that the log has of this program: in checkpoints it stays when entries are gone."""
-        log = f"{self._location().rstrip('/')}/_delta_log"
-        reading = self._spark.read.schema("txn struct<appId: string, version: bigint>")
-        numbers = [0]
-        for suffix, format in (("*.json", "json"), ("*.parquet", "parquet")):
-            frame = reading.option("pathGlobFilter", suffix).format(format).load(log)
-            rows = frame.where(f"txn.appId = '{APPLICATION}'").selectExpr("max(txn.version) AS number").collect()
-            numbers += [row.number for row in rows if row.number is not None]
-        return max(numbers)
+        """Return the highest number that the table has of this program: it stays when entries are gone."""
+        found = None if self._snapshot is None else self._snapshot.transactions().get(APPLICATION)
+        return int(found.get()) if found is not None and found.isDefined() else 0
 
-    def _history(self, limit: int):  # type: ignore[no-untyped-def]
-        try:
-            history = self._spark.sql(f"DESCRIBE HISTORY {self._identifier()} LIMIT {limit}")
-            return (
-                history.select("version", "userMetadata", "operation", "operationMetrics")
-                .orderBy("version", ascending=False)
-                .collect()
-            )
-        except Exception as error:
-            if any(condition in str(error) for condition in MISSING):
-                return []
-            raise
+    def _commits(self, after: int = -1) -> Iterator[dict[str, Any]]:
+        """Yield what the commits after a version say of themselves, the newest first, for as far back as there are
+        files of them."""
+        if self._snapshot is None:
+            return
+        delta: Any = self._spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
+        log = self._snapshot.deltaLog()
+        store, conf = log.store(), log.newDeltaHadoopConf()
+        for version in range(self._snapshot.version(), after, -1):
+            file = delta.util.FileNames.unsafeDeltaFile(log.logPath(), version)
+            try:
+                info = delta.DeltaHistoryManager.getCommitInfoOpt(store, file, conf)
+            except Exception as error:
+                if NO_FILE in str(error):
+                    return
+                raise
+            yield json.loads(info.get().json())["commitInfo"] if info.isDefined() else {}
 
     def _rows_of(self, entry: LedgerEntry) -> int | None:
-        """Return how many rows the commit of the entry has written or changed; None if the number is not ours. Others
-        may have followed already, hence the look further back.
-        """
-        for row in self._history(HISTORY_STEPS[1]):
-            if row.userMetadata and entry.token in row.userMetadata:
-                return sum(int((row.operationMetrics or {}).get(name, 0)) for name in ROWS[row.operation == "MERGE"])
+        """Return how many rows the commit of the entry has written or changed; None if there is none after the version
+        that was looked at last."""
+        before = -1 if self._snapshot is None else self._snapshot.version()
+        self._look()
+        for commit in self._commits(before):
+            if entry.token in (commit.get("userMetadata") or ""):
+                figures = commit.get("operationMetrics") or {}
+                return sum(int(figures.get(name, 0)) for name in ROWS[commit["operation"] == "MERGE"])
         return None
 
     # --- the commit --------------------------------------------------------------------------------------------------
@@ -139,10 +142,11 @@ class DeltaSink(LakeSink):
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
         said = ledger.encode(entry, application=APPLICATION).decode()
         try:
-            if "/" not in self._target and self._table() is None:
+            if "/" not in self._target and self._snapshot is None:
                 self._create(frame)
+                self._look()
             if self._merge is None or frame is self._blank:
-                self._check_columns(frame, self._table())
+                self._check_columns(frame)
                 with self._bounded(frame) as bounded:
                     self._append(bounded, entry, said, widens=bounded.columns != frame.columns)
             else:
@@ -191,11 +195,10 @@ class DeltaSink(LakeSink):
 
     def _change(self, merge: Merge, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
         merge.check(frame.columns)
-        table = self._table()
-        if table is None:
+        if self._snapshot is None:
             self._append(merge.inserted(frame), entry, said)
             return
-        self._check_columns(frame, table)
+        self._check_columns(frame)
         session = frame.sparkSession
         source = f"mld_changes_{entry.token}"
         merge.newest(frame).createTempView(source)
@@ -209,40 +212,41 @@ class DeltaSink(LakeSink):
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
-    def _check_columns(self, frame: DataFrame, table: DataFrame | None) -> None:
+    def _check_columns(self, frame: DataFrame) -> None:
         """Check the columns: some may be added; none may change its type. Raises SinkRefused."""
-        if table is None:
+        from pyspark.sql.types import StructType
+
+        if self._snapshot is None:
             return
+        table = StructType.fromJson(json.loads(self._snapshot.schema().json()))
         try:
-            ledger.widened(_columns(table), _columns(frame), by_place=False)
+            ledger.widened(_columns(table), _columns(frame.schema), by_place=False)
         except ColumnsClash as error:
             raise SinkRefused(
                 f"sink {self.name}: {self._target}: {error}; cast it in the pipeline, or use a new table"
             ) from error
 
-    def _table(self) -> DataFrame | None:
-        """Return the table as it is now; None if there is none."""
-        if not self._history(1):
-            return None
-        if "/" in self._target:
-            return self._spark.read.format("delta").load(self._target)
-        return self._spark.table(self._target)
-
-    def _snapshot(self) -> Any:
-        """Return the state of the table as it was looked at last; None if there is no table."""
+    def _look(self) -> None:
+        """Look at the table as it is now, by its log alone: no job of Spark's is run for that."""
         java: Any = self._spark._jvm
-        log = java.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._location())
-        snapshot = log.unsafeVolatileSnapshot()
-        return None if snapshot.version() < 0 else snapshot
+        session: Any = self._spark._jsparkSession
+        place: Any = self._target
+        if "/" not in self._target:
+            state = session.sessionState()
+            place = state.sqlParser().parseTableIdentifier(self._target)
+            if not state.catalog().tableExists(place):
+                self._snapshot = None
+                return
+        snapshot = java.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, place)._2()
+        self._snapshot = None if snapshot.version() < 0 else snapshot
 
     def _partition_fields(self) -> list[PartitionField]:
         from pyspark.sql.functions import col
 
-        snapshot = self._snapshot()
-        if snapshot is None:
+        if self._snapshot is None:
             names, columns = list(self._spec.partition_by), {}
         else:
-            said = json.loads(snapshot.metadata().json())["metaData"]
+            said = json.loads(self._snapshot.metadata().json())["metaData"]
             names = said["partitionColumns"]
             columns = {field["name"]: field for field in json.loads(said["schemaString"])["fields"]}
         return [_partition_field(name, columns.get(name, {}), col(quoted(name))) for name in names]
@@ -250,29 +254,22 @@ class DeltaSink(LakeSink):
     def _stored_partitions(self) -> DataFrame | None:
         from pyspark.sql import DataFrame
 
-        snapshot = self._snapshot()
-        return None if snapshot is None else DataFrame(snapshot.allFiles().toDF(), self._spark)
+        return None if self._snapshot is None else DataFrame(self._snapshot.allFiles().toDF(), self._spark)
 
     def _nothing(self) -> DataFrame | None:
-        table = self._table()
-        self._blank = None if table is None else table.limit(0)
+        self._blank = None if self._snapshot is None else self._spark.table(self._identifier()).limit(0)
         return self._blank
 
     def _identifier(self) -> str:
         return f"delta.{quoted(self._target)}" if "/" in self._target else self._target
 
-    def _detail(self) -> Any:
-        return self._spark.sql(f"DESCRIBE DETAIL {self._identifier()}").collect()[0]
-
-    def _location(self) -> str:
-        return self._target if "/" in self._target else str(self._detail().location)
-
     def _refuse_one_driver_store(self) -> None:
         """Raise SinkRefused where two drivers could overwrite each other's commits."""
+        self._look()
         if "/" in self._target:
             place = self._target
-        elif self._history(1):
-            place = self._location()
+        elif self._snapshot is not None:
+            place = self._snapshot.deltaLog().dataPath().toString()
         else:  # where it will be
             database = self._target.rpartition(".")[0] or self._spark.catalog.currentDatabase()
             place = self._spark.catalog.getDatabase(database).locationUri
@@ -318,8 +315,8 @@ def _partition_field(name: str, column: Mapping[str, Any], value: Column) -> Par
     return PartitionField(name, value, stored, takes_null)
 
 
-def _columns(frame: DataFrame) -> Columns:
-    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+def _columns(schema: StructType) -> Columns:
+    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
 @contextmanager

@@ -177,14 +177,6 @@ APPLICATION = "mld"
 number must not both be there. Whose marks are whose stands in the entry (`mld.processors.spark.commit.ledger`)."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
-MISSING = (
-    "TABLE_OR_VIEW_NOT_FOUND",
-    "PATH_NOT_FOUND",
-    "DELTA_MISSING_DELTA_TABLE",
-    "DELTA_TABLE_NOT_FOUND",
-    "DELTA_TABLE_ONLY",
-)
-
 MANY = 16
 """More partitions in a batch have one file each: otherwise each task writes one for each that it has rows of."""
 BEYOND = "mld_beyond_"
