@@ -21,13 +21,14 @@ from mld.processors.spark.session.lakehouse import PACKAGES, s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version, install, log_settings
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access
-from mld.processors.spark.sinks.lake_table import MISSING
 from tests.prove_spark import jvm
 from tests.prove_spark.runs import SHARDS, Machine, Run, wait_until_held
 from tests.prove_spark.writer import GAVE_UP
 from tests.support.s3_servers import SECRET, Versitygw
 from tests.support.servers import ACCOUNT
 
+MISSING = ("PATH_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_TABLE_ONLY")
+"""How Spark says that there is no table yet."""
 DELTA, NAIVE_DELTA, DELTA_S3 = "delta", "naive-delta", "delta-s3"
 STAGES = ("opening", "staging", "committed", "acknowledged")
 ROUNDS = ("kill", "kill", "pair", "zombie", "jvm")
