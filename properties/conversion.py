@@ -125,7 +125,10 @@ def _choice(text: str, choices: type[Enum]) -> Enum:
     raise BadValue("has no such value", f"use one of {names}")
 
 
-_REMOVED_WORDS = {"emf": "write cloudwatch: CloudWatch gets the same metrics, by cloudwatch:PutMetricData"}
+_REMOVED_WORDS = {
+    "emf": "write cloudwatch: CloudWatch gets the same metrics, by cloudwatch:PutMetricData",
+    "otlp": "write prometheus: an OpenTelemetry collector scrapes /metrics of mld.http by its receiver prometheus",
+}
 """Words of earlier versions, each with what to do instead."""
 
 

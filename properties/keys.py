@@ -348,12 +348,12 @@ _LIFECYCLE = (
 
 _METRICS = (
     Key("mld.metrics", ValueKind.CHOICES, Section.METRICS,
-        "Where metrics go: CloudWatch, scrapers of /metrics of mld.http, an OpenTelemetry collector; none is nowhere.",
+        "Where metrics go: CloudWatch, scrapers of /metrics of mld.http; none is nowhere.",
         default_text="cloudwatch,prometheus; the second alone if kinesisEndpoint is not AWS's",
-        choices=MetricsOutput, note="otlp needs the extra otel, prometheus the extra metrics.",
+        choices=MetricsOutput, note="prometheus needs the extra metrics.",
         sets="metrics.outputs"),
     Key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.", default=MetricsLevel.DETAILED,
-        choices=MetricsLevel, note="Of cloudwatch and otlp; prometheus always has all of its own.",
+        choices=MetricsLevel, note="Of cloudwatch; prometheus always has all of its own.",
         sets="metrics.level"),
     Key("metricsEnabledDimensions", ValueKind.DIMENSIONS, Section.METRICS,
         "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),

@@ -226,8 +226,8 @@ class MetricsSettings:
 
     @property
     def are_sent(self) -> bool:
-        """Whether anything is to be sent anywhere; what is scraped is not sent."""
-        return bool(set(self.outputs) - {MetricsOutput.PROMETHEUS}) and self.level is not MetricsLevel.NONE
+        """Whether anything is to be sent to CloudWatch."""
+        return MetricsOutput.CLOUDWATCH in self.outputs and self.level is not MetricsLevel.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,6 @@ class MetricsOutput(Enum):
 
     CLOUDWATCH = "cloudwatch"
     PROMETHEUS = "prometheus"
-    OTLP = "otlp"
 
 
 class ClientVersionConfig(Enum):

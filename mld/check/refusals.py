@@ -138,9 +138,6 @@ def _packages(settings: Settings, file_name: str) -> Iterator[Remark]:
     if settings.schemas.mode is SchemaMode.JSON and not is_installed("fastavro"):
         why = "json needs a package that is not installed (fastavro)"
         yield Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, pip_install("schemas"))
-    if MetricsOutput.OTLP in settings.metrics.outputs and not is_installed("opentelemetry.exporter.otlp.proto.http"):
-        why = "has otlp, which needs packages that are not installed"
-        yield Remark(Level.ERROR, "mld.metrics", file_name, why, f"{pip_install('otel')}, or remove otlp")
     is_scraped = settings.serving.http is not None and MetricsOutput.PROMETHEUS in settings.metrics.outputs
     if is_scraped and not is_installed("prometheus_client"):
         why = "has prometheus, and /metrics of mld.http needs a package that is not installed"

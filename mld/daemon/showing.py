@@ -82,7 +82,7 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
         if (url := settings.serving.notify) is not None:
             await stack.enter_async_context(_notifying(parts, status, table, url))
         if settings.metrics.are_sent:
-            await stack.enter_async_context(_publishing(parts, status))
+            await stack.enter_async_context(_publishing(parts))
         yield
 
 
@@ -152,10 +152,10 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
             yield
 
 
-def _publishing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
-    from mld.serving.outputs import publishing
+def _publishing(parts: ShowingParts) -> AbstractAsyncContextManager[None]:
+    from mld.serving.cloudwatch import publishing
 
-    return publishing(parts.settings, status.identity, parts.metrics, parts.factory, parts.clock)
+    return publishing(parts.settings, parts.metrics, parts.factory, parts.clock)
 
 
 def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -> AbstractAsyncContextManager[None]:

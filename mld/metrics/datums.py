@@ -16,27 +16,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mld.core.steps import SLICE, Steps
-from mld.metrics.declaring import MILLIS_PER_SECOND, Declared, Dimension, JavaMetric
+from mld.metrics.declaring import Declared, Dimension, JavaMetric
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.operations import OPERATIONS
 from mld.metrics.registry import JAVA_OF_SHARD, Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """What the values of one publication cover, in epoch seconds."""
-
-    begin_s: float
-    end_s: float
-
-    @property
-    def stamp_s(self) -> float:
-        """The time of its values. Not after its end, should the clock have been set back."""
-        return min(self.begin_s, self.end_s)
-
 
 EARLY_S = 0.1
 """A timer may fire so much before the wall clock says so; that ends the period all the same."""
@@ -163,15 +149,8 @@ def dimensions_of(
 
 
 def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
-    """Return the values in the unit of their metric. Buckets stay those of seconds, and are kept for times only."""
-    return StatisticSet(
-        values.count,
-        values.total * scale,
-        values.least * scale,
-        values.greatest * scale,
-        values.last * scale,
-        values.buckets if scale == MILLIS_PER_SECOND else (),
-    )
+    """Return the values in the unit of their metric."""
+    return StatisticSet(values.count, values.total * scale, values.least * scale, values.greatest * scale)
 
 
 class DatumQueue:

@@ -11,11 +11,10 @@ a daemon; a loop that hangs is.
 from __future__ import annotations
 
 import math
-import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets of a `Spread`, in seconds; a last bucket without bound follows."""
@@ -38,55 +37,36 @@ class StatisticSet:
     total: float
     least: float
     greatest: float
-    last: float = field(default=math.nan, compare=False)
-    """The newest of them; not a number if nobody knows."""
-    buckets: tuple[int, ...] = field(default=(), compare=False)
-    """How many of them are in each bucket of `SECONDS_BOUNDS`; empty if nobody knows."""
 
     def __add__(self, other: StatisticSet) -> StatisticSet:
-        """Return both together, `other` being the later one."""
+        """Return both together."""
         return StatisticSet(
             self.count + other.count,
             self.total + other.total,
             min(self.least, other.least),
             max(self.greatest, other.greatest),
-            other.last,
-            tuple(map(operator.add, self.buckets, other.buckets)),
         )
 
 
 class Spread:
     """Values that were noted: their number, sum and histogram since the start, and a statistic set since `take`."""
 
-    __slots__ = (
-        "_taken_buckets",
-        "_taken_count",
-        "_taken_total",
-        "buckets",
-        "count",
-        "greatest",
-        "last",
-        "least",
-        "total",
-    )
+    __slots__ = ("_taken_count", "_taken_total", "buckets", "count", "greatest", "least", "total")
 
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
         self.buckets = [0] * (len(SECONDS_BOUNDS) + 1)
-        self.last = math.nan
         self.least = math.inf
         self.greatest = -math.inf
         self._taken_count = 0
         self._taken_total = 0.0
-        self._taken_buckets = list(self.buckets)
 
     def note(self, value: float) -> None:
         """Add one more value, in seconds if the histogram is to mean anything."""
         self.count += 1
         self.total += value
         self.buckets[bisect_left(SECONDS_BOUNDS, value)] += 1
-        self.last = value
         if value < self.least:
             self.least = value
         if value > self.greatest:
@@ -119,10 +99,8 @@ class Spread:
             self.total - self._taken_total,
             self.least,
             self.greatest,
-            self.last,
-            tuple(map(operator.sub, self.buckets, self._taken_buckets)),
         )
-        self._taken_count, self._taken_total, self._taken_buckets = self.count, self.total, list(self.buckets)
+        self._taken_count, self._taken_total = self.count, self.total
         self.least, self.greatest = math.inf, -math.inf
         return taken
 

@@ -11,15 +11,14 @@ import pytest
 from mld.aws.client import BotoService
 from mld.aws.client_factory import client_factory
 from mld.core.errors import MetricsError
-from mld.metrics.datums import Datum, Period
+from mld.metrics.datums import Datum
 from mld.metrics.instruments import StatisticSet
-from mld.serving import outputs
-from mld.serving.outputs import CloudWatchOutput, cloudwatch_service
+from mld.serving import cloudwatch as publishing
+from mld.serving.cloudwatch import CloudWatch, cloudwatch_service
 from tests.support.fleet import settings_of
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 
-PERIOD = Period(1_700_000_000.0, 1_700_000_060.0)
-LATER = Period(PERIOD.end_s, PERIOD.end_s + 60.0)
+MINUTE, LATER = 1_700_000_000.0, 1_700_000_060.0
 ONE = StatisticSet(3, 6.5, 1.0, 4.0)
 
 
@@ -42,8 +41,8 @@ def recording() -> Iterator[RecordingCloudWatch]:
 
 async def test_two_and_a_half_thousand_series_are_three_compressed_requests(recording: RecordingCloudWatch) -> None:
     service = service_at(recording.endpoint)
-    output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
-    await output.publish(datums(2_500), PERIOD)
+    cloudwatch = CloudWatch(service, namespace="clicks", queue_max=10_000)
+    await cloudwatch.send(datums(2_500), MINUTE)
     await service.close()
     assert [len(request.datums) for request in recording.requests] == [1_000, 1_000, 500]
     assert {request.encoding for request in recording.requests} == {"gzip"}
@@ -54,14 +53,14 @@ async def test_two_and_a_half_thousand_series_are_three_compressed_requests(reco
 
 async def test_what_was_throttled_comes_with_the_next_period_once(recording: RecordingCloudWatch) -> None:
     service = service_at(recording.endpoint)
-    output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
+    cloudwatch = CloudWatch(service, namespace="clicks", queue_max=10_000)
     recording.refuse(400, "Throttling", times=1)
     with pytest.raises(MetricsError, match="sent later"):
-        await output.publish(datums(2), PERIOD)
-    await output.publish(datums(1), LATER)
+        await cloudwatch.send(datums(2), MINUTE)
+    await cloudwatch.send(datums(1), LATER)
     await service.close()
     (request,) = recording.requests
-    assert [datum.stamp_s for datum in request.datums] == [PERIOD.begin_s, PERIOD.begin_s, LATER.begin_s]
+    assert [datum.stamp_s for datum in request.datums] == [MINUTE, MINUTE, LATER]
 
 
 def _waiting(server: socket.socket) -> int:
@@ -80,16 +79,16 @@ async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_valu
     monkeypatch: pytest.MonkeyPatch, recording: RecordingCloudWatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, monkeypatch.context() as hasty:
-        hasty.setattr(outputs, "CALL_TIMEOUT_S", 0.3)
+        hasty.setattr(publishing, "CALL_TIMEOUT_S", 0.3)
         service = service_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
+        cloudwatch = CloudWatch(service, namespace="clicks", queue_max=10_000)
         with pytest.raises(MetricsError, match="sent later"):
-            await output.publish(datums(2_500), PERIOD)
+            await cloudwatch.send(datums(2_500), MINUTE)
         assert _waiting(silent) <= 1, "one request, not three; none if the time was over before it was sent"
         await service.close()
     again = service_at(recording.endpoint)
-    output._service = again
-    await output.publish([], PERIOD)
+    cloudwatch._service = again
+    await cloudwatch.send([], MINUTE)
     await again.close()
     assert len(recording.datums) == 2_500
 
@@ -104,6 +103,6 @@ async def test_metrics_are_signed_with_the_credentials_for_cloudwatch(
         cloudWatchEndpoint=recording.endpoint, AwsCredentialsProviderCloudWatch="ProfileCredentialsProvider|metrics"
     )
     service = cloudwatch_service(client_factory(settings))
-    await CloudWatchOutput(service, namespace="clicks", queue_max=10).publish(datums(1), PERIOD)
+    await CloudWatch(service, namespace="clicks", queue_max=10).send(datums(1), MINUTE)
     await service.close()
     assert [request.access_key for request in recording.requests] == ["AKIDMETRICS"]

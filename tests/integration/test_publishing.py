@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from mld.properties.values import MetricsLevel
 from tests.integration import metric_story
 from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.daemon import Daemon
-from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.patience import PATIENCE_S
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 from tests.support.servers import ROOT
@@ -124,32 +122,6 @@ def test_a_worker_without_a_name_of_its_own_is_no_dimension(make_world: MakeWorl
         )
         assert nameless.stop() == 0
     assert {"WorkerIdentifier"} & {name for datum in cloudwatch.datums for name in datum.dimensions} == set()
-
-
-def test_a_collector_of_open_telemetry_gets_what_the_environment_says(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world(shards=2)
-    with OtlpReceiver() as receiver:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
-        consumed(world, 100, mld__metrics="otlp")
-    shards = receiver.named("aws.kinesis.client.records_processed")
-    assert sum(point.point.as_double for point in shards) == 100
-    assert {point.resource["service.name"] for point in receiver.points} == {world.table}
-
-
-def test_an_output_whose_packages_are_missing_is_a_sentence_and_exit_code_2(
-    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hidden = tmp_path / "hidden"
-    (hidden / "opentelemetry").mkdir(parents=True)
-    (hidden / "opentelemetry" / "__init__.py").write_text("")
-    monkeypatch.setenv("PYTHONPATH", str(hidden))
-    world = make_world()
-    daemon = world.daemon(mld__metrics="otlp")
-    assert daemon.wait() == 2
-    assert "mld.metrics" in daemon.log()
-    assert "pip install 'mld-kinesis[otel]'" in daemon.log()
 
 
 def test_each_stop_sums_up_what_was_done(make_world: MakeWorld) -> None:

@@ -61,7 +61,7 @@ TABLE = {
     "lakehouse": Lock(extras=("lakehouse",), requirements=("pyspark==4.1.1", "py4j==0.10.9.9", *RUNNER)),
     "ministack": Lock(requirements=("ministack==1.5.33", "botocore==1.43.106", "cbor2==6.2.1")),  # it needs cbor2 too
     "lowest": Lock(
-        extras=("local", "metrics", "otel", "schemas"),
+        extras=("local", "metrics", "schemas"),
         requirements=(
             "moto[s3,sqs]>=5.2.5",
             "hypothesis>=6.170",

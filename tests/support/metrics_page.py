@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from mld.metrics.declaring import BYTES, MILLIS, NO_UNIT, JavaMetric
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER
-from mld.serving.otlp import ATTRIBUTES, PREFIX, SPECIAL, Instrument, instrument_of, otel_name
 
 ABSENT = {
     ("MultiStreamTracker", "NonExistingStreamDelete.Count"): (
@@ -23,8 +22,7 @@ ABSENT = {
 }
 """What KCL sends and mld has nothing to say about."""
 CATALOGUE = (*OF_SHARD, *OF_WORKER)
-CELL_CHARS_MAX, LINE_CHARS_MAX = 120, 160
-EXAMPLE = "RecordProcessor.processRecords.Time"
+CELL_CHARS_MAX = 120
 BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 
 
@@ -54,22 +52,11 @@ def _ours() -> Iterator[str]:
 
 def _java() -> Iterator[str]:
     names = {metric.name: metric.unit for metric in JAVA_METRICS}
-    attributes = ", ".join(f"`{dimension}` is `{attribute}`" for dimension, attribute in ATTRIBUTES.items())
-    renamed = ", ".join(f"`{name}` `{short}`" for name, short in SPECIAL.items() if name in names)
-    gauges = [name for name, unit in names.items() if instrument_of(name, unit) is Instrument.GAUGE]
-    yield "## CloudWatch and OpenTelemetry"
+    yield "## CloudWatch"
     yield ""
     yield "Every metric has the dimension `Operation`, and those of its row that `metricsEnabledDimensions` enables."
     yield f"Units: {_with_unit(names, MILLIS)} and `…Time` are Milliseconds, {_with_unit(names, BYTES)} Bytes,"
     yield f"{_with_unit(names, NO_UNIT)} have none, all others Count."
-    yield ""
-    yield from _wrapped(
-        f"In OpenTelemetry {attributes}. Names begin with `{PREFIX}` and go on in words with `_` between them, "
-        f"`.Time` as `.duration`, without `.Count`, a colon as a dot: `{EXAMPLE}` is `{otel_name(EXAMPLE)}`. "
-        f"Named otherwise: {renamed}."
-    )
-    yield ""
-    yield from _wrapped(f"Gauges: {_listed(gauges)}. Other counts are counters, everything else histograms.")
     yield ""
     yield "| Operation | Metrics | Level, dimensions |"
     yield "|---|---|---|"
@@ -84,10 +71,6 @@ def _java() -> Iterator[str]:
             yield f"| {operation} | {cell.removesuffix(',')} | {how} |"
     for (operation, name), why in ABSENT.items():
         yield f"| {operation} | `{name}` | not sent: {why} |"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, LINE_CHARS_MAX, break_long_words=False, break_on_hyphens=False)
 
 
 def _listed(names: Iterable[str]) -> str:

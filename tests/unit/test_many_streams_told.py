@@ -57,8 +57,8 @@ async def test_the_leader_counts_streams_as_kcl_does(world: ManyFleet) -> None:
     await world.until(lambda: len(world.rows()) == 4)
     world.wanted = [WantedStream("orders")]
     counts = running.metrics.worker.operations.stream_tracking
-    await world.until(lambda: counts.pending_deletion.last == 1, 120.0)
-    assert counts.active.last == 1
+    await world.until(lambda: counts.pending_deletion.greatest == 1, 120.0)
+    assert counts.active.greatest == 1
 
 
 @in_many_fleet("orders", "clicks", shard_count=2)

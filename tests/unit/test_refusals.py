@@ -172,11 +172,9 @@ def test_the_names_of_a_list_are_those_of_the_service() -> None:
 @pytest.mark.parametrize(
     ("keys", "module", "key", "level"),
     [
-        pytest.param({"mld__metrics": "otlp"}, "opentelemetry", "mld.metrics", Level.ERROR, id="nothing could be sent"),
         pytest.param({"mld__http": "127.0.0.1:1"}, "prometheus_client", "mld.metrics", Level.WARNING, id="no page"),
         pytest.param({"mld__schemaRegistry": "json"}, "fastavro", "mld.schemaRegistry", Level.ERROR, id="no codec"),
         pytest.param({}, "prometheus_client", "", None, id="nobody can scrape anyway"),
-        pytest.param({}, "opentelemetry", "", None, id="not asked for"),
     ],
 )
 def test_a_package_that_is_missing(

@@ -59,24 +59,6 @@ def test_a_tally_counts_by_name() -> None:
     assert tally["error"] == 0
 
 
-def test_what_is_taken_has_its_own_buckets_and_its_newest_value() -> None:
-    spread = noted([0.5, 0.5])
-    spread.take()
-    spread.note(0.002)
-    spread.note(0.5)
-    taken = spread.take()
-    assert taken is not None
-    assert (sum(taken.buckets), taken.buckets[SECONDS_BOUNDS.index(0.5)], taken.last) == (2, 1, 0.5)
-    assert spread.take() is None
-
-
-def test_sets_that_are_added_keep_buckets_and_the_later_value() -> None:
-    first, second = noted([0.5]).take(), noted([0.002, 0.5]).take()
-    assert first is not None and second is not None
-    both = first + second
-    assert (sum(both.buckets), both.buckets[SECONDS_BOUNDS.index(0.5)], both.last) == (3, 2, 0.5)
-
-
 def test_reads_that_bring_nothing_are_counted_whenever_somebody_looks() -> None:
     part = ShardMetrics("shardId-000000000000", 0.0)
     for number in range(1000):

@@ -1,4 +1,4 @@
-"""When metrics are taken and which time they bear."""
+"""When metrics are taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.metrics.datums import EARLY_S, Period, wait_s
+from mld.metrics.datums import EARLY_S, wait_s
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,3 @@ def test_a_period_ends_at_a_whole_one_of_the_wall_clock(wall_s: float, length_s:
 @given(st.floats(0, 4e9), st.floats(1, 86_400))
 def test_a_wait_is_about_a_period_at_most_and_never_nothing(wall_s: float, length_s: float) -> None:
     assert EARLY_S < wait_s(wall_s, length_s) <= length_s + EARLY_S
-
-
-def test_values_bear_the_time_at_which_their_period_began() -> None:
-    assert Period(60.0, 120.0).stamp_s == 60.0
-
-
-def test_after_a_clock_was_set_back_they_are_not_of_the_future() -> None:
-    assert Period(7200.0, 3600.0).stamp_s == 3600.0

@@ -27,7 +27,7 @@ STAND_IN = "kinesisEndpoint=http://127.0.0.1:4567"
             id="endpoint in a VPC",
         ),
         pytest.param(f"{STAND_IN}\nmld.metrics=cloudwatch", {}, (CLOUDWATCH,), id="asked for"),
-        pytest.param("mld.metrics = OTLP , cloudwatch,otlp", {}, (CLOUDWATCH, MetricsOutput.OTLP), id="a list"),
+        pytest.param("mld.metrics = Prometheus , cloudwatch,prometheus", {}, (CLOUDWATCH, PROMETHEUS), id="a list"),
         pytest.param("mld.metrics=none", {}, (), id="none"),
     ],
 )
@@ -41,7 +41,6 @@ def test_the_outputs_of_a_file(
     ("text", "are_sent"),
     [
         ("", True),
-        ("mld.metrics=otlp", True),
         ("mld.metrics=prometheus", False),
         ("mld.metrics=none", False),
         ("metricsLevel=NONE", False),
@@ -51,14 +50,14 @@ def test_what_is_scraped_is_not_sent(configure: Configure, text: str, are_sent: 
     assert configure(text).settings.metrics.are_sent is are_sent
 
 
-@pytest.mark.parametrize("text", ["cloudwhat", "cloudwatch,,otlp", "none,otlp", ""])
+@pytest.mark.parametrize("text", ["cloudwhat", "cloudwatch,,prometheus", "none,prometheus", ""])
 def test_a_typo_names_the_key_the_place_and_the_remedy(configure: Configure, text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         configure(f"mld.metrics={text}")
     (remark,) = caught.value.remarks
     assert remark.key == "mld.metrics"
     assert remark.place.endswith(f":{FIRST_LINE_AFTER_MINIMUM}")
-    assert "cloudwatch, prometheus, otlp," in remark.remedy
+    assert "cloudwatch, prometheus," in remark.remedy
 
 
 def test_the_output_that_was_removed_is_refused_with_the_one_to_use_now(configure: Configure) -> None:
@@ -74,7 +73,7 @@ def test_the_output_that_was_removed_is_refused_with_the_one_to_use_now(configur
     ("text", "said"),
     [
         pytest.param("mld.metrics=prometheus", "mld.http", id="nobody can scrape"),
-        pytest.param("mld.metrics=otlp\nmetricsLevel=NONE", "nothing is sent", id="nothing to send"),
+        pytest.param("mld.metrics=cloudwatch\nmetricsLevel=NONE", "nothing is sent", id="nothing to send"),
         pytest.param(STAND_IN, "prometheus only", id="a stand-in"),
     ],
 )

@@ -1,11 +1,9 @@
-"""Sends this worker's metrics to where the settings want them, once a period. Nothing here ever disturbs a worker.
+"""Sends this worker's metrics to CloudWatch, once a period. Nothing here ever disturbs a worker.
 
-The values of a period are taken once and given to every output; an output that fails keeps what it can for the next
-time. Each outage is one warning, and its end one line.
-
-CloudWatch gets a period's datums in as few requests as it takes, compressed by the SDK. What it does not answer, or is
-too busy for, waits within `metricsMaxQueueSize`, and is sent later with the time at which it was measured. What it
-refuses is dropped, because it would be refused again. Rules: metrics#publication.
+Each outage is one warning, and its end one line. CloudWatch gets a period's datums in as few requests as it takes,
+compressed by the SDK. What it does not answer, or is too busy for, waits within `metricsMaxQueueSize`, and is sent
+later with the time at which it was measured. What it refuses is dropped, because it would be refused again. Rules:
+metrics#publication.
 """
 
 from __future__ import annotations
@@ -13,32 +11,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
-from typing import Protocol
 
 from mld.aws.client_factory import AwsService, ClientFactory, service_of
 from mld.aws.service import Service
 from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import kept_running, survived
-from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError, StartupError
+from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
 from mld.core.steps import Steps
 from mld.metrics.datums import (
     DATUMS_PER_REQUEST_MAX,
     Datum,
     DatumQueue,
-    Period,
     Wanted,
     packed,
     request_of,
     take_datums,
     wait_s,
 )
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
-from mld.properties.values import MetricsOutput
 
 log = logging.getLogger(__name__)
 
@@ -48,38 +43,29 @@ SPREAD_SHARE = 1 / 6
 """Workers take their values at the same moment, and send them at one of their own within this share of the period."""
 
 
-class Output(Protocol):
-    """One way out. `name` is that of `mld.metrics`."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def publish(self, datums: list[Datum], period: Period) -> None:
-        """Send them. Raises MldError if they were not; what may be sent later is kept for the next time."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class Publisher:
-    """`take` gives the datums noted since the last call. `run` publishes until `close`, which sends what is left."""
+    """`take` gives the datums noted since the last call. `run` sends them until `close`, which sends what is left.
+
+    `send` gets the values of a period and the time that they bear. It raises MldError if they were not sent, and keeps
+    for the next time what may be sent later.
+    """
 
     def __init__(
         self,
         take: Callable[[], Steps[list[Datum]]],
-        outputs: Sequence[Output],
+        send: Callable[[list[Datum], float], Awaitable[None]],
         clock: Clock,
         rng: Random,
         *,
         period_s: float,
     ) -> None:
         self._take = take
-        self._outputs = outputs
+        self._send = send
         self._clock = clock
         self._period_s = period_s
         self._pause_s = rng.uniform(0.0, min(SPREAD_S_MAX, SPREAD_SHARE * period_s))
         self._stopping = asyncio.Event()
-        self._failing: dict[str, str] = {}
+        self._failing = ""
         self._running: asyncio.Task[None] | None = None
         self._begin_s = clock.wall()
 
@@ -89,12 +75,12 @@ class Publisher:
     async def run(self) -> None:
         """Publish at the end of each period."""
         while not await wait_for_event(self._stopping, wait_s(self._clock.wall(), self._period_s)):
-            datums, period = await self._taken()
+            datums, stamp_s = await self._taken()
             await wait_for_event(self._stopping, self._pause_s)
-            await self._publish(datums, period)
+            await self._publish(datums, stamp_s)
 
     async def close(self) -> None:
-        """Send what is left, within a few seconds, and close the outputs."""
+        """Send what is left, within a few seconds."""
         self._stopping.set()
         try:
             async with asyncio.timeout(LAST_WORDS_S):
@@ -108,76 +94,53 @@ class Publisher:
                 self._running.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._running
-            await asyncio.gather(*(output.close() for output in self._outputs))
 
-    async def _taken(self) -> tuple[list[Datum], Period]:
-        period = Period(self._begin_s, self._clock.wall())
-        self._begin_s = period.end_s
-        return await in_turns(self._take(), self._clock), period
+    async def _taken(self) -> tuple[list[Datum], float]:
+        """Return the values of a period and the time at which it began: not one of the future, should the clock have
+        been set back.
+        """
+        begin_s, self._begin_s = self._begin_s, self._clock.wall()
+        stamp_s = min(begin_s, self._begin_s)
+        return await in_turns(self._take(), self._clock), stamp_s
 
-    async def _publish(self, datums: list[Datum], period: Period) -> None:
-        await asyncio.gather(*(self._publish_to(output, datums, period) for output in self._outputs))
-
-    async def _publish_to(self, output: Output, datums: list[Datum], period: Period) -> None:
+    async def _publish(self, datums: list[Datum], stamp_s: float) -> None:
         try:
-            await output.publish(datums, period)
+            await self._send(datums, stamp_s)
         except Exception as error:
-            self._failed(output.name, survived(error, "publishing metrics"))
+            self._failed(survived(error, "publishing metrics"))
             return
-        if self._failing.pop(output.name, None) is not None:
-            log.info("metrics are published again", extra={"action": "metrics_published", "output": output.name})
+        if self._failing:
+            self._failing = ""
+            log.info("metrics are published again", extra={"action": "metrics_published"})
 
-    def _failed(self, output: str, error: MldError) -> None:
-        """Warn of what has not been said since this output worked last."""
+    def _failed(self, error: MldError) -> None:
+        """Warn of what has not been said since sending worked last."""
         kind = error.kind if isinstance(error, MetricsError) else type(error).__name__
-        level = logging.DEBUG if self._failing.get(output) == kind else logging.WARNING
-        self._failing[output] = kind
-        log.log(level, "metrics are not published: %s", error, extra={"action": "metrics_failed", "output": output})
+        level = logging.DEBUG if self._failing == kind else logging.WARNING
+        self._failing = kind
+        log.log(level, "metrics are not published: %s", error, extra={"action": "metrics_failed"})
 
 
 @asynccontextmanager
-async def publishing(
-    settings: Settings, identity: Identity, metrics: Metrics, factory: ClientFactory, clock: Clock
-) -> AsyncIterator[None]:
-    """Send metrics while the body runs, and what is left at its end. Raises StartupError if an output is impossible."""
+async def publishing(settings: Settings, metrics: Metrics, factory: ClientFactory, clock: Clock) -> AsyncIterator[None]:
+    """Send metrics while the body runs, and what is left at its end."""
     wanted = Wanted.of(settings)
-    async with AsyncExitStack() as stack:
-        outputs = [
-            _output(output, settings, identity, factory, stack)
-            for output in settings.metrics.outputs
-            if output is not MetricsOutput.PROMETHEUS
-        ]
-        publisher = Publisher(
-            lambda: take_datums(metrics, wanted, clock.wall()),
-            outputs,
-            clock,
-            Random(),
-            period_s=settings.metrics.period_s,
-        )
-        metrics.is_published = True
-        publisher.start()
-        stack.push_async_callback(publisher.close)
+    service = cloudwatch_service(factory)
+    cloudwatch = CloudWatch(service, namespace=settings.application_name, queue_max=settings.metrics.queue_max)
+    publisher = Publisher(
+        lambda: take_datums(metrics, wanted, clock.wall()),
+        cloudwatch.send,
+        clock,
+        Random(),
+        period_s=settings.metrics.period_s,
+    )
+    metrics.is_published = True
+    publisher.start()
+    try:
         yield
-
-
-def _output(
-    output: MetricsOutput, settings: Settings, identity: Identity, factory: ClientFactory, stack: AsyncExitStack
-) -> Output:
-    series_max = settings.metrics.queue_max
-    match output:
-        case MetricsOutput.CLOUDWATCH:
-            service = cloudwatch_service(factory)
-            stack.push_async_callback(service.close)
-            return CloudWatchOutput(service, namespace=settings.application_name, queue_max=series_max)
-        case MetricsOutput.OTLP:
-            from mld.serving.otlp import OtlpOutput
-
-            try:
-                return OtlpOutput(identity, series_max=series_max)
-            except (OSError, ValueError) as error:
-                raise StartupError(f"mld.metrics: otlp: a variable of OTEL_… cannot be used: {error}") from error
-        case MetricsOutput.PROMETHEUS:
-            raise AssertionError("scraped, not sent")
+    finally:
+        await publisher.close()
+        await service.close()
 
 
 # --- CloudWatch -------------------------------------------------------------------------------------------------------
@@ -206,20 +169,19 @@ def cloudwatch_service(factory: ClientFactory) -> AwsService:
     return service_of(factory, "cloudwatch", label="CloudWatch", threads_max=1, read_timeout_s=CALL_TIMEOUT_S)
 
 
-class CloudWatchOutput:
+class CloudWatch:
     """`namespace` is the application's name, as in KCL."""
-
-    name = "cloudwatch"
 
     def __init__(self, service: Service, *, namespace: str, queue_max: int) -> None:
         self._service = service
         self._namespace = namespace
         self._queue = DatumQueue(queue_max)
 
-    async def publish(self, datums: list[Datum], period: Period) -> None:
+    async def send(self, datums: list[Datum], stamp_s: float) -> None:
+        """Send the values with this time, in epoch seconds. Raises MetricsError if not all were sent."""
         for first in range(0, len(datums), DATUMS_PER_REQUEST_MAX):
             part = datums[first : first + DATUMS_PER_REQUEST_MAX]
-            self._queue.put([replace(datum, stamp_s=period.stamp_s) for datum in part])
+            self._queue.put([replace(datum, stamp_s=stamp_s) for datum in part])
             await asyncio.sleep(0)
         self._tell_dropped()
         waiting, done = self._queue.take(), 0
@@ -236,9 +198,6 @@ class CloudWatchOutput:
                 failure = _refused(error, len(batch))
         if failure is not None:
             raise failure
-
-    async def close(self) -> None:
-        """Close nothing of its own; the service is closed by who made it."""
 
     def _tell_dropped(self) -> None:
         dropped, self._queue.dropped = self._queue.dropped, 0
