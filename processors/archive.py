@@ -339,7 +339,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m mld.processors.archive DIRECTORY\n")
         raise SystemExit(2)
     directory = Path(arguments[0])

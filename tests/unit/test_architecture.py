@@ -221,6 +221,12 @@ def room_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+def test_nothing_lies_in_the_root_but_what_is_meant_to():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    directories = {name.split("/")[0] for name in listed.split("\0") if "/" in name and not name.startswith(".")}
+    assert directories == {"bin", "deploy", "docs", "locks", "mld", "processors", "properties", "protocol", "tests"}
+
+
 def test_every_room_of_mld_is_on_the_map():
     assert {room_of(name_of(path)) for path in modules()} - {"mld"} == set(ROOMS)
 

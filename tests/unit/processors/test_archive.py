@@ -308,3 +308,14 @@ def test_shards_of_the_same_id_in_several_streams_have_files_of_their_own(tmp_pa
         assert kept(directory) == [(number, 0)]
     assert sorted(one.name for one in base.iterdir()) == ["111_my_clicks_17", "111_orders_17"]
     assert {one.stat().st_mode & 0o777 for one in (base, *base.iterdir())} == {0o700}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["a", "b"]])
+def test_what_is_no_directory_makes_none(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        archive.main(arguments)
+    assert "usage: python -m mld.processors.archive DIRECTORY" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
