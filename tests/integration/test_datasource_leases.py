@@ -34,7 +34,7 @@ def test_a_range_may_begin_where_the_leases_of_an_application_stand(monkeypatch)
             "fromCheckpoints": "leases",
         }
         now_s = time.time() + 1
-        options = options_of(given, now_s, is_stream=False)
+        options = options_of(given, now_s)
         settings = load(os.devnull, ("executableName=x", *options.overrides), os.environ).settings
         dynamo = aws.client("dynamodb")
         with Fetcher(settings, read_interval_s=0) as fetcher:

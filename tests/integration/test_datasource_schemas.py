@@ -51,7 +51,7 @@ def test_frames_of_the_registry_are_opened_as_the_daemon_opens_them(
             f"mld.schemaRegistry.endpoint = {aws.endpoint}\n"
         )
         now_s = time.time() + 60  # the clock of a driver may be ahead of that of Kinesis
-        options = options_of({"properties": str(file)}, now_s, is_stream=False)
+        options = options_of({"properties": str(file)}, now_s)
         with Fetcher(settings_of(options), read_interval_s=0) as fetcher:
             spans = plan(fetcher, options, now_s)
             found = [one for span in spans for page in fetcher.records(span, goes_on=False) for one in page]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.kpl import User, aggregate
 from tests.support.patience import PATIENCE_S
-from tests.support.servers import ROOT, EmbeddedAws
+from tests.support.servers import EmbeddedAws
 
 pytestmark = [
     pytest.mark.spark,
@@ -105,12 +102,6 @@ def options(aws: EmbeddedAws, name: str, **more: str) -> dict[str, str]:
     return {"stream": name, "endpoint": aws.endpoint, "region": REGION, "from": "trim-horizon", **more}
 
 
-def written(spark: Any, directory: Path) -> Counter[str]:
-    """What the file sink has, by its own log of committed files; data is base64 in JSON."""
-    rows = spark.read.schema("data BINARY").json(str(directory / "out")).collect()
-    return Counter(bytes(row.data).decode() for row in rows)
-
-
 def test_a_batch_read_returns_every_record_once_through_reshards_and_aggregates(aws, spark):
     producer = Producer(aws, "batch")
     producer.put(30)
@@ -140,43 +131,11 @@ def test_a_range_of_checkpoints_begins_after_the_first_and_includes_the_last(aws
     assert Counter(bytes(row.data) for row in part) == Counter(bytes(row.data) for row in rows[4:10])
 
 
-def test_a_query_follows_reshards_and_goes_on_from_its_checkpoint(aws, spark, tmp_path):
-    from tests.support.datasource_driver import run_to_the_tip
-
-    producer = Producer(aws, "query")
-    for reshard in (producer.split, producer.merge, producer.split, None):
-        producer.put(60)
-        run_to_the_tip(spark, str(tmp_path), 7, **options(aws, "query"))
-        if reshard is not None:
-            reshard()
-            producer.put(30)
-    run_to_the_tip(spark, str(tmp_path), 7, **options(aws, "query"))
-    assert written(spark, tmp_path) == producer.expected
-
-
-@pytest.mark.parametrize("batches", [1, 3])
-def test_a_killed_driver_leaves_every_record_once(aws, spark, tmp_path, batches):
-    name = f"killed-{batches}"
-    producer = Producer(aws, name)
-    producer.put(120)
-    producer.split()
-    producer.put(60)
-    command = [sys.executable, "-m", "tests.support.datasource_driver", name, aws.endpoint, str(tmp_path), "5"]
-    planned = tmp_path / "checkpoint" / "offsets" / str(batches)
-    driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not planned.exists() and driver.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert planned.exists(), "the query has planned no such batch"
-    finally:
-        os.killpg(driver.pid, 9)
-        driver.wait()
-    assert not (tmp_path / "checkpoint" / "commits" / str(batches)).exists()
-    from tests.support.datasource_driver import run_to_the_tip
-
-    run_to_the_tip(spark, str(tmp_path), 50, **options(aws, name))
-    assert written(spark, tmp_path) == producer.expected
+def test_a_query_that_goes_on_is_told_what_to_run_instead(aws, spark, tmp_path):
+    stream = spark.readStream.format("mld").options(**options(aws, "batch")).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match="run mld-spark"):
+        writer.trigger(availableNow=True).start().awaitTermination()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A driver of a streaming query over the data source, as a process that tests can kill: stream, endpoint, directory."""
+"""A session of Spark that knows the data source."""
 
 from __future__ import annotations
 
@@ -25,17 +25,3 @@ def session() -> Any:
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
-
-
-def run_to_the_tip(spark: Any, directory: str, records_max: int, **options: str) -> None:
-    """What is available now goes into `directory`/out, exactly once; the query's checkpoint lies beside it."""
-    source = spark.readStream.format("mld").options(**options).option("maxRecordsPerTrigger", records_max)
-    writer = source.load().writeStream.format("json").option("checkpointLocation", f"{directory}/checkpoint")
-    query = writer.option("path", f"{directory}/out").trigger(availableNow=True).start()
-    query.awaitTermination()
-
-
-if __name__ == "__main__":
-    stream, endpoint, directory, records_max = sys.argv[1:]
-    options = {"stream": stream, "endpoint": endpoint, "region": "us-east-1", "from": "trim-horizon"}
-    run_to_the_tip(session(), directory, int(records_max), **options)

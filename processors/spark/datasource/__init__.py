@@ -1,4 +1,4 @@
-"""`spark.read.format("mld")` and `spark.readStream.format("mld")`: a Kinesis stream as a source of Spark, no jar.
+"""`spark.read.format("mld")`: a Kinesis stream as a source of Spark, no jar.
 
     from mld.processors.spark.datasource import register
     register(spark)

@@ -21,7 +21,7 @@ from mld.core.streams import ChildBatch, Shard, StartingPoint, Streams
 from mld.metrics.worker import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
-from mld.processors.spark.datasource.offsets import ReadSpan
+from mld.processors.spark.datasource.spans import ReadSpan
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load
 from mld.properties.settings import Settings
@@ -93,11 +93,6 @@ class Fetcher:
             if token is None:
                 return found
 
-    def identity(self) -> str:
-        """Return the stream's ARN, and when it was made."""
-        summary = self.run(self.streams.describe())
-        return f"{summary.arn}@{summary.created_ms}"
-
     async def reader(self, shard_id: str, start: StartingPoint) -> SpanReader:
         return SpanReader(self.streams, LoopClock(), shard_id, start, self._read_interval_s)
 
@@ -161,9 +156,7 @@ class Fetcher:
 
     async def _records(self, span: ReadSpan, goes_on: bool) -> AsyncIterator[list[Fields]]:
         reader = await self.reader(span.shard_id, span.start)
-        last = None if span.through is None else span.through.number
-        first, seen = span.first, 0
-        is_done = False
+        first, is_done = span.first, False
         while not (is_done or reader.is_over):
             try:
                 page = await reader.page(None)
@@ -177,9 +170,6 @@ class Fetcher:
                 if page.first_sequence != first and not goes_on:
                     raise _lost(span, f"it now begins at {page.first_sequence}")
                 first = None
-            if span.count is not None:
-                assert last is not None
-                seen += sum(int(place.sequence) <= last for place in page.places())
             is_done = is_at_end(span, page)
             hash_range = await self._placement.range_of(span.hash_range) if page.bears_frames else span.hash_range
             batch: ChildBatch = page.after(span.after, hash_range)
@@ -189,8 +179,6 @@ class Fetcher:
             wanted = [record for record in fields if is_wanted(span, record)]
             if wanted:
                 yield wanted
-        if span.count is not None and seen != span.count and not goes_on:
-            raise _lost(span, f"it has {seen} records instead of {span.count}")
 
 
 async def _next(pages: AsyncIterator[T]) -> T | None:

@@ -14,19 +14,13 @@ from mld.core.positions import SHARD_END_NAME, SUB_MAX, TRIM_HORIZON_NAME, Posit
 from mld.operating.points import Point, PointError, PointKind, parse_point
 from mld.properties.keys import BY_NAME
 
-MAX_RECORDS_DEFAULT = 10_000
-MAX_BYTES_DEFAULT = 8 * 1024 * 1024
 SPLIT_MINUTES_DEFAULT = 60
 LEASES = "leases"
 """What names the lease table instead of positions."""
 _SHORT = {"region": "regionName", "endpoint": "kinesisEndpoint", "credentials": "AwsCredentialsProvider"}
-_OWN = {
-    "properties", "stream", "from", "to", "fromcheckpoints", "tocheckpoints", "splitminutes",
-    "maxrecordspertrigger", "maxbytespertrigger", "ondataloss",
-}  # fmt: skip
+_OWN = {"properties", "stream", "from", "to", "fromcheckpoints", "tocheckpoints", "splitminutes", "ondataloss"}
 _KEYS = {name.lower(): name for name in BY_NAME}
 _TIMES = (PointKind.TIME, PointKind.TRIM_HORIZON)
-_STARTS = (*_TIMES, PointKind.LATEST)
 
 
 class OptionsError(ValueError):
@@ -54,13 +48,11 @@ class ReadOptions:
     """Checkpoints of the application's leases, as they are when the read is planned, instead of given ones."""
     until_leases: bool
     split_minutes: int
-    records_max: int
-    bytes_max: int
     on_data_loss: OnDataLoss
 
 
-def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> ReadOptions:
-    """Return the options of a query. Raises OptionsError with every problem."""
+def options_of(given: Mapping[str, str], now_s: float) -> ReadOptions:
+    """Return the options of a read. Raises OptionsError with every problem."""
     options = {name.lower(): value for name, value in given.items()}
     problems: list[str] = []
     overrides = []
@@ -77,10 +69,6 @@ def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> Re
     if "stream" in options:
         key = "streamArn" if options["stream"].startswith("arn:") else "streamName"
         overrides.append(f"{key}={options['stream']}")
-    if is_stream:
-        problems += [
-            f"{name}: not for readStream" for name in ("to", "tocheckpoints", "fromcheckpoints") if name in options
-        ]
     for time, checkpoints in (("from", "fromcheckpoints"), ("to", "tocheckpoints")):
         if time in options and checkpoints in options:
             problems.append(f"{time}, {checkpoints}: give one of them")
@@ -89,17 +77,10 @@ def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> Re
         if name not in options:
             return None
         try:
-            return parse_point(options[name], now_s, _STARTS if is_stream else _TIMES)
+            return parse_point(options[name], now_s, _TIMES)
         except PointError as error:
             problems.append(f"{name}: {error}")
             return None
-
-    def count(name: str, default: int) -> int:
-        text = options.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) < 2**31):
-            problems.append(f"{name}: {text!r} is no positive number")
-            return default
-        return int(text)
 
     def checkpoints_of(name: str) -> Mapping[str, Position] | None:
         if name not in options or options[name].lower() == LEASES:
@@ -110,6 +91,10 @@ def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> Re
             problems.append(f"{name}: {error}")
             return None
 
+    minutes = options.get("splitminutes", str(SPLIT_MINUTES_DEFAULT))
+    if not (minutes.isascii() and minutes.isdigit() and 1 <= int(minutes) < 2**31):
+        problems.append(f"splitminutes: {minutes!r} is no positive number")
+        minutes = str(SPLIT_MINUTES_DEFAULT)
     loss = options.get("ondataloss", "fail").lower()
     if loss not in {one.value for one in OnDataLoss}:
         problems.append(f"ondataloss: {loss!r} is neither fail nor continue")
@@ -123,9 +108,7 @@ def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> Re
         until_checkpoints=checkpoints_of("tocheckpoints"),
         start_leases=options.get("fromcheckpoints", "").lower() == LEASES,
         until_leases=options.get("tocheckpoints", "").lower() == LEASES,
-        split_minutes=count("splitminutes", SPLIT_MINUTES_DEFAULT),
-        records_max=count("maxrecordspertrigger", MAX_RECORDS_DEFAULT),
-        bytes_max=count("maxbytespertrigger", MAX_BYTES_DEFAULT),
+        split_minutes=int(minutes),
         on_data_loss=OnDataLoss(loss),
     )
     if LEASES in (options.get("fromcheckpoints"), options.get("tocheckpoints")) and not (
