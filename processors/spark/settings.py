@@ -113,7 +113,6 @@ class SparkSettings:
     master: str = field(repr=False)
     packages: str | None
     py_files: str | None
-    archives: str | None
     driver_memory: str
     spool: str | None
     ledger: str | None
@@ -275,7 +274,6 @@ def make(
         master=str(value("master")),
         packages=text("packages"),
         py_files=text("pyFiles"),
-        archives=text("archives"),
         driver_memory=str(value("driverMemory")),
         spool=text("spool"),
         ledger=text("ledger"),

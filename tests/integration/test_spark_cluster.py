@@ -111,7 +111,7 @@ def test_modules_and_archives_of_the_keys_reach_executors(cluster: Cluster, tmp_
     (tmp_path / "word.txt").write_text("there")
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(tmp_path / "word.txt", "word.txt")
-    keys = f"mld.spark.pyFiles = {given.parent}", f"mld.spark.archives = {archive}#words"
+    keys = f"mld.spark.pyFiles = {given.parent}", f"mld.spark.conf.spark.archives = {archive}#words"
     with on(cluster, tmp_path, *keys, pipeline=READS_AN_ARCHIVE) as made:
         assert made.run({1: b"hello"}).failed == {}
         assert made.rows() == Counter({(1, "hello there"): 1})

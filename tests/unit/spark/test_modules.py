@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mld.processors.spark.session import modules
-from mld.processors.spark.session.modules import Parcels, TooMuch, is_elsewhere, twins
+from mld.processors.spark.session.modules import TooMuch, is_elsewhere, twins
 from mld.processors.spark.sink_port import SessionError
 from tests.unit.spark.twins import settings_of
 
@@ -34,10 +34,12 @@ def test_the_directory_of_a_pipeline_may_be_that_of_an_environment(tmp_path):
 def test_a_bound_on_number_and_size(tmp_path, monkeypatch):
     lay(tmp_path, "a.py", "b.py")
     monkeypatch.setattr(modules, "FILES_MAX", 1)
-    assert modules.modules_below(tmp_path) == TooMuch("more than 1 Python files")
+    with pytest.raises(TooMuch, match="more than 1 Python files"):
+        modules.modules_below(tmp_path)
     monkeypatch.setattr(modules, "FILES_MAX", 2)
     (tmp_path / "a.py").write_bytes(bytes(modules.BYTES_MAX))
-    assert modules.modules_below(tmp_path) == TooMuch("more than 16 MiB of Python files")
+    with pytest.raises(TooMuch, match="more than 16 MiB of Python files"):
+        modules.modules_below(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_names_of_other_file_systems(name, wanted):
 
 
 def test_two_files_of_one_name():
-    assert twins(["/a/x.zip", "/b/y.zip", "s3a://c/x.zip#env"]) == "x.zip"
+    assert twins(["/a/x.zip", "/b/y.zip", "s3a://c/x.zip"]) == "x.zip"
     assert twins(["/a/x.zip", "/b/y.zip"]) is None
 
 
@@ -65,17 +67,18 @@ def test_modules_and_packages_but_neither_data_nor_environments_nor_hidden_ones(
 def test_a_directory_of_data_is_not_walked_through(tmp_path, monkeypatch):
     monkeypatch.setattr(modules, "ENTRIES_MAX", 50)
     lay(tmp_path, "pipeline.py", *(f"data/part-{n}" for n in range(100)))
-    assert modules.modules_below(tmp_path) == TooMuch("more than 50 files and directories")
+    with pytest.raises(TooMuch, match="more than 50 files and directories"):
+        modules.modules_below(tmp_path)
 
 
 def test_equal_modules_make_equal_zips(tmp_path):
     lay(tmp_path, "app/pipeline.py", "app/helper.py")
     one, again = (modules.parcels(settings(tmp_path / "app"), tmp_path) for _ in range(2))
-    assert one == again and Path(one.modules[0]).stat().st_mode & 0o777 == 0o600
+    assert one == again and Path(one[0]).stat().st_mode & 0o777 == 0o600
     (tmp_path / "app" / "helper.py").write_text("NAME = 2\n")
     changed = modules.parcels(settings(tmp_path / "app"), tmp_path)
     assert changed != one
-    with zipfile.ZipFile(changed.modules[0]) as zipped:
+    with zipfile.ZipFile(changed[0]) as zipped:
         assert zipped.read("helper.py") == b"NAME = 2\n"
 
 
@@ -83,19 +86,17 @@ def test_too_many_modules_beside_the_pipeline_are_said_and_not_sent(tmp_path, mo
     monkeypatch.setattr(modules, "FILES_MAX", 1)
     lay(tmp_path, "pipeline.py", "helper.py")
     with caplog.at_level(logging.WARNING):
-        assert modules.parcels(settings(tmp_path), tmp_path) == Parcels()
+        assert modules.parcels(settings(tmp_path), tmp_path) == ()
     assert "name its modules in mld.spark.pyFiles" in caplog.text
 
 
-def test_both_keys_become_absolute_paths_and_directories_zips(tmp_path, monkeypatch):
-    lay(tmp_path, "app/pipeline.sql", "lib/pack/__init__.py", "one.py", "environment.tar.gz")
+def test_the_key_becomes_absolute_paths_and_directories_zips(tmp_path, monkeypatch):
+    lay(tmp_path, "app/pipeline.sql", "lib/pack/__init__.py", "one.py")
     monkeypatch.chdir(tmp_path)
-    keys = "mld.spark.pyFiles = lib, one.py, hdfs:///x.zip", "mld.spark.archives = environment.tar.gz#env"
-    made = modules.parcels(settings_of("mld.spark.pipeline = app/pipeline.sql", *keys), tmp_path / "app")
-    zipped, *others = made.modules
+    key = "mld.spark.pyFiles = lib, one.py, hdfs:///x.zip"
+    zipped, *others = modules.parcels(settings_of("mld.spark.pipeline = app/pipeline.sql", key), tmp_path / "app")
     assert zipfile.ZipFile(zipped).namelist() == ["pack/__init__.py"]
     assert others == [str(tmp_path / "one.py"), "hdfs:///x.zip"]
-    assert made.archives == (f"{tmp_path}/environment.tar.gz#env",)
 
 
 def test_modules_of_the_key_can_be_imported_here(tmp_path, monkeypatch):
@@ -107,21 +108,21 @@ def test_modules_of_the_key_can_be_imported_here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("key", "name", "said"),
+    ("name", "said"),
     [
-        ("pyFiles", "gone.zip", "there is no .*gone.zip"),
-        ("pyFiles", "text.zip", "is no zip file"),
-        ("pyFiles", "wheel.whl", "write a .py, .zip or .egg file, or a directory"),
-        ("pyFiles", "empty", "has no Python file"),
-        ("pyFiles", "lib/a.py,other/a.py", "two files named a.py"),
-        ("pyFiles", "hdfs:///x.whl", "write a .py"),
-        ("archives", "lib", "write a .zip, .jar"),
-        ("archives", "gone.tar.gz#env", "there is no .*gone.tar.gz;"),
+        ("gone.zip", "there is no .*gone.zip"),
+        ("text.zip", "is no zip file"),
+        ("wheel.whl", "write a .py, .zip or .egg file, or a directory"),
+        ("empty", "has no Python file"),
+        ("lib/a.py,other/a.py", "two files named a.py"),
+        ("hdfs:///x.whl", "write a .py"),
     ],
 )
-def test_what_cannot_be_sent_is_said_at_the_start(tmp_path, monkeypatch, key, name, said):
+def test_what_cannot_be_sent_is_said_at_the_start(tmp_path, monkeypatch, name, said):
     lay(tmp_path, "pipeline.py", "text.zip", "wheel.whl", "lib/a.py", "other/a.py")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SessionError, match=f"mld.spark.{key} .*{said}|two files named"):
-        modules.parcels(settings(tmp_path, f"mld.spark.{key} = {name}"), tmp_path)
+    given = settings(tmp_path, f"mld.spark.pyFiles = {name}")
+    with pytest.raises(SessionError, match=f"mld.spark.pyFiles .*{said}"):
+        modules.check(given)
+        modules.parcels(given, tmp_path)
