@@ -75,6 +75,8 @@ CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
 ONE_FILE = {"one": True, "many": False}
 """Texts of a sink's key `files`; None where nothing is said."""
+SHORT_FOR = {"spark.driver.memory": "driverMemory", "spark.jars.packages": "packages"}
+"""Settings of Spark that have a short key, which the long one overrules."""
 GATHER_S, GATHER_QUIET_S, LOW_S = 30.0, 120.0, 1.0
 """From one micro-batch to the next: adaptive, adaptive while little waits, and with low latency."""
 
@@ -111,9 +113,7 @@ class SparkSettings:
     drain_timeout_s: float
     start_timeout_s: float
     master: str = field(repr=False)
-    packages: str | None
     py_files: str | None
-    driver_memory: str
     spool: str | None
     ledger: str | None
     checkpoint: str | None
@@ -235,6 +235,7 @@ def make(
         interval_s = quiet_s = seconds("triggerIntervalMillis")
     elif value("latency") is Latency.ADAPTIVE:
         interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
+    short = {key: said for key, name in SHORT_FOR.items() if (said := text(name))}
     format_, mode, on_poison, on_gap = value("format"), value("mode"), value("onPoison"), value("onGap")
     stream_id = text("streamId")
     writer = identity_of(
@@ -272,16 +273,14 @@ def make(
         drain_timeout_s=seconds("drainTimeoutMillis"),
         start_timeout_s=seconds("startTimeoutMillis"),
         master=str(value("master")),
-        packages=text("packages"),
         py_files=text("pyFiles"),
-        driver_memory=str(value("driverMemory")),
         spool=text("spool"),
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),
         trusts_network_files=value("networkFileSystem") is NetworkFiles.TRUST,
         align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
-        conf=lines.conf,
+        conf={**short, **lines.conf},
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,
         catalogs=lines.catalogs,

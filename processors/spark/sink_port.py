@@ -28,7 +28,6 @@ What can be wrong with the session, and exceptions of Spark: what they mean for 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -212,7 +211,6 @@ CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
 PY4J = "An error occurred while calling"
-_RPC_DETAILS = re.compile(r'^<_\w*Rpc\w*Error of RPC .*?details = "(.+?)"\s', re.DOTALL)
 
 
 class SessionError(Exception):
@@ -283,8 +281,6 @@ def _python_cause(text: str) -> str | None:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text that says something; a Java stack trace stays out of a sentence."""
-    if said := _RPC_DETAILS.search(str(error)):
-        return said[1][:500]
     lines = (line.strip() for line in str(error).splitlines())
     text = (
         next((line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J)), "")

@@ -5,7 +5,7 @@ Can `mld-spark` run what a properties file says? Looked at without a session: se
 
     mld-spark --check app.properties        # in the daemon's working directory
 
-The settings, the extra, Java and the pipeline's file are looked at in the order in which a session host needs them. One
+What needs no session is looked at by the code of the start, then Java and what the formats need of PySpark. One
 sentence for what is wrong, exit 2; exit 0 with one line otherwise.
 """
 
@@ -15,7 +15,7 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,12 +88,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     if settings.writer is None:
         raise HostStartError(UNKNOWN)
     try:
-        spark_session.check_extra()
-        if not settings.trusts_network_files:
-            store.check(_places(settings))
-        modules.check(settings)
-        modules.importable_here(settings)
-        loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
+        loaded = load_pipeline(settings)
         parcels = modules.parcels(settings, scratch)
         spark = spark_session.start(settings, scratch)
         modules.send(spark, parcels)
@@ -134,6 +129,25 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
 
 
+def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
+    """Return the pipeline, once whatever needs no session is as it has to be. Raises SessionError, SinkRefused and
+    PipelineError.
+    """
+    spark_session.check_extra()
+    if not settings.trusts_network_files:
+        store.check(
+            store.places(
+                settings.sinks,
+                dead_letter=settings.dead_letter,
+                ledger=settings.ledger,
+                checkpoint=settings.checkpoint,
+            )
+        )
+    modules.check(settings)
+    modules.importable_here(settings)
+    return pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
+
+
 def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
     """Have executors read pages of the spool before the first record.
 
@@ -157,15 +171,6 @@ def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
             f"{where} cannot read mld.spark.spool: {why}; name a directory that every node has at the same path and "
             "that executors may read, or s3://bucket/directory"
         )
-
-
-def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
-    return store.places(
-        settings.sinks,
-        dead_letter=settings.dead_letter,
-        ledger=settings.ledger,
-        checkpoint=settings.checkpoint,
-    )
 
 
 def dead_letter_of(settings: SparkSettings) -> SinkSpec:
@@ -211,14 +216,11 @@ def engine_of(
 
 
 def examine(file: str, env: Mapping[str, str]) -> str:
-    """Return what was found. Raises SettingsError, SessionError or PipelineError."""
+    """Return what was found. Raises SettingsError, SessionError, SinkRefused or PipelineError."""
     settings = load(file, (), env)
-    spark_session.check_extra()
+    load_pipeline(settings)
     java = f"Java at {spark_session.java_home(env)}"
-    modules.check(settings)
-    modules.importable_here(settings)
     formats = _formats(settings)
-    pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
     version = importlib.metadata.version("pyspark")
     return f"PySpark {version}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
 
@@ -227,7 +229,7 @@ def _formats(settings: SparkSettings) -> str:
     """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
     formats = lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
     spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
-    given = {format_ for format_ in formats if lakehouse.is_given(format_, settings.packages, settings.conf)}
+    given = {format_ for format_ in formats if lakehouse.is_given(format_, settings.conf)}
     return "".join(
         f"{format_} by your own package, " if format_ in given else f"{lakehouse.needs(format_)}, "
         for format_ in formats
@@ -240,7 +242,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_CONFIGURATION
     try:
         sys.stdout.write(examine(arguments[0], os.environ) + "\n")
-    except (SettingsError, SessionError, pipeline.PipelineError) as error:
+    except (SettingsError, SessionError, SinkRefused, pipeline.PipelineError) as error:
         complain(str(error))
         return EXIT_CONFIGURATION
     return 0

@@ -101,8 +101,7 @@ def check_schema(
         if format is Format.AVRO and any(words in text for words in AVRO_NOT_THERE):
             raise SessionError(
                 "mld.spark.format is avro, and Spark has no Avro module; write mld.spark.packages = "
-                f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts (a Connect "
-                "server needs it among its own packages)"
+                f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts"
             ) from error
         said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
         raise SessionError(f"{name} does not fit mld.spark.format = {format.value}: {said}") from error

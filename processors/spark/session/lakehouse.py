@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from mld import pip_install
-from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
+from mld.processors.spark.sink_port import S3Access, SessionError, SinkSpec, is_s3
 from mld.properties.credentials import Provider, ProviderKind
 
 DELTA, ICEBERG = "delta", "iceberg"
@@ -57,10 +57,6 @@ DEFAULTS = {
 Spark asks for one whenever a table is not there yet."""
 
 
-class NoRelease(Exception):
-    """A format that is not there for this PySpark; one sentence with the remedy."""
-
-
 def formats_of(formats: Collection[str], catalogs: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
     """Return the formats of a lake house among those of the sinks, and that of the catalogs."""
     wanted = {format_.lower() for format_ in formats} | ({ICEBERG} if catalogs else set())
@@ -68,11 +64,11 @@ def formats_of(formats: Collection[str], catalogs: Mapping[str, Mapping[str, str
 
 
 def release(format_: str, pyspark: str) -> str:
-    """Return the package of a format for this version of PySpark. Raises NoRelease."""
+    """Return the package of a format for this version of PySpark. Raises SessionError."""
     minor = ".".join(pyspark.split(".")[:2])
     found = RUNTIMES[format_].get(minor)
     if found is None:
-        raise NoRelease(f"{needs(format_)}, and this is {pyspark}: {EXTRA} in an environment of its own")
+        raise SessionError(f"{needs(format_)}, and this is {pyspark}: {EXTRA} in an environment of its own")
     return found
 
 
@@ -81,27 +77,25 @@ def needs(format_: str) -> str:
     return f"{format_} needs PySpark {' or '.join(RUNTIMES[format_])}"
 
 
-def is_given(format_: str, packages: str | None, conf: Mapping[str, str]) -> bool:
+def is_given(format_: str, conf: Mapping[str, str]) -> bool:
     """Return whether the user brings the format's package himself, of whatever version."""
-    given = (packages or "", *(conf.get(key, "") for key in (PACKAGES, *JARS)))
-    return any(MARKS[format_] in text for text in given)
+    return any(MARKS[format_] in conf.get(key, "") for key in (PACKAGES, *JARS))
 
 
 def lake_settings(
     formats: Collection[str],
     catalogs: Mapping[str, Mapping[str, str]],
-    packages: str | None,
     conf: Mapping[str, str],
     pyspark: str,
     region: str | None = None,
 ) -> dict[str, str]:
     """Return settings of Spark; empty if no sink is in a lake house. `region` is for catalogs on AWS that name none:
-    their clients would ask the environment, which need not know. Raises NoRelease.
+    their clients would ask the environment, which need not know. Raises SessionError.
     """
     wanted = formats_of(formats, catalogs)
     if not wanted:
         return {}
-    coordinates = [release(format_, pyspark) for format_ in wanted if not is_given(format_, packages, conf)]
+    coordinates = [release(format_, pyspark) for format_ in wanted if not is_given(format_, conf)]
     settings = {}
     for name, given in catalogs.items():
         settings[f"{CATALOG}{name}"] = CATALOG_CLASS
@@ -114,7 +108,7 @@ def lake_settings(
         settings[f"{CATALOG}spark_catalog"] = DELTA_CATALOG
     theirs = _listed(conf.get(SQL_EXTENSIONS, ""))
     settings[SQL_EXTENSIONS] = ",".join(dict.fromkeys((*theirs, *(EXTENSIONS[format_] for format_ in wanted))))
-    given_packages = _listed(conf.get(PACKAGES) or packages or "")
+    given_packages = _listed(conf.get(PACKAGES, ""))
     ours = [one for one in coordinates if not any(_artifact(one) == _artifact(other) for other in given_packages)]
     if all_packages := ",".join(dict.fromkeys((*given_packages, *ours))):
         settings[PACKAGES] = all_packages
@@ -168,10 +162,6 @@ CLASSES = {
 """Providers of the daemon -> those of S3A and its SDK."""
 
 
-class NoS3A(Exception):
-    """S3A cannot be had as the settings are; one sentence with the remedy."""
-
-
 def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | None, *, elsewhere: bool) -> bool:
     """Return whether S3A is needed; `elsewhere`: executors are not on this machine, so that they stage files on S3
     themselves.
@@ -185,7 +175,7 @@ def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | N
 def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
     """Return settings of Spark, given those that are set already, which win; `hadoop` is the version that PySpark has.
 
-    Raises NoS3A."""
+    Raises SessionError."""
     ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in _store(access).items()}}
     if f"{HADOOP}{PROVIDERS}" not in theirs:
         ours |= {f"{HADOOP}{key}": value for key, value in _credentials(access.credentials.providers).items()}
@@ -197,7 +187,7 @@ def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
         return {}
     sdk = SDK_OF.get(hadoop or "")
     if sdk is None:
-        raise NoS3A(
+        raise SessionError(
             f"which Amazon SDK goes with Hadoop {hadoop or 'of this PySpark'} is not known here; name {CLIENT} of its "
             "version in mld.spark.packages, or use PySpark 4.0.1, 4.1 or 4.3"
         )
@@ -224,13 +214,13 @@ def _credentials(providers: tuple[Provider, ...]) -> dict[str, str]:
     classes: list[str] = []
     for provider in providers:
         if provider.kind not in CLASSES:
-            raise NoS3A(
+            raise SessionError(
                 f"executors cannot use {provider}, which runs in the daemon only; name what they are to use as "
                 f"mld.spark.conf.{HADOOP}{PROVIDERS}"
             )
         of_kind = [other for other in providers if other.kind is provider.kind]
         if provider.kind in (ProviderKind.PROFILE, ProviderKind.ASSUME_ROLE) and len(of_kind) > 1:
-            raise NoS3A(
+            raise SessionError(
                 f"S3A takes one {provider.kind.value}, and AwsCredentialsProvider has {len(of_kind)}; name what "
                 f"executors are to use as mld.spark.conf.{HADOOP}{PROVIDERS}"
             )

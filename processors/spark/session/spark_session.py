@@ -51,9 +51,6 @@ from mld.processors.spark.session import class_archive
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import (
     DELTA,
-    PACKAGES,
-    NoRelease,
-    NoS3A,
     formats_of,
     is_needed,
     lake_settings,
@@ -448,7 +445,6 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         **OF_SQL,
         **python_functions(),
-        "spark.driver.memory": settings.driver_memory,
         DRIVER_OPTIONS: own_options,
         "spark.ui.killEnabled": "false",
         "spark.redaction.regex": REDACTED,
@@ -461,8 +457,6 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
     if settings.format is Format.AVRO:
         ours[DRIVER_OPTIONS] += f" {AVRO_LIMITS}"
         ours["spark.executor.extraJavaOptions"] = AVRO_LIMITS
-    if settings.packages:
-        ours["spark.jars.packages"] = settings.packages
     if settings.is_local:
         umask = os.umask(0o077)  # it can only be read by setting it
         os.umask(umask)
@@ -496,22 +490,14 @@ def lake(settings: SparkSettings) -> dict[str, str]:
         return {}
     import pyspark  # slow, and most need it only when the session starts
 
-    try:
-        return lake_settings(
-            formats, settings.catalogs, settings.packages, settings.conf, pyspark.__version__, settings.glue_region
-        )
-    except NoRelease as error:
-        raise SessionError(str(error)) from error
+    return lake_settings(formats, settings.catalogs, settings.conf, pyspark.__version__, settings.glue_region)
 
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
     """Return what Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
     if not is_needed(settings.sinks, settings.dead_letter, settings.spool, elsewhere=not settings.is_local):
         return {}
-    try:
-        return s3a_settings(settings.s3, hadoop_version(), {PACKAGES: settings.packages or "", **theirs})
-    except NoS3A as error:
-        raise SessionError(str(error)) from error
+    return s3a_settings(settings.s3, hadoop_version(), theirs)
 
 
 def hadoop_version() -> str | None:

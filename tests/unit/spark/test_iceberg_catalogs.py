@@ -8,7 +8,7 @@ import pyspark
 import pytest
 
 from mld.processors.spark.host import start_up
-from mld.processors.spark.session.lakehouse import NoRelease, formats_of, lake_settings
+from mld.processors.spark.session.lakehouse import formats_of, lake_settings
 from mld.processors.spark.session.spark_session import lake
 from mld.processors.spark.settings import SettingsError, load
 from mld.processors.spark.sink_port import SessionError
@@ -79,8 +79,8 @@ def test_no_secret_of_a_catalog_is_shown(tmp_path):
 
 
 def test_spark_is_told_of_catalogs_packages_and_extensions():
-    conf = {"spark.sql.extensions": "my.Ext"}
-    told = lake_settings(["iceberg", "parquet"], {"lake": JDBC}, "a:b:1", conf, "4.1.1")
+    conf = {"spark.sql.extensions": "my.Ext", "spark.jars.packages": "a:b:1"}
+    told = lake_settings(["iceberg", "parquet"], {"lake": JDBC}, conf, "4.1.1")
     assert told == {
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "jdbc",
@@ -96,21 +96,21 @@ def test_spark_is_told_of_catalogs_packages_and_extensions():
 
 def test_the_users_own_release_is_left_as_it_is():
     own = "org.apache.iceberg:iceberg-spark-runtime-4.9_2.13:9.9"
-    told = lake_settings(["iceberg"], {}, own, {}, "4.9.0")
+    told = lake_settings(["iceberg"], {}, {"spark.jars.packages": own}, "4.9.0")
     assert told["spark.jars.packages"] == own
     jars = {"spark.jars": "/jars/delta-spark_4.9.jar"}
-    assert "spark.jars.packages" not in lake_settings(["delta"], {}, None, jars, "4.9.0")
+    assert "spark.jars.packages" not in lake_settings(["delta"], {}, jars, "4.9.0")
 
 
 def test_plain_files_need_nothing():
-    assert lake_settings(["parquet", "jdbc"], {}, None, {}, "4.3.0") == {}
+    assert lake_settings(["parquet", "jdbc"], {}, {}, "4.3.0") == {}
     assert formats_of(["Parquet", "Delta"], {"lake": JDBC}) == ("iceberg", "delta")
 
 
 @pytest.mark.parametrize("format_", ["iceberg", "delta"])
 def test_a_pyspark_without_a_release_is_refused_by_name(format_):
-    with pytest.raises(NoRelease, match=rf"{format_} needs PySpark 4\.\d.*and this is 4\.3\.0: pip install"):
-        lake_settings([format_], {}, None, {}, "4.3.0")
+    with pytest.raises(SessionError, match=rf"{format_} needs PySpark 4\.\d.*and this is 4\.3\.0: pip install"):
+        lake_settings([format_], {}, {}, "4.3.0")
 
 
 def test_the_check_says_what_each_format_needs_and_what_is_there(tmp_path, monkeypatch):
@@ -135,7 +135,7 @@ def test_the_check_says_what_each_format_needs_and_what_is_there(tmp_path, monke
     ],
 )
 def test_clients_of_aws_are_told_the_region_of_the_file(catalog, region):
-    told = lake_settings(["iceberg"], {"lake": catalog}, None, {}, "4.1.1", "eu-west-1")
+    told = lake_settings(["iceberg"], {"lake": catalog}, {}, "4.1.1", "eu-west-1")
     assert told.get("spark.sql.catalog.lake.client.region") == region
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.session.lakehouse import EXCLUDES, HADOOP, PACKAGES, PROVIDERS, NoS3A, is_needed, s3a_settings
+from mld.processors.spark.session.lakehouse import EXCLUDES, HADOOP, PACKAGES, PROVIDERS, is_needed, s3a_settings
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import S3Access, SinkSpec
+from mld.processors.spark.sink_port import S3Access, SessionError, SinkSpec
 from mld.properties.credentials import parse_chain
 
 ROLE = "arn:aws:iam::123456789012:role/lake"
@@ -91,12 +91,12 @@ def test_providers_of_the_daemon_are_those_of_the_executors():
     ],
 )
 def test_what_executors_cannot_have_is_refused(chain, said):
-    with pytest.raises(NoS3A, match=said) as refused:
+    with pytest.raises(SessionError, match=said) as refused:
         told(chain)
     assert "secret" not in str(refused.value)
     assert told(chain, **{f"{HADOOP}{PROVIDERS}": "theirs"})
 
 
 def test_a_hadoop_that_is_not_known_is_refused():
-    with pytest.raises(NoS3A, match=r"Hadoop 9\.9 .* mld\.spark\.packages"):
+    with pytest.raises(SessionError, match=r"Hadoop 9\.9 .* mld\.spark\.packages"):
         s3a_settings(S3Access(SDK_CREDENTIALS), "9.9", {})
