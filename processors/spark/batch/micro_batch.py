@@ -34,6 +34,8 @@ class Offer:
     """What the daemon delivered, or had checkpointed, right before it; None: its shard is read from here on."""
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Schema versions that its records name, each with the file of its definition."""
+    upto: int = 0
+    """The number of the last line in it, as its child counts them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,70 +21,42 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mld.processors.spark import link
-from mld.processors.spark.batch.page_file import SpoolPage
+from mld.processors.spark.batch.micro_batch import Offer
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.settings import Sanitizer
 from mld.properties.redaction import printable
+
+if TYPE_CHECKING:
+    from mld.processors.spark.host.session_host import SessionHost
 
 SAID_BACKLOG_BYTES = 256 * 1024
 """A child that does not read gets no more lines for its standard error."""
 
 
-class Intake(Protocol):
-    """What a link needs of its host."""
-
-    def hello(self, one: ChildConnection, head: dict[str, Any]) -> None: ...
-    def asked(self, one: ChildConnection, size: int, span: ArrivalSpan | None) -> None:
-        """Note that the child waits with a line, until `ChildConnection.go_on` is called."""
-
-    def brought(self, one: ChildConnection, size: int, behind: int | None) -> None:
-        """Note that the records of a line are in the child's page."""
-
-    def paged(self, one: ChildConnection, number: int, page: SpoolPage) -> None:
-        """Note that a page is complete."""
-
-    def has_cut(self, one: ChildConnection) -> None:
-        """Note that the child has answered CUT."""
-
-    def is_near(self) -> bool:
-        """Return whether a child may wait for the commit of what it brings now."""
-
-    def flush(self, one: ChildConnection, *, shuts_down: bool) -> None: ...
-    def ended(self, one: ChildConnection) -> None: ...
-    def gone(self, one: ChildConnection) -> None: ...
-
-
-class WaitingPage(NamedTuple):
-    """A page that is complete and not committed: its number, that of the last line in it, its last position, and when
-    it came, on the monotonic clock."""
-
-    number: int
-    upto: int
-    last: RecordPosition
-    came_at: float
-
-
 class ChildConnection(asyncio.BufferedProtocol):
     """One child."""
 
-    def __init__(self, intake: Intake, number: int, fit: Sanitizer = printable) -> None:
-        self._intake = intake
+    def __init__(self, host: SessionHost, number: int, fit: Sanitizer = printable) -> None:
+        self._host = host
         self._fit = fit
         self.number = number
         self.shard: StreamShard | None = None
         self.reached: RecordPosition | None = None
         """What stands right before its next page: its checkpoint, then the end of the page before. None: unknown."""
-        self.waiting: deque[WaitingPage] = deque()
+        self.waiting: deque[Offer] = deque()
+        """Pages that are complete and not committed."""
         self.open_bytes = 0
         """Of lines that are in no complete page yet."""
         self.open_since = 0.0
         self.is_cutting = False
         """Whether the child was told CUT and has not answered."""
-        self._asks: tuple[int, int | None] | None = None
-        """Size of the line that the child waits with, and how far it is behind."""
+        self.asked_bytes = 0
+        """Size of the line that the child waits with."""
+        self._behind: int | None = None
+        """How far that line is behind the tip."""
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(link.HEADER.size)
         self._filled = 0
@@ -99,7 +71,7 @@ class ChildConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self._intake.gone(self)
+        self._host.gone(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._buffer)[self._filled :]
@@ -130,39 +102,50 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _handle(self, kind: int, body: dict[str, Any]) -> None:
         match kind:
             case link.HELLO:
-                self._intake.hello(self, body)
+                self._host.hello(self, body)
             case link.ROOM:
-                size = int(body["size"])
-                self._asks = size, body["behind"]
-                self._intake.asked(self, size, _span(body))
+                self.asked_bytes, self._behind = int(body["size"]), body["behind"]
+                self._host.asked(self, _span(body))
             case link.PAGE:
                 self.is_cutting = False
-                if body["records"]:
-                    page = _page(body)
-                    self.open_bytes -= page.size
-                    self.waiting.append(
-                        WaitingPage(int(body["number"]), int(body["upto"]), page.last, time.monotonic())
-                    )
-                    self._intake.paged(self, int(body["number"]), page)
-                self._intake.has_cut(self)
+                self._host.paged(self, self._page(body) if body["records"] else None)
             case link.FLUSH:
-                self._intake.flush(self, shuts_down=body.get("why") == link.SHUTDOWN)
+                self._host.flush(self, shuts_down=body.get("why") == link.SHUTDOWN)
             case link.ENDED:
-                self._intake.ended(self)
+                self._host.ended(self)
             case link.BYE:
                 self.close()
             case _:
                 raise link.LinkError(f"a child does not say {kind}")
 
+    def _page(self, body: dict[str, Any]) -> Offer:
+        assert self.shard is not None
+        first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
+        page = Offer(
+            self.number,
+            int(body["number"]),
+            self.shard,
+            first,
+            last,
+            int(body["records"]),
+            int(body["size"]),
+            time.monotonic(),
+            self.reached,
+            dict(body["versions"]),
+            int(body["upto"]),
+        )
+        self.reached = last
+        self.open_bytes -= page.size
+        self.waiting.append(page)
+        return page
+
     def go_on(self) -> None:
         """Go on, as there is room for the line that the child waits with."""
-        assert self._asks is not None
-        (size, behind), self._asks = self._asks, None
         if not self.open_bytes:
             self.open_since = time.monotonic()
-        self.open_bytes += size
-        self._intake.brought(self, size, behind)
-        self._write(link.GO, {"near": self._intake.is_near()})
+        self.open_bytes += self.asked_bytes
+        self._host.brought(self, self.asked_bytes, self._behind)
+        self._write(link.GO, {"near": self._host.is_near()})
 
     def cut(self) -> None:
         """Ask for what is in the child's page."""
@@ -178,7 +161,7 @@ class ChildConnection(asyncio.BufferedProtocol):
     def waiting_since(self) -> float | None:
         """When the oldest of what is not committed came."""
         if self.waiting:
-            return self.waiting[0].came_at
+            return self.waiting[0].arrived_at
         return self.open_since if self.open_bytes else None
 
     # --- what is said ------------------------------------------------------------------------------------------------
@@ -188,7 +171,7 @@ class ChildConnection(asyncio.BufferedProtocol):
 
     def commit(self, number: int) -> None:
         """Report that all pages up to this one are in the sinks."""
-        reached: WaitingPage | None = None
+        reached: Offer | None = None
         while self.waiting and self.waiting[0].number <= number:
             reached = self.waiting.popleft()
         if reached is not None:
@@ -224,11 +207,6 @@ def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:
         return RecordPosition(int(str(sequence)), int(sub or 0))
     except ValueError:
         return None
-
-
-def _page(body: dict[str, Any]) -> SpoolPage:
-    first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
-    return SpoolPage(int(body["records"]), first, last, int(body["size"]), dict(body["versions"]))
 
 
 def _span(body: dict[str, Any]) -> ArrivalSpan | None:
@@ -303,7 +281,7 @@ class AlignedIntake:
     def __init__(
         self,
         align_ms: int,
-        admit: Callable[[ChildConnection, int], None],
+        admit: Callable[[ChildConnection], None],
         *,
         idle_s: float = IDLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -314,7 +292,6 @@ class AlignedIntake:
         self._monotonic = monotonic
         self._feeds: dict[StreamShard, ShardFeed] = {}
         self._owners: dict[StreamShard, ChildConnection] = {}
-        self._held: dict[StreamShard, tuple[ChildConnection, int]] = {}
         self._let_all_until = self._say_at = -1e9
         self._timer: asyncio.Handle | None = None
 
@@ -323,21 +300,19 @@ class AlignedIntake:
         if self._align_ms and child.shard is not None:
             self._owners[child.shard] = child
             self._feeds[child.shard] = ShardFeed(self._monotonic())
-            self._held.pop(child.shard, None)
 
-    def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> None:
+    def admit(self, child: ChildConnection, span: ArrivalSpan | None) -> None:
         """Let the child go on with a line once its shard may, and there is room."""
         shard = child.shard
         if shard is None or span is None or self._owners.get(shard) is not child:
-            self._admit(child, size)
+            self._admit(child)
             return
         self._feeds[shard] = replace(self._feeds[shard], waiting=span, heard_at=self._monotonic(), at_tip=False)
         self._look_soon()
         if self._may(shard):
             self._let_in(shard, span)
-            self._admit(child, size)
+            self._admit(child)
         else:
-            self._held[shard] = child, size
             self._say(shard)
 
     def brought(self, shard: StreamShard, millis_behind_latest: int | None) -> None:
@@ -352,13 +327,15 @@ class AlignedIntake:
         if child.shard is not None and self._owners.get(child.shard) is child:
             del self._owners[child.shard]
             self._feeds.pop(child.shard, None)
-            self._held.pop(child.shard, None)
             self._look_soon()
 
     def let_all(self) -> None:
         """Hold nobody for a moment."""
         self._let_all_until = self._monotonic() + LET_ALL_S
         self._look_soon()
+
+    def _held(self) -> dict[StreamShard, ArrivalSpan]:
+        return {shard: feed.waiting for shard, feed in self._feeds.items() if feed.waiting is not None}
 
     def _may(self, shard: StreamShard) -> bool:
         now = self._monotonic()
@@ -372,18 +349,16 @@ class AlignedIntake:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._held:
+        if self._held():
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        for shard, (child, size) in list(self._held.items()):
-            span = self._feeds[shard].waiting
-            if span is not None and self._may(shard):
-                del self._held[shard]
-                self._let_in(shard, span)
-                self._admit(child, size)
         self._look_soon(LOOK_S)
+        for shard, span in self._held().items():
+            if self._may(shard):
+                self._let_in(shard, span)
+                self._admit(self._owners[shard])
 
     def _say(self, shard: StreamShard) -> None:
         now = self._monotonic()
@@ -403,6 +378,6 @@ class AlignedIntake:
             shard.label,
             slowest.label,
             "has brought nothing yet" if ahead_s is None else f"is {ahead_s:.0f} s behind",
-            len(self._held),
+            len(self._held()),
             len(self._feeds),
         )

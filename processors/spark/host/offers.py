@@ -27,7 +27,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mld.processors.spark.batch.micro_batch import Offer
-from mld.processors.spark.batch.page_file import SpoolPage
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.host.connection import ChildConnection
 from mld.processors.spark.settings import SparkSettings
@@ -89,14 +88,6 @@ CUT_WAIT_S = 2.0
 """How long a micro-batch waits for its pages; what comes later is for the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What one micro-batch is made of: pages that were `kept` from the last one, and those that are new."""
-
-    kept: list[Offer]
-    new: list[Offer]
-
-
 class OfferQueue:
     """All records that wait. Called on the host's loop only."""
 
@@ -110,7 +101,7 @@ class OfferQueue:
         self._pages: list[Offer] = []
         self._waiting_bytes = 0
         """Of pages that grow and of those that are complete."""
-        self._held_back: deque[tuple[ChildConnection, int]] = deque()
+        self._held_back: deque[ChildConnection] = deque()
         self._in_flight_bytes = 0
         self._asked = False
         self._changed = asyncio.Event()
@@ -122,14 +113,18 @@ class OfferQueue:
 
     # --- what children bring -----------------------------------------------------------------------------------------
 
-    def admit(self, child: ChildConnection, size: int) -> None:
-        """Let a child go on with a line of this size once there is room."""
-        if self._held_back or not self._has_room(size):
-            self._held_back.append((child, size))
+    def admit(self, child: ChildConnection) -> None:
+        """Let a child go on with its line once there is room."""
+        self._held_back.append(child)
+        self._admit_first()
+        if self._held_back:
             self._changed.set()
-            return
-        self._in_flight_bytes += size
-        child.go_on()
+
+    def _admit_first(self) -> None:
+        while self._held_back and self._has_room(self._held_back[0].asked_bytes):
+            child = self._held_back.popleft()
+            self._in_flight_bytes += child.asked_bytes
+            child.go_on()
 
     def _has_room(self, size: int) -> bool:
         return not self._in_flight_bytes or self._in_flight_bytes + size <= self._in_flight_bytes_max
@@ -137,10 +132,7 @@ class OfferQueue:
     def release(self, size: int) -> None:
         """Release so many bytes, which are no longer in flight: those held back are admitted, first in, first out."""
         self._in_flight_bytes -= size
-        while self._held_back and self._has_room(self._held_back[0][1]):
-            child, wanted = self._held_back.popleft()
-            self._in_flight_bytes += wanted
-            child.go_on()
+        self._admit_first()
 
     def brought(self, child: ChildConnection, size: int) -> None:
         """Note that so much more is in the child's page."""
@@ -152,28 +144,11 @@ class OfferQueue:
         self._open[child.number] = child
         self._changed.set()
 
-    def add(self, child: ChildConnection, number: int, page: SpoolPage) -> None:
-        """Add a complete page."""
-        assert child.shard is not None
-        offer = Offer(
-            child.number,
-            number,
-            child.shard,
-            page.first,
-            page.last,
-            page.records,
-            page.size,
-            time.monotonic(),
-            child.reached,
-            page.versions,
-        )
-        child.reached = page.last
-        self._spool.offered(offer)
-        self._pages.append(offer)
-        self.cut(child)
-
-    def cut(self, child: ChildConnection) -> None:
-        """Note that a child has answered."""
+    def paged(self, child: ChildConnection, offer: Offer | None) -> None:
+        """Add a complete page; None: the child was asked for one, and has none."""
+        if offer is not None:
+            self._spool.offered(offer)
+            self._pages.append(offer)
         if not child.open_bytes:
             self._open.pop(child.number, None)
         self._changed.set()
@@ -188,7 +163,7 @@ class OfferQueue:
         self._open.pop(child.number, None)
         dropped = [offer for offer in self._pages if offer.link == child.number]
         self._pages = [offer for offer in self._pages if offer.link != child.number]
-        self._held_back = deque(held for held in self._held_back if held[0] is not child)
+        self._held_back = deque(held for held in self._held_back if held is not child)
         size = child.open_bytes + sum(offer.size for offer in dropped)
         self._waiting_bytes -= size
         busy = {(offer.link, offer.number) for offer in (*self._taken, *self._kept)}
@@ -233,8 +208,10 @@ class OfferQueue:
     def _is_asked(self) -> bool:
         return self._asked or bool(self._held_back)
 
-    async def take(self) -> Taken:
-        """Return the pages of a micro-batch, once all that grow are cut; and those that were kept."""
+    async def take(self) -> tuple[list[Offer], list[Offer]]:
+        """Return the pages that were kept from the last micro-batch, and those that are new, once all that grow are
+        cut.
+        """
         asked = list(self._open.values())
         for child in asked:
             child.cut()
@@ -256,7 +233,7 @@ class OfferQueue:
             self._asked = False
         kept, self._kept, self._again_at = self._kept, [], None
         self._taken = [*kept, *new]
-        return Taken(kept, new)
+        return kept, new
 
     def keep(self, offers: Iterable[Offer], again_in_s: float) -> None:
         """Keep pages of a micro-batch that a sink misses: they go into the next one, in this time at the latest."""

@@ -33,12 +33,11 @@ from typing import Any, NoReturn
 from mld.processors.spark import link
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, plan
-from mld.processors.spark.batch.page_file import SpoolPage
+from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
 from mld.processors.spark.high_water_marks import StreamShard, fresh
 from mld.processors.spark.host.connection import AlignedIntake, ArrivalSpan, ChildConnection, checkpoint_of
-from mld.processors.spark.host.offers import STALLED_S, OfferQueue, Taken, is_stalled
+from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
 from mld.processors.spark.host.start_up import HostStartError, Started, start
 from mld.processors.spark.link import hold_limits
@@ -364,26 +363,27 @@ class SessionHost:
         page_bytes = min(PAGE_BYTES, self._settings.batch_bytes_max)
         child.ready({**millis, **shard, "pages": self._spool.pages(child.number), "pageBytes": page_bytes})
 
-    def asked(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> None:
+    def asked(self, child: ChildConnection, span: ArrivalSpan | None) -> None:
+        """Note that the child waits with a line, until `ChildConnection.go_on` is called."""
         if child.shard is None or self._started is None:
             child.fail("a child of this host brings records before it is told to")
         else:
-            self._aligned.admit(child, size, span)
+            self._aligned.admit(child, span)
 
     def brought(self, child: ChildConnection, size: int, behind: int | None) -> None:
+        """Note that the records of a line are in the child's page."""
         assert child.shard is not None
         self._offers.brought(child, size)
         self._aligned.brought(child.shard, behind)
         self._lag_ms[child.shard] = behind
 
     def is_near(self) -> bool:
+        """Return whether a child may wait for the commit of what it brings now."""
         return self._offers.is_near(self._last_start)
 
-    def paged(self, child: ChildConnection, number: int, page: SpoolPage) -> None:
-        self._offers.add(child, number, page)
-
-    def has_cut(self, child: ChildConnection) -> None:
-        self._offers.cut(child)
+    def paged(self, child: ChildConnection, offer: Offer | None) -> None:
+        """Note that a page is complete, or that there is none to be cut."""
+        self._offers.paged(child, offer)
 
     def flush(self, child: ChildConnection, *, shuts_down: bool) -> None:
         if shuts_down:
@@ -414,10 +414,10 @@ class SessionHost:
         while True:
             await self._offers.due(self._last_start)
             self._trigger_at = self._last_start = time.monotonic()
-            taken = await self._offers.take()
+            kept, new = await self._offers.take()
             try:
-                if taken.kept or taken.new:
-                    await self._trigger(taken, session.engine)
+                if kept or new:
+                    await self._trigger(kept, new, session.engine)
             finally:
                 self._offers.clear()
             self._trigger_at = None
@@ -445,19 +445,19 @@ class SessionHost:
                     jvm_pid or "of the driver",
                 )
 
-    async def _trigger(self, taken: Taken, engine: Engine | StreamingEngine) -> None:
+    async def _trigger(self, kept: list[Offer], taken: list[Offer], engine: Engine | StreamingEngine) -> None:
         """Run what was taken, without the offers of children that are gone: nothing of them is checkpointed, so they
         are delivered again, and what stands before them may not be committed.
         """
         started = self._last_start
         there = {child.number for child in self._children.values() if not child.closed}
-        every = [*taken.kept, *taken.new]
+        every = [*kept, *taken]
         self._offers.release(sum(offer.size for offer in every if offer.link not in there))
         offers = [offer for offer in every if offer.link in there]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
         outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch)
-        new = plan(taken.new, marks)
+        new = plan(taken, marks)
         lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
         self._status.triggered(new.records, new.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)

@@ -93,7 +93,7 @@ def test_records_of_which_one_does_not_say_when_it_arrived_stay_together():
 class Children:
     """Children that offer all pieces of a shard one after the other; `order` is what came, in milliseconds."""
 
-    def __init__(self, spans, *, room=lambda child, size: child.go_on()):
+    def __init__(self, spans, *, room=lambda child: child.go_on()):
         self.now = 0.0
         self.order = []
         self.intake = AlignedIntake(ALIGN_MS, room, idle_s=IDLE_S, monotonic=lambda: self.now)
@@ -106,7 +106,7 @@ class Children:
             self.intake.joined(child)
 
     def offer(self, name):
-        self.intake.admit(self.children[name], 1, ArrivalSpan(*self.left[name][0]))
+        self.intake.admit(self.children[name], ArrivalSpan(*self.left[name][0]))
 
     def came(self, name):
         span = self.left[name].pop(0)
@@ -158,7 +158,7 @@ async def test_no_shard_runs_ahead_and_all_come_to_their_end(seed):
 
 async def test_without_alignment_it_would():
     children = Children({"a": [(0, 10), (5_000, 5_010)], "b": [(0, 10)]})
-    children.intake = AlignedIntake(0, lambda child, size: child.go_on())
+    children.intake = AlignedIntake(0, lambda child: child.go_on())
     children.offer("a")
     await children.settle()
     children.offer("b")
@@ -193,7 +193,7 @@ async def test_a_child_that_was_replaced_takes_nothing_with_it():
 
 async def test_what_waits_takes_no_room_and_the_slow_one_is_let_in():
     asked = []
-    children = Children({"a": [(9_000, 9_010)], "b": [(0, 1)]}, room=lambda child, size: asked.append(child))
+    children = Children({"a": [(9_000, 9_010)], "b": [(0, 1)]}, room=lambda child: asked.append(child))
     children.offer("a")
     assert asked == []
     children.offer("b")
