@@ -122,13 +122,6 @@ class Mode(Enum):
     STREAMING = "streaming"
 
 
-class Latency(Enum):
-    """How soon records are committed."""
-
-    ADAPTIVE = "adaptive"
-    LOW = "low"
-
-
 class OnPoison(Enum):
     DEAD_LETTER = "deadLetter"
     STOP = "stop"
@@ -175,11 +168,8 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.FULL),
     _key("mode", CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
          Mode.BATCH, choices=Mode),
-    _key("latency", CHOICE, "How soon records are committed: adaptive gathers them for 30 s, or for 120 s while less "
-         "than 1 MiB waits; low commits every second.", Latency.ADAPTIVE, choices=Latency),
     _key("triggerIntervalMillis", LONG, "Shortest time from the start of one micro-batch to that of the next, whatever "
-         "waits; wins over mld.spark.latency.", default_text="as mld.spark.latency says", minimum=10,
-         maximum=3_600_000),
+         "waits.", default_text="30 s, or 120 s while less than 1 MiB waits", minimum=10, maximum=3_600_000),
     _key("maxBatchBytes", LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
          "most that one holds.", BATCH_BYTES, minimum=1),
     _key("maxInFlightBytes", LONG, "Most bytes of records that are accepted and not committed.",
@@ -225,9 +215,6 @@ KEYS: tuple[Key, ...] = (
          default_text="what the bucket does by itself", shown_as=Shown.FULL),
     _key("s3.bucketOwner", TEXT, "Account, twelve digits, that the buckets of sinks must belong to.",
          default_text="anybody", shown_as=Shown.FULL),
-    _key("s3.timeoutMillis", LONG, "Longest wait for an answer of S3.", 60_000, minimum=100, maximum=3_600_000),
-    _key("glue.region", ValueKind.REGION, "Region of Glue as the catalog of Iceberg tables.",
-         default_text="regionName, else the SDK's"),
     _key("sink.<name>.format", TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
@@ -284,6 +271,9 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
     "archives": (Level.ERROR, "write mld.spark.conf.spark.archives, Spark's own key for the same"),
     "javaHome": (Level.ERROR, "set JAVA_HOME for the daemon, or put java first on its PATH"),
+    "latency": (Level.ERROR, f"remove it; for low write {PREFIX}triggerIntervalMillis = 1000"),
+    "s3.timeoutMillis": (Level.WARNING, "an answer of S3 is waited for 60 s"),
+    "glue.region": (Level.ERROR, f"write {CATALOG_PREFIX}<catalog>.client.region, unless it is regionName"),
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.glueTable": (Level.ERROR, f"remove it; the files go on as they are: {CATALOG_REMEDY}"),

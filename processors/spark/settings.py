@@ -27,7 +27,6 @@ from mld.properties.spark import (
     NEW_PARTITIONS_PER_HOUR,
     PREFIX,
     Format,
-    Latency,
     Mode,
     NetworkFiles,
     OnGap,
@@ -77,8 +76,8 @@ ONE_FILE = {"one": True, "many": False}
 """Texts of a sink's key `files`; None where nothing is said."""
 SHORT_FOR = {"spark.driver.memory": "driverMemory", "spark.jars.packages": "packages"}
 """Settings of Spark that have a short key, which the long one overrules."""
-GATHER_S, GATHER_QUIET_S, LOW_S = 30.0, 120.0, 1.0
-"""From one micro-batch to the next: adaptive, adaptive while little waits, and with low latency."""
+GATHER_S, GATHER_QUIET_S = 30.0, 120.0
+"""From one micro-batch to the next, and while little waits; unless the user has chosen an interval."""
 
 
 class SettingsError(Exception):
@@ -102,8 +101,6 @@ class SparkSettings:
     """The interval while little waits; the same where the pace is not adaptive."""
     batch_bytes_max: int
     in_flight_bytes_max: int
-    in_order: bool
-    """Whether a sink needs the records of each shard in their order."""
     dead_letter: str | None
     malformed_share_max: float
     on_poison: OnPoison
@@ -129,8 +126,7 @@ class SparkSettings:
     """Properties of the catalogs of Iceberg tables, by name."""
     application: str
     stream: str
-    credentials: CredentialsChain
-    glue_region: str | None
+    region: str | None
     writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
     stream_id: str | None = None
@@ -143,6 +139,11 @@ class SparkSettings:
     def is_local(self) -> bool:
         """Whether Spark runs in one JVM of ours on this machine."""
         return self.master.split("[")[0] == "local"
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a sink needs the records of each shard in their order: of rows of a key it takes the last one."""
+        return any(spec.format == JDBC and spec.mode.lower() == "merge" for spec in self.sinks)
 
     @property
     def where(self) -> str:
@@ -230,11 +231,9 @@ def make(
     def seconds(name: str) -> float:
         return _number(value(name)) / 1000
 
-    interval_s, quiet_s = LOW_S, LOW_S
+    interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
     if value("triggerIntervalMillis") is not None:
         interval_s = quiet_s = seconds("triggerIntervalMillis")
-    elif value("latency") is Latency.ADAPTIVE:
-        interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
     short = {key: said for key, name in SHORT_FOR.items() if (said := text(name))}
     format_, mode, on_poison, on_gap = value("format"), value("mode"), value("onPoison"), value("onGap")
     stream_id = text("streamId")
@@ -248,7 +247,6 @@ def make(
         bool(value("s3.pathStyle")),
         text("s3.kmsKey"),
         text("s3.bucketOwner"),
-        seconds("s3.timeoutMillis"),
     )
     assert isinstance(format_, Format) and isinstance(mode, Mode) and isinstance(on_poison, OnPoison)
     assert isinstance(on_gap, OnGap)
@@ -263,7 +261,6 @@ def make(
         trigger_quiet_s=quiet_s,
         batch_bytes_max=_number(value("maxBatchBytes")),
         in_flight_bytes_max=_number(value("maxInFlightBytes")),
-        in_order=any(_merges_by_order(sink) for sink in lines.sinks),
         dead_letter=text("deadLetter"),
         malformed_share_max=float(str(value("malformedShareMax"))),
         on_poison=on_poison,
@@ -286,8 +283,7 @@ def make(
         catalogs=lines.catalogs,
         application=application,
         stream=stream,
-        credentials=credentials,
-        glue_region=text("glue.region") or region,
+        region=region,
         writer=writer,
         stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
@@ -313,11 +309,6 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         one_file=ONE_FILE.get(lines.values.get("files", "")),
         s3=s3,
     )
-
-
-def _merges_by_order(sink: SinkLines) -> bool:
-    """Return whether of several rows of a key it takes the last one of the frame."""
-    return sink.values.get("format", "").lower() == JDBC and sink.values.get("mode", "").lower() == "merge"
 
 
 def _number(value: object) -> int:

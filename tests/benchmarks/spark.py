@@ -43,6 +43,7 @@ WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 400_000
 than a session has in flight."""
 BACKLOG_TIMEOUT_S = 300.0
 QUIET_WARM_S = 100.0
+PACES = {"low": {"mld.spark.triggerIntervalMillis": "1000"}, "adaptive": {}}
 QUIET_S = {"low": 40.0, "adaptive": 240.0}
 """Seconds of quiet shards that are measured; at least two triggers."""
 COMMITTED_S = {"low": 5.0, "adaptive": 125.0}
@@ -93,7 +94,7 @@ def start(rig: Rig, measured_with: Subject = OURS) -> list[Row]:
     each = START_RECORDS // START_SHARDS
     server = rig.kinesis(each, RECORD_BYTES)
     server.tell("open")
-    how: dict[str, Any] = {"keys": {"mld.spark.latency": "low", **measured_with.keys}, "root": measured_with.root}
+    how: dict[str, Any] = {"keys": {**PACES["low"], **measured_with.keys}, "root": measured_with.root}
     began = time.monotonic()
     with running(rig, f"backlog-{START_SHARDS}-{each}", server, shards=START_SHARDS, **how) as subject:
         ready_s, at_ready = time.monotonic() - began, subject.cpu_s()
@@ -145,7 +146,7 @@ def live_of(text: str) -> Live:
 def quiet(rig: Rig, live: Live, idle_ms: int, warm_s: float, latency: str) -> list[Row]:
     """Records that come slowly: the cost of a trigger and of a second, the age of a record when it is committed."""
     server = rig.kinesis(0, RECORD_BYTES)
-    keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), "mld.spark.latency": latency}
+    keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), **PACES[latency]}
     with running(rig, f"live-{live.shards}-{live.per_s}", server, shards=live.shards, keys=keys) as subject:
         time.sleep(warm_s)
         subject.look()

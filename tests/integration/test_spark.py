@@ -31,7 +31,7 @@ def transform(records, batch):
 """
 KEYS = {
     "mld.spark.format": "text",
-    "mld.spark.latency": "low",
+    "mld.spark.triggerIntervalMillis": "1000",
     "mld.spark.master": "local[2]",
     "mld.spark.driverMemory": "600m",
     "mld.spark.conf.spark.ui.enabled": "false",

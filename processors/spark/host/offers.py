@@ -11,8 +11,7 @@ starts 30 s after the one before it, or 120 s while little waits, or as soon as 
 longer than this, the first record starts one at once, so whoever sends a record now and then sees it without delay.
 Nothing starts while nothing waits.
 
-With `mld.spark.latency = low`, or a `mld.spark.triggerIntervalMillis` of the user's, there is one interval, whatever
-waits.
+With a `mld.spark.triggerIntervalMillis` of the user's there is one interval, whatever waits.
 
 Pure: values in, values out; all times on one monotonic clock, in seconds.
 """

@@ -490,7 +490,7 @@ def lake(settings: SparkSettings) -> dict[str, str]:
         return {}
     import pyspark  # slow, and most need it only when the session starts
 
-    return lake_settings(formats, settings.catalogs, settings.conf, pyspark.__version__, settings.glue_region)
+    return lake_settings(formats, settings.catalogs, settings.conf, pyspark.__version__, settings.region)
 
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:

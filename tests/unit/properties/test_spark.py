@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mld.properties.lines import ConfigurationError, Level, Sources, parse
-from mld.properties.spark import Format, Latency, OnPoison, SparkLines, read, taken_places
+from mld.properties.spark import Format, OnPoison, SparkLines, read, taken_places
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
 
@@ -22,7 +22,7 @@ def errors(text: str) -> list[str]:
 
 def test_defaults() -> None:
     values = lines("streamName = s").values
-    assert (values["triggerIntervalMillis"], values["latency"]) == (None, Latency.ADAPTIVE)
+    assert values["triggerIntervalMillis"] is None
     assert values["maxInFlightBytes"] == 2 * int(str(values["maxBatchBytes"]))
     assert (values["onPoison"], values["master"], values["driverMemory"]) == (OnPoison.STOP, "local[*]", "1g")
     assert not lines("streamName = s").shown
@@ -184,14 +184,14 @@ def test_a_misspelled_format_is_remarked_upon() -> None:
     assert lines("mld.spark.sink.out.format = mongodb").remarks == ()
 
 
-@pytest.mark.parametrize("name", ["compactFiles", "sink.out.compact", "glue.endpoint"])
+@pytest.mark.parametrize("name", ["compactFiles", "sink.out.compact", "glue.endpoint", "s3.timeoutMillis"])
 def test_a_key_that_has_left_and_does_no_harm_is_ignored_with_its_remedy(name: str) -> None:
     (remark,) = lines(f"mld.spark.{name} = 3").remarks
     assert (remark.level, remark.key) == (Level.WARNING, f"mld.spark.{name}")
     assert "is ignored" in remark.message and remark.remedy
 
 
-@pytest.mark.parametrize("name", ["sink.out.glueTable", "remote", "javaHome"])
+@pytest.mark.parametrize("name", ["sink.out.glueTable", "remote", "javaHome", "archives", "latency", "glue.region"])
 def test_a_key_that_has_left_and_is_missed_is_refused_with_its_remedy(name: str) -> None:
     (said,) = errors(f"mld.spark.{name} = x")
     assert f"mld.spark.{name}: is a key of mld 0.2 and no longer there; " in said

@@ -27,9 +27,8 @@ def test_defaults_and_names(tmp_path):
 @pytest.mark.parametrize(
     ("text", "interval_s"),
     [
-        ("mld.spark.latency = low", 1.0),
+        ("mld.spark.triggerIntervalMillis = 1000", 1.0),
         ("mld.spark.triggerIntervalMillis = 60000", 60.0),
-        ("mld.spark.latency = low\nmld.spark.triggerIntervalMillis = 500", 0.5),
     ],
 )
 def test_an_interval_of_the_users_is_kept_whatever_waits(tmp_path, text, interval_s):
