@@ -168,7 +168,6 @@ PURE = (
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
     "processors/spark/writer_identity.py",
-    "processors/spark/datasource/spans.py",
     "processors/spark/datasource/read_options.py",
 )
 IMPURE_MODULES = {

@@ -10,18 +10,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from mld.aws.client_factory import client_factory
 from mld.core.clock import LoopClock
 from mld.core.errors import MldError, StreamNotFoundError, TableError
-from mld.core.positions import Position
-from mld.core.streams import ChildBatch, Shard, StartingPoint, Streams
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.core.streams import ChildBatch, HashRange, Shard, StartingPoint, Streams
 from mld.metrics.worker import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
-from mld.processors.spark.datasource.spans import ReadSpan
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load
 from mld.properties.settings import Settings
@@ -39,6 +39,23 @@ Fields = dict[str, Any]
 
 class DataLossError(MldError):
     """Records of the range are not in the stream any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpan:
+    """Records of a shard after `after` (exclusive) through `through` (inclusive), of those that arrived before
+    `before_ms`; without `through` the tip of the shard ends it.
+
+    `first`: the Kinesis record with which the answers must begin, otherwise records are gone.
+    """
+
+    shard_id: str
+    hash_range: HashRange
+    start: StartingPoint
+    after: Position = TRIM_HORIZON
+    through: Position | None = None
+    before_ms: int | None = None
+    first: str | None = None
 
 
 class Fetcher:

@@ -14,11 +14,10 @@ from mld.core.positions import SHARD_END_NAME, SUB_MAX, TRIM_HORIZON_NAME, Posit
 from mld.operating.points import Point, PointError, PointKind, parse_point
 from mld.properties.keys import BY_NAME
 
-SPLIT_MINUTES_DEFAULT = 60
 LEASES = "leases"
 """What names the lease table instead of positions."""
 _SHORT = {"region": "regionName", "endpoint": "kinesisEndpoint", "credentials": "AwsCredentialsProvider"}
-_OWN = {"properties", "stream", "from", "to", "fromcheckpoints", "tocheckpoints", "splitminutes", "ondataloss"}
+_OWN = {"properties", "stream", "from", "to", "fromcheckpoints", "tocheckpoints", "ondataloss"}
 _KEYS = {name.lower(): name for name in BY_NAME}
 _TIMES = (PointKind.TIME, PointKind.TRIM_HORIZON)
 
@@ -47,7 +46,6 @@ class ReadOptions:
     start_leases: bool
     """Checkpoints of the application's leases, as they are when the read is planned, instead of given ones."""
     until_leases: bool
-    split_minutes: int
     on_data_loss: OnDataLoss
 
 
@@ -91,10 +89,6 @@ def options_of(given: Mapping[str, str], now_s: float) -> ReadOptions:
             problems.append(f"{name}: {error}")
             return None
 
-    minutes = options.get("splitminutes", str(SPLIT_MINUTES_DEFAULT))
-    if not (minutes.isascii() and minutes.isdigit() and 1 <= int(minutes) < 2**31):
-        problems.append(f"splitminutes: {minutes!r} is no positive number")
-        minutes = str(SPLIT_MINUTES_DEFAULT)
     loss = options.get("ondataloss", "fail").lower()
     if loss not in {one.value for one in OnDataLoss}:
         problems.append(f"ondataloss: {loss!r} is neither fail nor continue")
@@ -108,7 +102,6 @@ def options_of(given: Mapping[str, str], now_s: float) -> ReadOptions:
         until_checkpoints=checkpoints_of("tocheckpoints"),
         start_leases=options.get("fromcheckpoints", "").lower() == LEASES,
         until_leases=options.get("tocheckpoints", "").lower() == LEASES,
-        split_minutes=int(minutes),
         on_data_loss=OnDataLoss(loss),
     )
     if LEASES in (options.get("fromcheckpoints"), options.get("tocheckpoints")) and not (

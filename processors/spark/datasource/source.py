@@ -9,23 +9,18 @@ from __future__ import annotations
 import os
 import time
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from mld.core.errors import InvalidStreamArgumentError
+from mld.core.positions import SUB_MAX, TRIM_HORIZON, Position
 from mld.core.streams import IteratorType, Shard, StartingPoint, StreamKind
 from mld.operating.stream_access import SpanError
-from mld.processors.spark.datasource.fetching import DataLossError, Fetcher, Fields
+from mld.processors.spark.datasource.fetching import DataLossError, Fetcher, Fields, ReadSpan
 from mld.processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
-from mld.processors.spark.datasource.spans import (
-    ReadSpan,
-    checkpoint_spans,
-    missing_shards,
-    spans_between,
-    times_between,
-)
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load
 from mld.properties.settings import Settings
@@ -43,6 +38,10 @@ NO_QUERIES = (
     "mld: this source is for batch reads; for a query that goes on run mld-spark, with mld.spark.mode = streaming if "
     "it has windows or state"
 )
+SPLIT_S = 3_600.0
+"""A shard is read by one task for so long, unless that made more than `PIECES_MAX` tasks."""
+PIECES_MAX = 24
+"""Spans of one shard. They share its five reads a second, so more of them do not read faster."""
 _DEFAULTS = ("executableName=spark", "applicationName=spark")
 
 
@@ -63,23 +62,18 @@ def plan(fetcher: Fetcher, options: ReadOptions, now_s: float) -> list[ReadSpan]
         return checkpoint_spans(shards, after, through, int(until_s * 1000))
     start_s = None if options.start is None else options.start.time_s
     planned = fetcher.beside_each_other(
-        {
-            shard.shard_id: _plan_shard(fetcher, shard, start_s, until_s, options.split_minutes * 60.0)
-            for shard in shards
-        }
+        {shard.shard_id: _plan_shard(fetcher, shard, start_s, until_s) for shard in shards}
     )
     return [span for spans in planned.values() for span in spans]
 
 
-async def _plan_shard(
-    fetcher: Fetcher, shard: Shard, start_s: float | None, until_s: float, step_s: float
-) -> list[ReadSpan]:
+async def _plan_shard(fetcher: Fetcher, shard: Shard, start_s: float | None, until_s: float) -> list[ReadSpan]:
     begin = StartingPoint(IteratorType.TRIM_HORIZON) if start_s is None else _at(start_s)
     first = await fetcher.first_record(shard.shard_id, begin)
     if first is None or first[1] >= until_s * 1000:
         return []
     found: list[str | None] = [first[0]]
-    for time_s in times_between(first[1] / 1000, until_s, step_s)[1:]:
+    for time_s in times_between(first[1] / 1000, until_s)[1:]:
         record = await _first_after(fetcher, shard.shard_id, time_s)
         found.append(None if record is None else record[0])
         if record is None:
@@ -101,6 +95,107 @@ async def _first_after(fetcher: Fetcher, shard_id: str, time_s: float) -> tuple[
 
 def _at(time_s: float) -> StartingPoint:
     return StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time_s)
+
+
+def last_before(sequence: str) -> Position:
+    """Return the last position that may be taken by a record before this one."""
+    return Position(str(int(sequence) - 1), SUB_MAX)
+
+
+def spans_between(shard: Shard, found: Sequence[str | None], before_ms: int | None) -> list[ReadSpan]:
+    """Return spans between the first records at several times: `found[n]` is the sequence number of the first record
+    that arrived at the n-th time or later, None if there is none yet. The last one is the end of the read.
+
+    Each bound is one record that exists, so every record lies in exactly one span, whatever arrives meanwhile. Where
+    the end is not known by a record, `before_ms` decides.
+    """
+    spans = []
+    for begin, end in pairwise(found):
+        if begin is None or begin == end:
+            continue
+        start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=begin)
+        through = None if end is None else last_before(end)
+        spans.append(
+            ReadSpan(
+                shard.shard_id,
+                shard.hash_range,
+                start,
+                through=through,
+                before_ms=before_ms if end is None else None,
+                first=begin,
+            )
+        )
+        if end is None:
+            break
+    return spans
+
+
+def times_between(start_s: float, end_s: float) -> list[float]:
+    """Return times from start to end, `SPLIT_S` apart, or further so that there are at most `PIECES_MAX` spans."""
+    step_s = max(SPLIT_S, (end_s - start_s) / PIECES_MAX)
+    times = [start_s]
+    while times[-1] + step_s < end_s:
+        times.append(times[-1] + step_s)
+    return [*times, end_s]
+
+
+def checkpoint_spans(
+    shards: Sequence[Shard],
+    start: Mapping[str, Position] | None,
+    until: Mapping[str, Position] | None,
+    before_ms: int,
+) -> list[ReadSpan]:
+    """Return spans after one set of positions through another one.
+
+    With `start`, a shard that is not in it is read from its beginning if it descends from one that is, otherwise not
+    at all. With `until`, a shard that is not in it is not read. Without `until` the span ends at `before_ms`.
+    """
+    listed = {shard.shard_id: shard for shard in shards}
+    wanted = set(listed if start is None else _descending(listed, start))
+    if until is not None:
+        wanted &= until.keys()
+    spans = []
+    for name in sorted(wanted):
+        after = TRIM_HORIZON if start is None else start.get(name, TRIM_HORIZON)
+        through = None if until is None else until[name]
+        if after.is_shard_end or (through is not None and (through <= after or _is_nothing(through))):
+            continue
+        number = after.number
+        point = (
+            StartingPoint(IteratorType.TRIM_HORIZON)
+            if number is None
+            else StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=after.sequence)
+        )
+        through = None if through is not None and through.is_shard_end else through
+        spans.append(
+            ReadSpan(
+                name, listed[name].hash_range, point, after, through,
+                before_ms if until is None else None,
+                None if number is None else after.sequence,
+            )
+        )  # fmt: skip
+    return spans
+
+
+def _is_nothing(through: Position) -> bool:
+    """Return whether it is the checkpoint of a lease that has not been read from."""
+    return through.is_sentinel and not through.is_shard_end
+
+
+def missing_shards(after: Mapping[str, Position], through: Mapping[str, Position], listed: Iterable[str]) -> list[str]:
+    """Return shards with records between the positions that the stream does not have any more."""
+    done = {name for name, position in after.items() if position.is_shard_end}
+    return sorted((after.keys() | through.keys()) - done - set(listed))
+
+
+def _descending(listed: Mapping[str, Shard], start: Mapping[str, Position]) -> set[str]:
+    found = {name for name in listed if name in start}
+    is_growing = True
+    while is_growing:
+        more = {name for name, shard in listed.items() if name not in found and shard.parents & (found | start.keys())}
+        found |= more
+        is_growing = bool(more)
+    return found
 
 
 class ShardPartition(InputPartition):

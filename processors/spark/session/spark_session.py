@@ -39,6 +39,7 @@ import os
 import re
 import shlex
 import shutil
+import string
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -201,8 +202,8 @@ FILE = "spark.properties"
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 FILE_OPTION = "--properties-file"
 SHELL = "pyspark-shell"
-_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
-_SPECIAL = frozenset(" =:#!")
+_PLAIN = frozenset(f"{string.ascii_letters}{string.digits}._-/")
+"""What needs no escape in a properties file of Java's."""
 CLIENT = "py4j.Gateway"
 CLIENT_FIELD = "cbClient"
 CONNECTION_LIFE_S = 30
@@ -258,16 +259,10 @@ def encode(settings: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(map(_escaped_character, text))
+    return "".join(one if one in _PLAIN else _units(one) for one in text)
 
 
-def _escaped_character(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character in _SPECIAL:
-        return f"\\{character}"
-    if " " < character < "\x7f":
-        return character
+def _units(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 

@@ -10,10 +10,10 @@ import pytest
 
 from mld.core.clock import Clock
 from mld.local.kinesis import Kinesis, PutEntry
-from mld.processors.spark.datasource.fetching import DataLossError, Fetcher
+from mld.processors.spark.datasource import source
+from mld.processors.spark.datasource.fetching import DataLossError, Fetcher, ReadSpan
 from mld.processors.spark.datasource.read_options import OptionsError, options_of
 from mld.processors.spark.datasource.source import plan
-from mld.processors.spark.datasource.spans import ReadSpan
 from mld.properties.loader import load
 from tests.support.kpl import User, aggregate
 from tests.twins.kinesis_model import ModelStreams
@@ -123,15 +123,16 @@ def test_a_checkpoint_of_a_shard_that_is_gone_is_an_error_unless_told_otherwise(
     assert {span.shard_id for span in bench.spans(**given, onDataLoss="continue")} == {"shardId-000000000000"}
 
 
-@pytest.mark.parametrize("split_minutes", ["1", "60"])
-def test_a_range_of_time_is_read_once_however_it_is_split(bench, split_minutes):
+@pytest.mark.parametrize("split_s", [60.0, source.SPLIT_S])
+def test_a_range_of_time_is_read_once_however_it_is_split(bench, split_s, monkeypatch):
+    monkeypatch.setattr(source, "SPLIT_S", split_s)
     bench.put(300)
     bench.split()
     bench.put(300)
     bench.clock.now += 1
-    whole = bench.read(bench.spans(splitMinutes=split_minutes))
+    whole = bench.read(bench.spans())
     bounds = {"from": str(int(START_S + 100)), "to": str(int(START_S + 200))}
-    inner = bench.read(bench.spans(splitMinutes=split_minutes, **bounds))
+    inner = bench.read(bench.spans(**bounds))
     assert whole == list(range(1, bench.number + 1))
     assert inner == [number for number, arrived_s in bench.arrived_s.items() if 100 <= arrived_s < 200]
 

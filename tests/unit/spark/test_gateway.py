@@ -19,16 +19,14 @@ def decoded(text: str) -> dict[str, str]:
     """Decode by the rules of java.util.Properties, as far as ASCII lines with escapes need them."""
     found = {}
     for line in text.splitlines():
-        at = next(match.start() for match in re.finditer("=", line) if line[match.start() - 1] != "\\")
-        name, value = (re.sub(r"\\u([0-9a-f]{4})|\\(.)", _character, part) for part in (line[:at], line[at + 1 :]))
+        at = line.index("=")
+        name, value = (re.sub(r"\\u([0-9a-f]{4})", _character, part) for part in (line[:at], line[at + 1 :]))
         found[name] = value.encode("utf-16", "surrogatepass").decode("utf-16")
     return found
 
 
 def _character(match: re.Match[str]) -> str:
-    if match[1]:
-        return chr(int(match[1], 16))
-    return {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(match[2], match[2])
+    return chr(int(match[1], 16))
 
 
 def test_a_file_says_what_the_settings_say():
