@@ -52,7 +52,7 @@ from mld.processors.standard import claim_standard_streams
 
 if TYPE_CHECKING:
     from mld.processors.spark.batch.page_file import PageWriter
-    from mld.processors.spark.batch.record_columns import Line, RecordColumns
+    from mld.processors.spark.batch.record_columns import RecordColumns
 
 
 _START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.session_host import main; main()"
@@ -188,7 +188,7 @@ class HostConnection:
     ) -> None:
         """Put the records of a line, or of a piece of one, into the page, once there is room for their `size`.
         `arrived`: when the first and the last of them did, in milliseconds since 1970; `behind`: how far they are
-        behind the tip. Raises FatalError."""
+        behind the tip. Raises LineError and FatalError."""
         span = {} if arrived is None else {"first": arrived[0], "last": arrived[1]}
         self.send(link.ROOM, {"size": size, "behind": behind, **span})
         while not self._may_go:
@@ -197,8 +197,6 @@ class HostConnection:
         self._may_go = False
         if not size:
             return
-        from mld.processors.spark.batch.record_columns import LineError
-
         try:
             if self._page is None:
                 self._page, self._page_bytes = self._new_page(), 0
@@ -206,8 +204,6 @@ class HostConnection:
                 self._page.add(group)
         except OSError as error:
             raise self._no_room(error) from error
-        except LineError as error:
-            raise FatalError(str(error)) from error
         self.brought += 1
         self._page_bytes += size
         assert self.ready is not None
@@ -364,11 +360,7 @@ class ChildRelay:
     def _process_records(self, line: bytes) -> None:
         host = self._connected()
         if not self._lost and host is not None:
-            groups, size, behind = self._taken_apart(line)
-            if span_ms := int(1000 * self._bound("alignMillis") / PIECES_OF_ALIGN):
-                self._bring_pieces(host, groups, behind, span_ms)
-            else:
-                host.bring(groups, size, behind)
+            behind = self._bring(host, line)
             limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
             self._held = self._held.when(self._answered_at, self._came_at, limits)
             if host.near and behind == 0 and self._held.allows(limits):
@@ -380,14 +372,19 @@ class ChildRelay:
             self._checkpoint(host)
         self._status("processRecords")
 
-    @staticmethod
-    def _taken_apart(line: bytes) -> Line:
+    def _bring(self, host: HostConnection, line: bytes) -> int | None:
+        """Bring the records of a line; return how far it is behind the tip. Raises FatalError."""
         from mld.processors.spark.batch.record_columns import LineError, read_line
 
         try:
-            return read_line(line)
+            groups, size, behind = read_line(line)
+            if span_ms := int(1000 * self._bound("alignMillis") / PIECES_OF_ALIGN):
+                self._bring_pieces(host, groups, behind, span_ms)
+            else:
+                host.bring(groups, size, behind)
         except LineError as error:
             raise FatalError(str(error)) from error
+        return behind
 
     def _bring_pieces(
         self, host: HostConnection, groups: Iterable[RecordColumns], behind: int | None, span_ms: int
@@ -395,12 +392,9 @@ class ChildRelay:
         """Bring pieces where shards are kept together: one may wait for long, so what is committed is checkpointed
         meanwhile. Only the last one may be at the tip.
         """
-        from mld.processors.spark.batch.record_columns import LineError, pieces_by_time
+        from mld.processors.spark.batch.record_columns import pieces_by_time
 
-        try:
-            pieces = [piece for group in groups for piece in pieces_by_time(group, span_ms)]
-        except LineError as error:
-            raise FatalError(str(error)) from error
+        pieces = [piece for group in groups for piece in pieces_by_time(group, span_ms)]
         if not pieces:
             host.bring((), 0, behind)
         for left, (piece, arrived) in zip(reversed(range(len(pieces))), pieces, strict=True):

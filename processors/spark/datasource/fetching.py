@@ -21,7 +21,7 @@ from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import ChildBatch, HashRange, Shard, StartingPoint, Streams
 from mld.metrics.worker import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
-from mld.operating.stream_access import SpanError, SpanReader, streams_of
+from mld.operating.stream_access import SpanError, SpanReader, all_shards, streams_of
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load
 from mld.properties.settings import Settings
@@ -98,19 +98,9 @@ class Fetcher:
 
     def shards(self) -> list[Shard]:
         """Return every shard that ListShards shows."""
-        return self.run(self._shards())
+        return list(self.run(all_shards(self.streams)).values())
 
-    async def _shards(self) -> list[Shard]:
-        found: list[Shard] = []
-        token = None
-        while True:
-            page = await self.streams.list_shards(None, token)
-            found += page.shards
-            token = page.next_token
-            if token is None:
-                return found
-
-    async def reader(self, shard_id: str, start: StartingPoint) -> SpanReader:
+    def _reader(self, shard_id: str, start: StartingPoint) -> SpanReader:
         return SpanReader(self.streams, LoopClock(), shard_id, start, self._read_interval_s)
 
     def checkpoints(self) -> dict[str, Position]:
@@ -134,7 +124,7 @@ class Fetcher:
         """Return sequence number and time of arrival (ms) of the first record from there on; None if there is none
         yet.
         """
-        reader = await self.reader(shard_id, start)
+        reader = self._reader(shard_id, start)
         while not reader.is_over:
             page = await reader.page(1)
             if page.first_sequence is not None:
@@ -172,7 +162,7 @@ class Fetcher:
             yield found
 
     async def _records(self, span: ReadSpan, goes_on: bool) -> AsyncIterator[list[Fields]]:
-        reader = await self.reader(span.shard_id, span.start)
+        reader = self._reader(span.shard_id, span.start)
         first, is_done = span.first, False
         while not (is_done or reader.is_over):
             try:

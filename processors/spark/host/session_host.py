@@ -58,23 +58,6 @@ STATUS_FILE = "status.json"
 VERSION = 1
 WRITE_EVERY_S = 5.0
 
-COUNTED = (
-    "triggers",
-    "records",
-    "bytes",
-    "rows",
-    "commits",
-    "dropped",
-    "malformed",
-    "poisoned",
-    "stray",
-    "late_rows",
-    "failed_jobs",
-    "retries",
-    "stopped_shards",
-)
-"""Counted since the start of the host; docs/use/spark-operating.md says what each of them is."""
-
 
 class HostStatus:
     """Counters and the file. Called on the host's loop only."""
@@ -84,7 +67,9 @@ class HostStatus:
     ) -> None:
         self._file = directory / STATUS_FILE
         self._ok = True
-        self._counters = Counter(dict.fromkeys(COUNTED, 0))
+        self._counters: Counter[str] = Counter()
+        """Since the start of the host; docs/use/spark-operating.md says what each of them is."""
+        self._count(0, 0, 0, BatchFigures(), 0)
         self._lag_ms: Mapping[str, int | None] = {}
         self._watermarks: Mapping[str, str] = {}
         self._aside: list[str] = []
@@ -110,8 +95,15 @@ class HostStatus:
         self, records: int, size: int, figures: BatchFigures, stopped: int, lag_ms: Mapping[str, int | None]
     ) -> None:
         """Count a micro-batch."""
+        self._count(1, records, size, figures, stopped)
+        self._lag_ms = dict(lag_ms)
+        self._watermarks = dict(figures.watermarks)
+        self._aside = sorted(figures.aside)
+        self.write()
+
+    def _count(self, triggers: int, records: int, size: int, figures: BatchFigures, stopped: int) -> None:
         self._counters.update(
-            triggers=1,
+            triggers=triggers,
             records=records,
             bytes=size,
             rows=figures.rows,
@@ -125,10 +117,6 @@ class HostStatus:
             retries=max(0, figures.attempts - 1),
             stopped_shards=stopped,
         )
-        self._lag_ms = dict(lag_ms)
-        self._watermarks = dict(figures.watermarks)
-        self._aside = sorted(figures.aside)
-        self.write()
 
     def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
         """Say for how long the oldest accepted record has waited for its commit, and how old a trigger is that has not

@@ -109,11 +109,9 @@ NODES_MAX = 2_000
 
 @contextmanager
 def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[None]:
-    """Compute once what `frames` share, which are made of `records`. One frame, or a session without a JVM of ours:
-    nothing is kept.
-    """
+    """Compute once what `frames` share, which are made of `records`. Of one frame nothing is kept."""
     shared = None
-    if len(frames) > 1 and hasattr(records, "_jdf"):
+    if len(frames) > 1:
         try:
             shared = _shared(records, frames)
         except Exception as error:  # nothing depends on it but time
@@ -404,8 +402,8 @@ def _counted(counts: Observation) -> Counted | None:
     was one without a job, such as that which makes a table, it is a row without columns, which PySpark takes for an
     error.
     """
-    java = getattr(counts, "_jo", None)
-    if java is not None and (not java.future().isCompleted() or not java.getRow().size()):
+    java: Any = counts._jo
+    if not java.future().isCompleted() or not java.getRow().size():
         return None
     found = counts.get
     bitmap = found.get("bitmap")
