@@ -14,9 +14,8 @@ import pytest
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.session.handover import Handed, Handover
-from mld.properties.spark import Format
 from mld.schemas.decoder import HEADER_BYTES, frame_of, inflated
-from tests.unit.spark.twins import page_of
+from tests.unit.spark.twins import page_of, settings_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -42,6 +41,11 @@ READER = {
         {"name": "origin", "type": "string", "default": "unknown"},
     ],
 }
+REGISTRY = (
+    "mld.spark.format = avro",
+    "mld.spark.schema = registry",
+    f"mld.spark.schema.reader = {json.dumps(READER)}",
+)
 OLD_DATA = b"\x54\x04ab"
 """id 42, left "ab"."""
 
@@ -94,7 +98,7 @@ def test_records_of_several_versions_are_read_by_one_schema(spark: Any, tmp_path
         (OLD_DATA, GONE_ID, tmp_path / GONE_ID),
         (OLD_DATA, None, None),
     )
-    made = handed(Handover(spark, Format.AVRO, "registry", divert=True, reader=json.dumps(READER)), tmp_path, line)
+    made = handed(Handover(spark, settings_of(*REGISTRY), divert=True), tmp_path, line)
     fields = ["sequenceNumber", "schemaName", "schemaVersionId", "payload.*"]
     rows = {row.sequenceNumber: row.asDict() for row in made.records.select(*fields).collect()}
     common = {"schemaName": "orders", "origin": "unknown"}
@@ -108,7 +112,7 @@ def test_records_of_several_versions_are_read_by_one_schema(spark: Any, tmp_path
 
 
 def test_a_batch_without_any_version_keeps_its_columns(spark: Any, tmp_path: Path) -> None:
-    handover = Handover(spark, Format.AVRO, "registry", divert=False, reader=json.dumps(READER))
+    handover = Handover(spark, settings_of(*REGISTRY), divert=False)
     made = handed(handover, tmp_path, batch((OLD_DATA, None, None)))
     (row,) = made.records.collect()
     assert (row.payload, row.schemaVersionId) == (None, None)

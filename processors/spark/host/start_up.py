@@ -202,16 +202,7 @@ def engine_of(
     """Return the engine of the mode, not started. Raises SinkRefused and PipelineError."""
     if settings.mode is Mode.STREAMING:
         return make_engine(spark, settings, loaded, sinks, dead, spool)
-    frames = handover.Handover(
-        spark,
-        settings.format,
-        settings.schema,
-        divert=dead is not None,
-        in_order=settings.in_order,
-        reader=settings.schema_reader,
-        letter=settings.writer or handover.NOBODY,
-        rescued=settings.rescued_column,
-    )
+    frames = handover.Handover(spark, settings, divert=dead is not None)
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
 
 

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAY_NAMES, STRAYS, decoding
+from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.spark import Format
 
@@ -268,45 +269,37 @@ class Slices(NamedTuple):
 class Handover:
     """Pages of a spool -> frames of one session."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        format: Format,
-        schema: str | None,
-        *,
-        divert: bool,
-        in_order: bool = False,
-        reader: str | None = None,
-        letter: WriterIdentity = NOBODY,
-        rescued: str | None = None,
-    ) -> None:
-        """Prepare frames; `divert`: malformed records are not in `records`. `in_order`: the records of each shard are
-        in their order, which costs a sort. `reader`: the schema of payloads whose own one their frames name; `schema`
-        is registry then. `rescued`: the field of the payload for stray fields.
-        """
-        self._of: dict[str, Any] = {"divert": divert, "letter": letter, "rescued": rescued}
-        self._reader = reader
-        self._definitions = Definitions()
+    def __init__(self, session: SparkSession, settings: SparkSettings, *, divert: bool) -> None:
+        """Prepare frames; `divert`: malformed records are not in `records`."""
         self._session = session
-        self._format = format
-        self._schema = schema
-        self._in_order = in_order
+        self._settings = settings
+        self._divert = divert
+        self._definitions = Definitions()
 
     def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
         """Make frames of pages (`batch.page_file`), by their URIs; `versions`: schema versions that their records name,
         with the files of their definitions. `slices`: how the only page is cut for `failing`."""
         from pyspark.sql import functions as F
 
-        columns = RAW if self._reader is None else RAW + RAW_MORE
+        settings, reader = self._settings, self._settings.schema_reader
+        columns = RAW if reader is None else RAW + RAW_MORE
         raw = self._session.read.schema(columns).options(**MUST_BE_THERE).parquet(*pages)
         if slices is not None:
             raw = raw.repartitionById(slices.number, (F.col(ROW_INDEX) / slices.size).cast("int"))
-        elif self._in_order:
+        elif settings.in_order:
             raw = raw.sort("s", "h", *map(F.expr, IN_ORDER))
-        if self._reader is None:
-            return handed(raw, self._format, self._schema, **self._of)
-        known = self._definitions.of(versions) if self._format is Format.AVRO else {}
-        return handed(raw, self._format, self._reader, versions=known, **self._of)
+        known: Mapping[str, str] | None = None
+        if reader is not None:
+            known = self._definitions.of(versions) if settings.format is Format.AVRO else {}
+        return handed(
+            raw,
+            settings.format,
+            reader or settings.schema,
+            divert=self._divert,
+            versions=known,
+            letter=settings.writer or NOBODY,
+            rescued=settings.rescued_column,
+        )
 
     shared = staticmethod(computed_once)
 
