@@ -93,7 +93,6 @@ class OfferQueue:
     def __init__(self, settings: SparkSettings, spool: Spool) -> None:
         self._spool = spool
         self._pace = TriggerPace(settings.trigger_interval_s, settings.trigger_quiet_s, settings.batch_bytes_max)
-        self._batch_bytes_max = settings.batch_bytes_max
         self._in_flight_bytes_max = settings.in_flight_bytes_max
         self._open: dict[int, ChildConnection] = {}
         """Children with records in a page that grows."""
@@ -219,7 +218,7 @@ class OfferQueue:
             self._changed.clear()
             await self._change(left)
         taken, size = 0, 0
-        while taken < len(self._pages) and size < self._batch_bytes_max:
+        while taken < len(self._pages) and size < self._pace.bytes_max:
             size += self._pages[taken].size
             taken += 1
         new, self._pages = self._pages[:taken], self._pages[taken:]

@@ -112,7 +112,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     except (pipeline.PipelineError, SessionError, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SinkError)) and not isinstance(error, SinkRefused)
         raise HostStartError(str(error), passing=passing) from error
-    address = spark_session.ui_address(spark)
+    address = spark.sparkContext.uiWebUrl
     log.info(
         "session ready: Spark %s, master %s, UI %s, sinks %s",
         spark.version,

@@ -41,14 +41,14 @@ Address = tuple[str, int]
 def addresses(settings: SparkSettings) -> tuple[Address, ...]:
     """Return where a connection tells whether somebody is there; nothing for masters that name no such place."""
     if settings.master.startswith("spark://"):
-        return tuple(_address(one, MASTER_PORT) for one in settings.master.removeprefix("spark://").split(","))
+        return tuple(_address(one) for one in settings.master.removeprefix("spark://").split(","))
     return ()
 
 
-def _address(text: str, port: int) -> Address:
+def _address(text: str) -> Address:
     host, colon, digits = text.strip().rpartition(":")
     if not colon or not digits.isdigit():
-        host, digits = text.strip(), str(port)
+        host, digits = text.strip(), str(MASTER_PORT)
     return host.strip("[]"), int(digits)
 
 

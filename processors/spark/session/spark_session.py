@@ -621,9 +621,3 @@ def _jvm(session: SparkSession) -> subprocess.Popen[bytes] | None:
 def jvm_pid(session: SparkSession) -> int | None:
     process = _jvm(session)
     return None if process is None else process.pid
-
-
-def ui_address(session: SparkSession) -> str | None:
-    """Return where a person can look at the jobs."""
-    address: str | None = session.sparkContext.uiWebUrl
-    return address
