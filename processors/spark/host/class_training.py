@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,10 @@ from mld.processors.spark.processes import EXIT_CONFIGURATION, EXIT_FAILURE
 from mld.processors.spark.session import class_archive, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionError
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import Record
 
-RECORDS = 200
+RECORDS, ARRIVAL_MS = 200, 1_700_000_000_000
 EXIT_S = 300.0
 """How long the JVM may write its archive; on a loaded machine it takes a minute."""
 SHARD, OTHER = (StreamShard("training", f"shardId-00000000000{number}") for number in (0, 1))
@@ -60,19 +61,8 @@ def line() -> bytes:
         }).encode()
         for number in range(RECORDS)
     ]  # fmt: skip
-    records = [
-        {
-            "data": b64encode(data).decode(),
-            "partitionKey": "k",
-            "sequenceNumber": str(number),
-            "approximateArrivalTimestamp": 1_700_000_000_000,
-            "subSequenceNumber": 0,
-            "action": "record",
-        }
-        for number, data in enumerate([*events, b"{"], start=1)
-    ]
-    message = {"action": "processRecords", "records": records, "millisBehindLatest": 0}
-    return json.dumps(message, separators=(",", ":")).encode()
+    records = (Record(data, "k", str(number), 0, ARRIVAL_MS) for number, data in enumerate([*events, b"{"], start=1))
+    return b"".join(encode_process_records(tuple(records), 0))
 
 
 def train(settings: SparkSettings, scratch: Path) -> None:
