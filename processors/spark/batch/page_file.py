@@ -166,17 +166,16 @@ class PageWriter:
         groups, self._waiting, self._waiting_bytes = self._waiting, [], 0
         one = groups[0] if len(groups) == 1 else _joined(groups)
         count = len(one.data)
-        some = _full if one.is_plain else _sparse
         schemas = [_nothing(count)] * len(SCHEMA_COLUMNS)
         if one.schemas:
-            schemas = [_sparse(column, _BYTE_ARRAY) for column in zip(*one.schemas, strict=True)]
+            schemas = [_optional(column, _BYTE_ARRAY) for column in zip(*one.schemas, strict=True)]
         self._file.put(
             count,
             (
                 _plain(one.data, _BYTE_ARRAY),
-                some(one.keys, _BYTE_ARRAY),
+                _optional(one.keys, _BYTE_ARRAY),
                 _plain(one.sequences, _BYTE_ARRAY),
-                some(one.arrivals, _INT64),
+                _optional(one.arrivals, _INT64),
                 _plain(one.subs, _INT32),
                 *(_plain([name], _BYTE_ARRAY) * count for name in self._names),
                 *schemas,
@@ -204,8 +203,7 @@ def _joined(groups: Sequence[RecordColumns]) -> RecordColumns:
     if any(group.schemas for group in groups):
         nothing = (None,) * len(SCHEMA_COLUMNS)
         schemas = [one for group in groups for one in group.schemas or [nothing] * len(group.data)]
-    is_plain = all(group.is_plain for group in groups)
-    return RecordColumns(data, keys, sequences, arrivals, subs, schemas, sum(group.size for group in groups), is_plain)
+    return RecordColumns(data, keys, sequences, arrivals, subs, schemas, sum(group.size for group in groups))
 
 
 def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, str]:
@@ -218,7 +216,9 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, st
 
     def put() -> None:
         columns = zip(_COLUMNS, zip(*group, strict=True), strict=True)
-        bodies = [(_plain if repetition == _REQUIRED else _sparse)(v, kind) for (_, kind, _, repetition), v in columns]
+        bodies = [
+            (_plain if repetition == _REQUIRED else _optional)(v, kind) for (_, kind, _, repetition), v in columns
+        ]
         file.put(len(group), bodies)
         group.clear()
 
@@ -301,18 +301,15 @@ def _levels(run: bytes) -> bytes:
     return _LENGTH.pack(len(run)) + run
 
 
-def _full(values: Sequence[Any], kind: int) -> bytes:
-    """Encode a column that may have nulls, and has none here."""
-    return _levels(varint(len(values) << 1) + b"\1") + _plain(values, kind)
-
-
 def _nothing(count: int) -> bytes:
     """Encode a column that has nulls only."""
     return _levels(varint(count << 1) + b"\0")
 
 
-def _sparse(values: Sequence[Any], kind: int) -> bytes:
-    """Encode a column with nulls: a bit for each value."""
+def _optional(values: Sequence[Any], kind: int) -> bytes:
+    """Encode a column that may have nulls: with a bit for each value if it has any."""
+    if None not in values:
+        return _levels(varint(len(values) << 1) + b"\1") + _plain(values, kind)
     bits = sum(1 << at for at, value in enumerate(values) if value is not None)
     eights = -(-len(values) // 8)
     there = [value for value in values if value is not None]

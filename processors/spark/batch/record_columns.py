@@ -76,8 +76,7 @@ Row = tuple[RecordPosition, SparkRecord]
 
 
 class RecordColumns(NamedTuple):
-    """Records of one shard by columns; `schemas` has the last three of each `SparkRecord`, and is empty if none has.
-    `is_plain`: every record has a key and an arrival."""
+    """Records of one shard by columns; `schemas` has the last three of each `SparkRecord`, and is empty if none has."""
 
     data: Sequence[bytes]
     keys: Sequence[bytes | None]
@@ -87,7 +86,6 @@ class RecordColumns(NamedTuple):
     schemas: Sequence[tuple[bytes | None, ...]]
     size: int
     """Bytes of the text that they come from."""
-    is_plain: bool = False
 
     def position(self, index: int) -> RecordPosition:
         return RecordPosition(int(self.sequences[index]), self.subs[index])
@@ -157,7 +155,7 @@ def _cut_apart(chunk: bytes) -> RecordColumns | None:
         return None
     if not (b"".join(sequences).isdigit() and all(sequences)):
         return None
-    return RecordColumns(data, keys, sequences, arrivals, subs, (), len(chunk), True)
+    return RecordColumns(data, keys, sequences, arrivals, subs, (), len(chunk))
 
 
 def _numbers(pieces: Sequence[bytes]) -> list[int]:
@@ -224,10 +222,8 @@ def pieces_by_time(columns: RecordColumns, span_ms: int) -> Iterator[tuple[Recor
             low, high = min(low, arrival), max(high, arrival)
             continue
         size = columns.size * (at - begin) // len(arrivals)
-        data, keys, sequences, _, subs, schemas, _, is_plain = columns
+        data, keys, sequences, _, subs, schemas, _ = columns
         cut = slice(begin, at)
-        part = RecordColumns(
-            data[cut], keys[cut], sequences[cut], arrivals[cut], subs[cut], schemas[cut], size, is_plain
-        )
+        part = RecordColumns(data[cut], keys[cut], sequences[cut], arrivals[cut], subs[cut], schemas[cut], size)
         yield part, (low, high)
         begin, low, high = at, arrival or 0, arrival or 0
