@@ -129,7 +129,6 @@ class SparkSettings:
     region: str | None
     writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
-    stream_id: str | None = None
     reply_timeout_s: float | None = None
     """The daemon's `timeoutInSeconds`."""
     fit: Sanitizer = field(default=printable, repr=False, compare=False)
@@ -236,9 +235,8 @@ def make(
         interval_s = quiet_s = seconds("triggerIntervalMillis")
     short = {key: said for key, name in SHORT_FOR.items() if (said := text(name))}
     format_, mode, on_poison, on_gap = value("format"), value("mode"), value("onPoison"), value("onGap")
-    stream_id = text("streamId")
     writer = identity_of(
-        env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=stream_id
+        env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=text("streamId")
     )
     s3 = S3Access(
         credentials,
@@ -285,7 +283,6 @@ def make(
         stream=stream,
         region=region,
         writer=writer,
-        stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
         fit=sanitizer_of(lines.secrets, env),
     )

@@ -324,8 +324,8 @@ class SessionHost:
 
         Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
         writer = self._settings.writer
-        if writer is None or self._settings.stream_id or writer.is_of_several or not (arn and created):
-            return False  # marks of several streams are told apart by their identifiers
+        if writer is None or not (writer.created and arn and created):
+            return False  # of one that mld.spark.streamId names, or of several, told apart by their identifiers
         if (arn, created) == (writer.arn, writer.created):
             return False
         said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
