@@ -152,7 +152,6 @@ class S3Access:
     path_style: bool = False
     kms_key: str | None = None
     bucket_owner: str | None = None
-    timeout_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

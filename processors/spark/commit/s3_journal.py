@@ -93,6 +93,10 @@ def place_of(path: str, key: str) -> S3Place:
     return S3Place(bucket, "".join(f"{part}/" for part in parts))
 
 
+ANSWER_S = 60.0
+"""Longest wait for an answer of S3."""
+
+
 class LateClient:
     """Makes the client when it is first used: a sink that is only made touches nothing."""
 
@@ -109,7 +113,7 @@ class LateClient:
                     region=access.region,
                     endpoint_url=access.endpoint,
                     path_style=access.path_style,
-                    timeout_s=access.timeout_s,
+                    timeout_s=ANSWER_S,
                     connections_max=AT_ONCE,
                 )
             except StartupError as error:
