@@ -57,6 +57,11 @@ class JobFailed(SinkError):
     """Spark could not compute or write the frame; the cause is the exception of Spark."""
 
 
+class ValueFailed(JobFailed):
+    """A job failed over a value: an error of SQL about data, or an exception in a function of the user's. It would fail
+    again, so it is not tried again before the record is searched for."""
+
+
 class DataRefused(JobFailed):
     """The sink will never take a row of the frame: a constraint, or a value that its column cannot hold. It can be
     computed all the same, so the record is searched for, and the sink is not waited for."""
@@ -206,6 +211,8 @@ NO_RECORD_S_FAULT = (
 )
 OF_S3 = ("org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.")
 """How an exception begins that says what S3 did not do, where Spark speaks to it."""
+DATA_EXCEPTION = "SQLSTATE: 22"
+"""Class 22 of the standard: division by zero, a cast or an index that is invalid, a number out of range."""
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -259,7 +266,7 @@ def failure(error: Exception, doing: str) -> SinkError:
         return SinkError(f"{said}; it is tried again")
     if isinstance(error, (AnalysisException, PySparkTypeError, PySparkValueError)):
         return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
-    return JobFailed(said)
+    return ValueFailed(said) if DATA_EXCEPTION in text or _python_cause(text) else JobFailed(said)
 
 
 def sentence(text: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from mld.processors.spark.session import spark_session
+from mld.processors.spark.session import jvm_classes
 from mld.processors.spark.session.spark_session import jvm_pid
 from mld.processors.spark.sink_port import Sink, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
@@ -57,7 +57,7 @@ def session(format: str, place: Path) -> Any:
         builder = builder.config(key, value)
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
-    spark_session.install_files(made)  # as every session of one machine has it
+    jvm_classes.install_files(made)  # as every session of one machine has it
     return made
 
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.session import decoding, handover, spark_session
+from mld.processors.spark.session import decoding, handover, jvm_classes
 from mld.processors.spark.session.spark_session import jvm_pid, start
 from mld.processors.spark.sink_port import SessionError
 from mld.processors.spark.testing import batch, records, session
@@ -363,7 +363,7 @@ def test_permissions_of_files_are_those_of_hadoop_and_cost_no_process(spark: Any
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     ran_a_program, theirs = written("theirs")
     assert ran_a_program, "Hadoop has its native library here: nothing to save"
-    assert spark_session.install_files(spark)
+    assert jvm_classes.install_files(spark)
     assert written("ours") == (False, theirs)
     files = java.FileSystem.get(spark._jvm.java.net.URI("file:///"), configuration)
     files.setPermission(java.Path(str(tmp_path / "ours")), java.permission.FsPermission("1770"))
@@ -381,7 +381,7 @@ def test_a_local_session_has_it_unless_the_user_has_another(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
 ) -> None:
     installed: list[Any] = []
-    monkeypatch.setattr(spark_session, "install_files", installed.append)
+    monkeypatch.setattr(jvm_classes, "install_files", installed.append)
     assert start(settings_of(*keys), tmp_path) is spark
     assert installed == ([] if keys else [spark])
 
@@ -395,5 +395,5 @@ def test_without_the_compiler_hadoop_sets_permissions(caplog: pytest.LogCaptureF
         _jvm = NoJanino()
 
     caplog.set_level("INFO")
-    assert not spark_session.install_files(Session())  # type: ignore[arg-type]
+    assert not jvm_classes.install_files(Session())  # type: ignore[arg-type]
     assert caplog.messages == ["permissions of files are set by chmod: 'JavaPackage' object is not callable"]

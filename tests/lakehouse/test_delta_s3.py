@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from mld.processors.spark.session import spark_session
+from mld.processors.spark.session import jvm_classes, spark_session
 from mld.processors.spark.sink_port import Fenced, SinkError
 from mld.processors.spark.sinks.delta import is_conditional
 from mld.processors.spark.sinks.factory import make_sink
@@ -79,7 +79,7 @@ def test_one_of_many_gets_a_version_of_the_log(lake):
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     types, values = (gateway.new_array(kind, 1) for kind in (java.java.lang.Class, java.java.lang.Object))
     types[0], values[0] = configuration.getClass(), configuration
-    store = java.java.lang.Class.forName(spark_session.CLASS, True, loader).getConstructor(types).newInstance(values)
+    store = java.java.lang.Class.forName(jvm_classes.CLASS, True, loader).getConstructor(types).newInstance(values)
     path = java.org.apache.hadoop.fs.Path("s3a://lake/other/_delta_log/00000000000000000001.json")
     won, lost = [], []
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from mld.processors.spark.session.jvm_classes import install, log_settings
 from mld.processors.spark.session.lakehouse import PACKAGES, s3a_settings
-from mld.processors.spark.session.spark_session import hadoop_version, install, log_settings
+from mld.processors.spark.session.spark_session import hadoop_version
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access
 from tests.prove_spark import jvm

@@ -26,7 +26,7 @@ from mld.processors.spark.high_water_marks import (
     StreamShard,
     spans,
 )
-from mld.processors.spark.session.spark_session import install
+from mld.processors.spark.session.jvm_classes import install
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import (
     Fenced,

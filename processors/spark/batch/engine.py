@@ -43,6 +43,7 @@ from mld.processors.spark.sink_port import (
     Sink,
     SinkError,
     SinkRefused,
+    ValueFailed,
     first_line,
 )
 from mld.properties.spark import OnGap
@@ -190,8 +191,9 @@ class Engine:
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def _until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Try until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed,
-        PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
+        """Try until every sink that takes part holds all of it, or no attempt is left: after a value failed it is the
+        last one. Raises SinkRefused, PipelineError, JobFailed, PipelineFailed, and what ends all attempts: SessionGone
+        and Stopped."""
         failures = fenced = waits = 0
         while True:
             try:
@@ -219,6 +221,8 @@ class Engine:
                 self._patience.check()
                 self._jobs.figures.failures += 1
                 failures += 1
+                if isinstance(failed, ValueFailed) and attempts_max < FOR_EVER:
+                    attempts_max = failures
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
                     self._patience.pause(failures)

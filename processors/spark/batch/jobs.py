@@ -42,8 +42,9 @@ from mld.processors.spark.high_water_marks import (
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.session.decoding import MalformedShare, StrayNames
 from mld.processors.spark.session.handover import Counted, Handed, Slices
+from mld.processors.spark.session.jvm_classes import Failing
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused
+from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, first_line
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
@@ -114,8 +115,9 @@ class Repeats:
 
 log = logging.getLogger("mld.spark")
 
-SLICES_MAX = 256
-"""A job has so many tasks at most where a record is searched for."""
+SLICES_FIRST, SLICES_MAX, CONFIRMED_MAX = 16, 64, 1_000
+"""A job has so many tasks where records are searched for: the first one, in which Spark tells most rows that fail, the
+next ones, and the one that confirms what rows were told."""
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
 
@@ -128,8 +130,8 @@ class Frames(Protocol):
         their definitions. `slices`: how the only page is cut for `failing`."""
 
     def compute(self, frame: DataFrame) -> None: ...
-    def failing(self, frame: DataFrame, count: int) -> Mapping[int, str] | None:
-        """Return what Spark says of the slices that fail, of so many; None if that cannot be told."""
+    def failing(self, frame: DataFrame, count: int) -> Sequence[Failing] | None:
+        """Return what Spark says of what fails in so many slices; None if that cannot be told."""
 
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """Compute once what several frames have in common, while it lasts."""
@@ -397,27 +399,45 @@ class Jobs:
     def failing(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> Mapping[int, str]:
         """Return which of the records cannot be computed for these sinks, each alone, and what Spark says of it; none
         if that cannot be told, as where the pipeline takes records together."""
-        left, size = list(range(len(records))), len(records)
+        left, slices_max = list(range(len(records))), SLICES_FIRST
         try:
-            while size > 1 and left:
-                size = -(-len(left) // SLICES_MAX)
-                count = -(-len(left) // size)
-                said: dict[int, str] = {}
-                part = [records[at] for at in left]
-                with self.handed_records(part, Slices(count, size)) as handed:
-                    frames = self.frames(handed.records, {}, len(part), 1)
-                    for sink in sinks:
-                        if (frame := frames[sink.name]) is not None:
-                            found = self._handover.failing(frame, count)
-                            if found is None:
-                                return {}
-                            said |= found
-                if size == 1:
-                    return {left[at]: text for at, text in sorted(said.items())}
-                left = [at for slice in sorted(said) for at in left[slice * size : (slice + 1) * size]]
+            while left:
+                size = -(-len(left) // slices_max)
+                slices = Slices(-(-len(left) // size), size)
+                found = self._failing_slices([records[at] for at in left], slices, sinks)
+                if found is None:
+                    return {}
+                if size == 1:  # each record was alone: what was told of rows before is confirmed
+                    return {left[one.partition]: one.text for one in sorted(found)}
+                again: set[int] = set()
+                for one in found:
+                    begin = one.partition * size
+                    again.update(range(begin, min(begin + size, len(left))) if one.row is None else [one.row])
+                if all(one.row is not None for one in found):
+                    slices_max = CONFIRMED_MAX
+                elif slices_max == SLICES_MAX and len(again) == len(left):
+                    return {}
+                else:
+                    slices_max = SLICES_MAX
+                left = [left[at] for at in sorted(again)]
         except Exception as error:
-            log.debug("which records fail cannot be told: %s", error)
+            log.info("which records fail cannot be told at once: %s", first_line(error))
         return {}
+
+    def _failing_slices(
+        self, records: Sequence[SparkRecord], slices: Slices, sinks: Sequence[Sink]
+    ) -> list[Failing] | None:
+        """Return what fails for any of these sinks; None if that cannot be told."""
+        found: list[Failing] = []
+        with self.handed_records(records, slices) as handed:
+            frames = self.frames(handed.records, {}, len(records), 1)
+            for sink in sinks:
+                if (frame := frames[sink.name]) is not None:
+                    said = self._handover.failing(frame, slices.number)
+                    if said is None:
+                        return None
+                    found += said
+        return found
 
     def fails_without_records(self) -> bool:
         """Return whether the pipeline raises its exception over no records at all: then no record is to blame."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.commit.ledger import LedgerEntry
-from mld.processors.spark.session.spark_session import CLASS, log_settings
+from mld.processors.spark.session.jvm_classes import CLASS, log_settings
 from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks.delta import DeltaSink, one_driver_refusal
 
