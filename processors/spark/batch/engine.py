@@ -163,7 +163,7 @@ class Engine:
 
     def _wait_for_sinks(self, source: BatchSource, error: JobFailed) -> None:
         """Wait for the sinks: the records can be computed. Raises SinkRefused and PipelineError."""
-        log.error("%s; the batch can be computed, so the sink is waited for", error)
+        log.error("%s; the batch can be computed, so it is tried until the sink takes it", error)
         for sink in [sink for _, sinks in self._destinations.groups(source) for sink in sinks]:
             if self._destinations.may_put_aside(sink):
                 self._destinations.put_aside(sink, error, 0.0)

@@ -42,7 +42,7 @@ from mld.processors.spark.high_water_marks import (
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.session.decoding import MalformedShare, StrayNames
 from mld.processors.spark.session.handover import Counted, Handed, Slices
-from mld.processors.spark.session.jvm_classes import Failing
+from mld.processors.spark.session.jvm_classes import PartitionFailure
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, first_line
 from mld.properties.spark import Format
@@ -130,7 +130,7 @@ class Frames(Protocol):
         their definitions. `slices`: how the only page is cut for `failing`."""
 
     def compute(self, frame: DataFrame) -> None: ...
-    def failing(self, frame: DataFrame, count: int) -> Sequence[Failing] | None:
+    def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure] | None:
         """Return what Spark says of what fails in so many slices; None if that cannot be told."""
 
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
@@ -426,9 +426,9 @@ class Jobs:
 
     def _failing_slices(
         self, records: Sequence[SparkRecord], slices: Slices, sinks: Sequence[Sink]
-    ) -> list[Failing] | None:
+    ) -> list[PartitionFailure] | None:
         """Return what fails for any of these sinks; None if that cannot be told."""
-        found: list[Failing] = []
+        found: list[PartitionFailure] = []
         with self.handed_records(records, slices) as handed:
             frames = self.frames(handed.records, {}, len(records), 1)
             for sink in sinks:

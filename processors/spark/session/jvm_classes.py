@@ -170,6 +170,9 @@ ROWS_CLASS = "MldFailingRows"
 ROWS_SOURCE = f"""
 public class {ROWS_CLASS} implements org.apache.spark.api.java.function.Function2 {{
   private static final ThreadLocal AT = new ThreadLocal();
+  private boolean tellsRows = true;
+
+  public void tellPartitionsOnly() {{ tellsRows = false; }}
 
   public static boolean at(long row) {{
     AT.set(Long.valueOf(row));
@@ -187,7 +190,7 @@ public class {ROWS_CLASS} implements org.apache.spark.api.java.function.Function
       }} catch (Exception error) {{
         if (error instanceof org.apache.spark.TaskKilledException) throw error;
         if (error instanceof org.apache.spark.shuffle.FetchFailedException) throw error;
-        boolean known = AT.get() != null && !AT.get().equals(before);
+        boolean known = tellsRows && AT.get() != null && !AT.get().equals(before);
         java.io.StringWriter text = new java.io.StringWriter();
         error.printStackTrace(new java.io.PrintWriter(text, true));
         failed.add(partition + " " + (known ? AT.get() : "?") + " " + text);
@@ -197,11 +200,13 @@ public class {ROWS_CLASS} implements org.apache.spark.api.java.function.Function
   }}
 }}
 """
-"""`at` is called with each row before anything is computed from it. Where that happens in the thread that takes the
-results, the row of an exception is known, and the next one is computed; it is not where Python computes."""
+"""`at` is called with each row before anything is computed from it, so the row of an exception is known, and the next
+one is computed. Python computes many rows at once, and its worker ends with an exception: nothing is read after it."""
+OF_PYTHON = ("Python", "InPandas", "InArrow")
+"""Names of the nodes of a plan for which functions in Python are run."""
 
 
-class Failing(NamedTuple):
+class PartitionFailure(NamedTuple):
     """What failed in a partition: the row, by the number that `rows_told` was given, or None if nobody knows; and the
     exception."""
 
@@ -216,16 +221,20 @@ def rows_told(frame: DataFrame, number: str) -> DataFrame:
     return frame.filter(f"reflect('{ROWS_CLASS}', 'at', {number}) IS NOT NULL")
 
 
-def failing_rows(frame: DataFrame, count: int) -> Sequence[Failing] | None:
+def failing_rows(frame: DataFrame, count: int) -> Sequence[PartitionFailure] | None:
     """Return what cannot be computed of a frame, by one job. None if it has not so many partitions. Raises what Spark
     raises while it plans, and if the job fails otherwise than by a row.
     """
-    rdd = frame._jdf.queryExecution().toRdd().toJavaRDD()
+    execution = frame._jdf.queryExecution()
+    rdd = execution.toRdd().toJavaRDD()
     if rdd.getNumPartitions() != count:
         return None
-    outcomes = rdd.mapPartitionsWithIndex(_failing_rows(frame.sparkSession), False).collect()
+    function = _failing_rows(frame.sparkSession)
+    if any(name in execution.executedPlan().toString() for name in OF_PYTHON):
+        function.tellPartitionsOnly()
+    outcomes = rdd.mapPartitionsWithIndex(function, False).collect()
     told = (str(one).split(" ", 2) for one in outcomes)
-    return [Failing(int(partition), None if row == "?" else int(row), text) for partition, row, text in told]
+    return [PartitionFailure(int(partition), None if row == "?" else int(row), text) for partition, row, text in told]
 
 
 def _failing_rows(session: SparkSession) -> Any:

@@ -16,7 +16,7 @@ from mld.processors.spark.batch.jobs import PIPELINE
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
 from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.session.jvm_classes import Failing
+from mld.processors.spark.session.jvm_classes import PartitionFailure
 from mld.processors.spark.sink_port import (
     Blameless,
     DataRefused,
@@ -261,7 +261,7 @@ def test_a_pipeline_that_takes_records_together_is_searched_by_halves(tmp_path, 
     bed.frames.can_slice = slices
     bed.poison(lambda data: data == b"6")
     if slices:  # as many partitions as there are slices, but others: an innocent one seems to fail
-        bed.frames.failing = lambda frame, count: [Failing(0, None, "division by zero")]
+        bed.frames.failing = lambda frame, count: [PartitionFailure(0, None, "division by zero")]
     assert bed.run(bed.offer("a", range(1, 11))).failed == {}
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 3, 4, 5, 7, 8, 9, 10], [6])
 

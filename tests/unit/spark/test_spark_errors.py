@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkRefused, failure, first_line, sentence
+from mld.processors.spark.sink_port import (
+    Blameless,
+    JobFailed,
+    SinkError,
+    SinkRefused,
+    ValueFailed,
+    failure,
+    first_line,
+    sentence,
+)
 
 PYTHON = """\
 An exception was thrown from the Python worker: Traceback (most recent call last):
@@ -54,7 +63,7 @@ def test_a_module_that_an_executor_lacks_is_never_the_records():
     refused = failure(RuntimeError(text), "sink out")
     assert isinstance(refused, SinkRefused)
     assert "cause: ModuleNotFoundError: No module named 'helper'; install it where the executors run" in str(refused)
-    assert type(failure(RuntimeError(PYTHON), "sink out")) is JobFailed
+    assert type(failure(RuntimeError(PYTHON), "sink out")) is ValueFailed
 
 
 @pytest.mark.parametrize(

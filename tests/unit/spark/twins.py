@@ -19,7 +19,7 @@ from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.handover import Counted, Handed, Slices
-from mld.processors.spark.session.jvm_classes import Failing
+from mld.processors.spark.session.jvm_classes import PartitionFailure
 from mld.processors.spark.settings import SparkSettings, make
 from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SessionGone, SinkSpec
 from mld.processors.spark.streaming.engine import StreamingEngine
@@ -112,7 +112,7 @@ class MemoryFrames:
         if any(self.poison(data) for _, _, data in frame.records):
             raise ValueError("it cannot be computed")
 
-    def failing(self, frame: Frame, count: int) -> Sequence[Failing] | None:
+    def failing(self, frame: Frame, count: int) -> Sequence[PartitionFailure] | None:
         """By slices of the last page that was handed over in such; None: a pipeline that makes its own partitions."""
         if self.slices is None or count != self.slices.number:
             return None
@@ -120,7 +120,7 @@ class MemoryFrames:
         size = self.slices.size
         cut = [frame.records[at * size : (at + 1) * size] for at in range(count)]
         bad = [at for at, part in enumerate(cut) if any(self.poison(data) for _, _, data in part)]
-        return [Failing(at, None, self.says) for at in bad]
+        return [PartitionFailure(at, None, self.says) for at in bad]
 
     def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
         self.handed += 1
