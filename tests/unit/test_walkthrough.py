@@ -13,11 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/develop/architecture.md").read_text(encoding="utf-8")
 LIFE = (ROOT / "docs/develop/worker.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`((?:mld|protocol|properties|processors)[\w.]*):([\w.]+)`")
+SPARK = (ROOT / "docs/develop/spark.md").read_text(encoding="utf-8")
 STEP = re.compile(r"(mld(?:\.\w+)+):([\w.]+)")
 WALKS = ("A record", "A lease", "A checkpoint")
 
 
-@pytest.mark.parametrize(("module", "name"), sorted({*NAMED.findall(PAGE), *STEP.findall(LIFE)}))
+@pytest.mark.parametrize(("module", "name"), sorted({*NAMED.findall(PAGE), *NAMED.findall(SPARK), *STEP.findall(LIFE)}))
 def test_what_it_names_is_defined_there(module: str, name: str) -> None:
     assert name in defined_in(ROOT / (module.replace(".", "/") + ".py"))
 
@@ -28,6 +29,12 @@ def test_every_step_of_a_walk_names_one(walk: str) -> None:
     steps = [line for line in section.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(steps) >= 10
     assert [line for line in steps if len(NAMED.findall(line)) != 1] == []
+
+
+def test_a_record_reaches_its_table_in_ten_steps() -> None:
+    section = SPARK.partition("\n## A record, from child to table\n")[2].partition("\n## ")[0]
+    steps = [NAMED.findall(line) for line in section.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert [len(named) for named in steps] == 10 * [1]
 
 
 def test_the_life_of_a_worker_is_one_screen() -> None:
