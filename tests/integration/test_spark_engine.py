@@ -149,6 +149,30 @@ def transform(records, batch):
     assert [(row["n"], row["name"]) for row in rows(tmp_path / "out")] == [(1, "old"), (2, "new")]
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        pytest.param("row", [(0, 3), (0, 4), (3, 199)], id="Spark computes"),
+        pytest.param("python", [(0, None), (3, None)], id="Python does"),
+        pytest.param("sorted", [(0, 49), (0, None), (3, 199)], id="rows are gathered first"),
+    ],
+)
+def test_one_job_says_what_fails(spark: Any, how: str, told: list[tuple[int, int | None]]) -> None:
+    """Of rows that a step has gathered some other one is told, and then none: who asks has each confirmed alone."""
+    from pyspark.sql import functions as F
+
+    fails = F.expr("CAST(IF(n IN (3, 4, 199), 'x', '5') AS INT)")
+    if how == "python":
+        fails = F.udf(lambda n: 1 // (n not in (3, 4, 199)), "int")("n")
+    numbers = spark.range(200).toDF("n").repartitionById(4, F.expr("CAST(n / 50 AS INT)"))
+    rows_of = jvm_classes.rows_told(numbers, "n")
+    frame = (rows_of.sortWithinPartitions("n") if how == "sorted" else rows_of).select(fails)
+    found = jvm_classes.failing_rows(frame, 4)
+    assert found is not None and [(one.partition, one.row) for one in found] == told
+    assert all(("CAST_INVALID_INPUT" in one.text) != ("ZeroDivisionError" in one.text) for one in found)
+    assert jvm_classes.failing_rows(frame, 5) is None
+
+
 CAST = "def transform(records, batch):\n    return records.selectExpr('payload.n', 'CAST(payload.kind AS INT) AS k')\n"
 TOGETHER = """
 def transform(records, batch):

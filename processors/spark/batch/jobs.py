@@ -408,7 +408,7 @@ class Jobs:
                 if found is None:
                     return {}
                 if size == 1:  # each record was alone: what was told of rows before is confirmed
-                    return {left[one.partition]: one.text for one in sorted(found)}
+                    return {left[one.partition]: one.text for one in sorted(found, key=lambda one: one.partition)}
                 again: set[int] = set()
                 for one in found:
                     begin = one.partition * size
