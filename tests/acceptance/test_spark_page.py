@@ -45,7 +45,7 @@ LOOK = block("python", ".show()")
 TEST = block("python", "test_bots_are_dropped", "spark-pipeline.md")
 ON_S3 = block("properties", "s3://my-lake/clicks\n")
 IN_ICEBERG = block("properties", "catalog.lake.type")
-LOCAL = block("properties", "latency = low")
+LOCAL = block("properties", "triggerIntervalMillis = 1000")
 INSTEAD = {
     "database": block("properties", "format = jdbc"),
     "Delta": block("properties", "format = delta"),
