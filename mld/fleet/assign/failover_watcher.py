@@ -44,7 +44,8 @@ TIMEOUT_S = 3.0  # for a page, which is up to 1 MB: a look that hangs sees nobod
 RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
 RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S
-"""What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease."""
+"""What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease. But not by
+who is alone, as nobody else renews anything."""
 LEGACY_PERIOD_S = 30.0
 """How often the reports of the legacy table are read: they move no more often."""
 TOO_SOON_SHARE = 0.25
@@ -220,7 +221,8 @@ class FailoverWatcher:
         """Take what becomes due, up to the time of the next look."""
         while (now := self.clock.monotonic()) < look_at and not self._woken.is_set():
             due_at = look_at
-            if now - self._looked_at <= max(FRESH_S, self.takeover.whole_period_s() + LOOK_PERIOD_S):
+            fresh_s = self.takeover.whole_period_s() + LOOK_PERIOD_S if self.membership.is_alone else FRESH_S
+            if now - self._looked_at <= fresh_s:
                 taken, next_at = self.takeover.plan(now)
                 if taken:
                     await self._take(taken)

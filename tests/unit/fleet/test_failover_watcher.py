@@ -10,7 +10,7 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
-from mld.core.periods import ALONE_SHARE, LONE_LEADER_LOOK_S, LOOK_PERIOD_S, PART_LEASES
+from mld.core.periods import ALONE_SHARE, LONE_LEADER_LOOK_S, LOOK_PERIOD_S, PART_LEASES, SLOW_LEASES, slow_period_s
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
@@ -324,6 +324,17 @@ async def test_watchers_look_at_the_same_time_and_others_seldom(bed: Bed) -> Non
     assert all(5 <= len(looks[name]) <= 7 for name in names if name not in often)
     phases = {round(at % LOOK_PERIOD_S, 1) for name in often for at in looks[name]}
     assert len(phases) == 1
+
+
+@story
+async def test_who_looks_seldom_at_many_leases_tries_to_take_none_that_is_renewed(bed: Bed) -> None:
+    names = [f"w{number}" for number in range(5)]
+    await bed.leases(**{f"s{number}": names[number % 5] for number in range(2 * SLOW_LEASES)})
+    for name in names:
+        Worker(bed, name)
+    await CLOCK.sleep(4 * slow_period_s(2 * SLOW_LEASES, D))
+    assert min(len(bed.scans(name, 0.0)) for name in names) < 10, "somebody looks seldom"
+    assert [call for call in bed.calls if ":newOwner" in str(call[3])] == []
 
 
 @pytest.mark.full
