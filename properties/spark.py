@@ -183,7 +183,7 @@ KEYS: tuple[Key, ...] = (
          "restore: stop, or go on without them.", OnGap.STOP, choices=OnGap),
     _key("onPoison", CHOICE, "What becomes of a record with which the pipeline fails again and again.",
          choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
-    _key("attemptsMax", INT, "Attempts at a micro-batch before a record is searched for; over a value it is one.",
+    _key("attemptsMax", INT, "Attempts at a micro-batch before a record is searched for; none follows a wrong value.",
          3, minimum=1, maximum=100),
     _key("retryBackoffMillis", LONG, "Pause before the second attempt; it doubles each time.", 500, minimum=0,
          maximum=600_000),

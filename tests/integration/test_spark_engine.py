@@ -173,6 +173,14 @@ def test_one_job_says_what_fails(spark: Any, how: str, told: list[tuple[int, int
     assert jvm_classes.failing_rows(frame, 5) is None
 
 
+def test_what_one_job_says_is_bounded_whatever_the_producer_puts(spark: Any) -> None:
+    rows_of = jvm_classes.rows_told(spark.range(500, numPartitions=1).toDF("n"), "n")
+    found = jvm_classes.failing_rows(rows_of.selectExpr("CAST(repeat('x', 100000) || n AS INT)"), 1)
+    assert found is not None and len(found) == jvm_classes.ROWS_MAX + 1
+    assert [one.row for one in found][-2:] == [jvm_classes.ROWS_MAX - 1, None]
+    assert max(len(one.text) for one in found) <= 2 * jvm_classes.TEXT_CHARS_MAX + 1
+
+
 CAST = "def transform(records, batch):\n    return records.selectExpr('payload.n', 'CAST(payload.kind AS INT) AS k')\n"
 TOGETHER = """
 def transform(records, batch):

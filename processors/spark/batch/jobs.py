@@ -413,12 +413,9 @@ class Jobs:
                 for one in found:
                     begin = one.partition * size
                     again.update(range(begin, min(begin + size, len(left))) if one.row is None else [one.row])
-                if all(one.row is not None for one in found):
-                    slices_max = CONFIRMED_MAX
-                elif slices_max == SLICES_MAX and len(again) == len(left):
-                    return {}
-                else:
-                    slices_max = SLICES_MAX
+                if len(again) == len(left) and slices_max != SLICES_FIRST:
+                    return {}  # too many fail for this to narrow them down
+                slices_max = CONFIRMED_MAX if all(one.row is not None for one in found) else SLICES_MAX
                 left = [left[at] for at in sorted(again)]
         except Exception as error:
             log.info("which records fail cannot be told at once: %s", first_line(error))

@@ -167,6 +167,10 @@ def install_files(session: SparkSession) -> bool:
 
 
 ROWS_CLASS = "MldFailingRows"
+ROWS_MAX = 64
+"""A partition tells so many rows at most, and then that it has more: the driver's heap has to hold what all tell."""
+TEXT_CHARS_MAX = 8_000
+"""Kept of the beginning and of the end of an exception's text, which may quote the record."""
 ROWS_SOURCE = f"""
 public class {ROWS_CLASS} implements org.apache.spark.api.java.function.Function2 {{
   private static final ThreadLocal AT = new ThreadLocal();
@@ -190,9 +194,12 @@ public class {ROWS_CLASS} implements org.apache.spark.api.java.function.Function
       }} catch (Exception error) {{
         if (error instanceof org.apache.spark.TaskKilledException) throw error;
         if (error instanceof org.apache.spark.shuffle.FetchFailedException) throw error;
-        boolean known = tellsRows && AT.get() != null && !AT.get().equals(before);
-        java.io.StringWriter text = new java.io.StringWriter();
-        error.printStackTrace(new java.io.PrintWriter(text, true));
+        boolean known = tellsRows && failed.size() < {ROWS_MAX} && AT.get() != null && !AT.get().equals(before);
+        java.io.StringWriter written = new java.io.StringWriter();
+        error.printStackTrace(new java.io.PrintWriter(written, true));
+        String text = written.toString();
+        int end = text.length() - {TEXT_CHARS_MAX};
+        if (end > {TEXT_CHARS_MAX}) text = text.substring(0, {TEXT_CHARS_MAX}) + "\\n" + text.substring(end);
         failed.add(partition + " " + (known ? AT.get() : "?") + " " + text);
         if (!known) return failed.iterator();
       }}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch.attempts import Stopped
-from mld.processors.spark.batch.jobs import PIPELINE
+from mld.processors.spark.batch.jobs import CONFIRMED_MAX, PIPELINE
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
 from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
@@ -252,6 +252,22 @@ def test_a_pipeline_that_fails_for_every_one_of_many_records_stops_the_shard(tmp
     bed.poison(lambda data: True)
     assert "and so do the 8 others" in bed.run(bed.offer("a", range(1, 201))).failed[A]
     assert dead.rows == []
+
+
+def test_more_rows_than_one_job_confirms_end_the_search_in_slices(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.poison(lambda data: True)
+    asked = []
+
+    def failing(frame, count):
+        asked.append(count)
+        assert len(asked) <= 2, "it narrows nothing down"
+        return [PartitionFailure(row * count // len(frame.records), row, "x") for row in range(len(frame.records))]
+
+    bed.frames.failing = failing
+    assert bed.run(bed.offer("a", range(1, CONFIRMED_MAX + 2))).failed.keys() == {A}
+    assert len(asked) == 2 and dead.rows == []
 
 
 @pytest.mark.parametrize("slices", [True, False])
