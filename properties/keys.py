@@ -353,7 +353,7 @@ _METRICS = (
         choices=MetricsOutput, note="prometheus needs the extra metrics.",
         sets="metrics.outputs"),
     Key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.", default=MetricsLevel.DETAILED,
-        choices=MetricsLevel, note="Of cloudwatch; prometheus always has all of its own.",
+        choices=MetricsLevel, note="For CloudWatch; /metrics always has all.",
         sets="metrics.level"),
     Key("metricsEnabledDimensions", ValueKind.DIMENSIONS, Section.METRICS,
         "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),

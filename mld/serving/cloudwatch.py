@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
 
@@ -135,12 +135,11 @@ async def publishing(settings: Settings, metrics: Metrics, factory: ClientFactor
         period_s=settings.metrics.period_s,
     )
     metrics.is_published = True
-    publisher.start()
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(service.close)
+        stack.push_async_callback(publisher.close)
+        publisher.start()
         yield
-    finally:
-        await publisher.close()
-        await service.close()
 
 
 # --- CloudWatch -------------------------------------------------------------------------------------------------------

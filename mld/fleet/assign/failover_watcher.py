@@ -44,8 +44,8 @@ TIMEOUT_S = 3.0  # for a page, which is up to 1 MB: a look that hangs sees nobod
 RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
 RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S
-"""What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease. But not by
-who is alone, as nobody else renews anything."""
+"""What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease. A worker
+that is alone takes it all the same, because nobody else renews anything."""
 LEGACY_PERIOD_S = 30.0
 """How often the reports of the legacy table are read: they move no more often."""
 TOO_SOON_SHARE = 0.25
