@@ -202,9 +202,6 @@ KEYS: tuple[Key, ...] = (
     _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
          "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
          NetworkFiles.REFUSE, choices=NetworkFiles),
-    _key("alignMillis", LONG, "With mld.spark.mode = streaming: how far the records of one shard may be ahead of "
-         "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
-         maximum=86_400_000),
     _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
          "streaming queries.", default_text="required by mode = streaming", shown_as=Shown.PLACE),
     _key("s3.region", TEXT, "Region of the buckets of sinks.", default_text="regionName, else the SDK's",
@@ -271,6 +268,11 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
     "archives": (Level.ERROR, "write mld.spark.conf.spark.archives, Spark's own key for the same"),
     "javaHome": (Level.ERROR, "set JAVA_HOME for the daemon, or put java first on its PATH"),
+    "alignMillis": (
+        Level.ERROR,
+        "remove it, and give withWatermark as much time as shards may be apart while they catch up; or write rows as "
+        f"they come, partitioned by the time in the record, with {PREFIX}mode = batch: there no row is late",
+    ),
     "latency": (Level.ERROR, f"remove it; for low write {PREFIX}triggerIntervalMillis = 1000"),
     "s3.timeoutMillis": (Level.WARNING, "an answer of S3 is waited for 60 s"),
     "glue.region": (Level.ERROR, f"write {CATALOG_PREFIX}<catalog>.client.region, unless it is regionName"),
@@ -541,9 +543,8 @@ def _together(
     if streaming and not sinks:
         say("sink", "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …", place=place)
     unused = "has no effect without mld.spark.mode = streaming"
-    for name in ("checkpoint", "alignMillis"):
-        if not streaming and values[name]:
-            say(name, unused, "set the mode", Level.WARNING)
+    if not streaming and values["checkpoint"]:
+        say("checkpoint", unused, "set the mode", Level.WARNING)
     _of_places(values, sinks, say)
     for name, sink in sinks.items():
         for part in sink.values.get("partitionBy", "").split(","):

@@ -134,9 +134,6 @@ CHECKPOINT_ATTEMPTS_MAX = 6
 """At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
-PIECES_OF_ALIGN = 2
-"""Into how many pieces the distance that `host.connection` allows is cut at least: less than two, and the next piece of
-the slowest shard would itself be too far ahead."""
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
 RECORDS_START = b'{"action":"processRecords"'
@@ -178,22 +175,12 @@ class HostConnection:
 
     # --- records -----------------------------------------------------------------------------------------------------
 
-    def bring(
-        self,
-        groups: Iterable[RecordColumns],
-        size: int,
-        behind: int | None,
-        arrived: tuple[int, int] | None = None,
-        meanwhile: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Put the records of a line, or of a piece of one, into the page, once there is room for their `size`.
-        `arrived`: when the first and the last of them did, in milliseconds since 1970; `behind`: how far they are
+    def bring(self, groups: Iterable[RecordColumns], size: int, behind: int | None) -> None:
+        """Put the records of a line into the page, once there is room for their `size`. `behind`: how far they are
         behind the tip. Raises LineError and FatalError."""
-        span = {} if arrived is None else {"first": arrived[0], "last": arrived[1]}
-        self.send(link.ROOM, {"size": size, "behind": behind, **span})
+        self.send(link.ROOM, {"size": size, "behind": behind})
         while not self._may_go:
             self.receive()
-            meanwhile()
         self._may_go = False
         if not size:
             return
@@ -378,33 +365,16 @@ class ChildRelay:
 
         try:
             groups, size, behind = read_line(line)
-            if span_ms := int(1000 * self._bound("alignMillis") / PIECES_OF_ALIGN):
-                self._bring_pieces(host, groups, behind, span_ms)
-            else:
-                host.bring(groups, size, behind)
+            host.bring(groups, size, behind)
         except LineError as error:
             raise FatalError(str(error)) from error
         return behind
-
-    def _bring_pieces(
-        self, host: HostConnection, groups: Iterable[RecordColumns], behind: int | None, span_ms: int
-    ) -> None:
-        """Bring pieces where shards are kept together: one may wait for long, so what is committed is checkpointed
-        meanwhile. Only the last one may be at the tip.
-        """
-        from mld.processors.spark.batch.record_columns import pieces_by_time
-
-        pieces = [piece for group in groups for piece in pieces_by_time(group, span_ms)]
-        if not pieces:
-            host.bring((), 0, behind)
-        for left, (piece, arrived) in zip(reversed(range(len(pieces))), pieces, strict=True):
-            host.bring([piece], piece.size, None if left else behind, arrived, lambda: self._checkpoint(host))
 
     def _shutdown_requested(self) -> None:
         host = self._connected()
         if host is None or self._lost:
             return
-        host.send(link.FLUSH, {"why": link.SHUTDOWN})
+        host.send(link.FLUSH)
         if not self._wait_for_commits(host, self._bound("drainMillis")):
             sys.stderr.write("not all records were committed in time; the next owner of the shard gets them again\n")
         self._checkpoint(host, patient=True)

@@ -32,14 +32,12 @@ from typing import Any, NamedTuple
 HEADER = struct.Struct("!BI")
 BODY_BYTES_MAX = 1024 * 1024
 """A frame holds a shard id, a position or a sentence; anything longer is no frame."""
-VERSION = 2
+VERSION = 3
 
 HELLO, ROOM, PAGE, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5, 6
 READY, GO, CUT, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20, 21
 """FLUSH asks for a commit before the trigger's time. ENDED says that the shard has ended, that all of it is committed,
 and that the daemon has taken its last checkpoint. SAID carries lines of the host to the child's standard error."""
-SHUTDOWN = "shutdown"
-"""Why a child says FLUSH, where it is asked to end."""
 KINDS = frozenset({HELLO, ROOM, PAGE, FLUSH, BYE, ENDED, READY, GO, CUT, COMMITTED, FAILED, SAID})
 
 

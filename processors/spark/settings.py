@@ -115,8 +115,6 @@ class SparkSettings:
     ledger: str | None
     checkpoint: str | None
     trusts_network_files: bool
-    align_ms: int
-    """How far a shard may be ahead of the slowest other one; 0 if they are not kept together."""
     output_modes: Mapping[str, str]
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
@@ -163,11 +161,6 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
     plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
-    if lines.values["alignMillis"] and _reply_timeout_s(plain) is not None:
-        problems.append(
-            f"{file}: {PREFIX}alignMillis: cannot be used with timeoutInSeconds, because a shard that waits for others "
-            "does not answer; remove one of them"
-        )
     if problems:
         raise SettingsError("\n".join(problems))
     return make(
@@ -273,7 +266,6 @@ def make(
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),
         trusts_network_files=value("networkFileSystem") is NetworkFiles.TRUST,
-        align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf={**short, **lines.conf},
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),

@@ -206,24 +206,3 @@ def _columns(values: Sequence[Mapping[str, Any]], size: int) -> RecordColumns:
     data, keys, sequences, arrivals, subs, _, _, *_ = zip(*records, strict=True)
     schemas = [record[7:] for record in records]
     return RecordColumns(data, keys, sequences, arrivals, subs, schemas if any(map(any, schemas)) else (), size)
-
-
-def pieces_by_time(columns: RecordColumns, span_ms: int) -> Iterator[tuple[RecordColumns, tuple[int, int] | None]]:
-    """Cut records into pieces none of which spans more time than allowed, each with the first and last arrival (None
-    where some record has none); each piece has at least one record.
-    """
-    arrivals = [one for one in columns.arrivals if one is not None]
-    if len(arrivals) < len(columns.arrivals) or max(arrivals) - min(arrivals) <= span_ms:
-        yield columns, (min(arrivals), max(arrivals)) if len(arrivals) == len(columns.arrivals) else None
-        return
-    begin, low, high = 0, arrivals[0], arrivals[0]
-    for at, arrival in enumerate([*arrivals, None]):
-        if arrival is not None and max(high, arrival) - min(low, arrival) <= span_ms:
-            low, high = min(low, arrival), max(high, arrival)
-            continue
-        size = columns.size * (at - begin) // len(arrivals)
-        data, keys, sequences, _, subs, schemas, _ = columns
-        cut = slice(begin, at)
-        part = RecordColumns(data[cut], keys[cut], sequences[cut], arrivals[cut], subs[cut], schemas[cut], size)
-        yield part, (low, high)
-        begin, low, high = at, arrival or 0, arrival or 0

@@ -36,7 +36,7 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
 from mld.processors.spark.high_water_marks import StreamShard, fresh
-from mld.processors.spark.host.connection import AlignedIntake, ArrivalSpan, ChildConnection, checkpoint_of
+from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
 from mld.processors.spark.host.start_up import HostStartError, Started, start
@@ -197,7 +197,6 @@ class SessionHost:
         self._started: Started | None = None
         self._spool = open_spool(settings.spool, self._scratch, settings.s3)
         self._offers = OfferQueue(settings, self._spool)
-        self._aligned = AlignedIntake(settings.align_ms, self._offers.admit)
         self._thread = ThreadPoolExecutor(1, "spark")
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
@@ -343,26 +342,23 @@ class SessionHost:
             return
         hold = hold_limits(self._offers.hold_beat_s, self._settings.reply_timeout_s)
         bounds = {"hold": hold.hold_s, "patience": hold.patience_s, "queued": hold.queued_s}
-        self._aligned.joined(child)
-        bounds["align"] = self._settings.align_ms / 1000
         bounds["drain"] = self._settings.drain_timeout_s
         millis = {f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()}
         shard = {"stream": child.shard.stream_name, "shard": child.shard.shard}
         page_bytes = min(PAGE_BYTES, self._settings.batch_bytes_max)
         child.ready({**millis, **shard, "pages": self._spool.pages(child.number), "pageBytes": page_bytes})
 
-    def asked(self, child: ChildConnection, span: ArrivalSpan | None) -> None:
+    def asked(self, child: ChildConnection) -> None:
         """Note that the child waits with a line, until `ChildConnection.go_on` is called."""
         if child.shard is None or self._started is None:
             child.fail("a child of this host brings records before it is told to")
         else:
-            self._aligned.admit(child, span)
+            self._offers.admit(child)
 
     def brought(self, child: ChildConnection, size: int, behind: int | None) -> None:
         """Note that the records of a line are in the child's page."""
         assert child.shard is not None
         self._offers.brought(child, size)
-        self._aligned.brought(child.shard, behind)
         self._lag_ms[child.shard] = behind
 
     def is_near(self) -> bool:
@@ -373,9 +369,7 @@ class SessionHost:
         """Note that a page is complete, or that there is none to be cut."""
         self._offers.paged(child, offer)
 
-    def flush(self, child: ChildConnection, *, shuts_down: bool) -> None:
-        if shuts_down:
-            self._aligned.let_all()
+    def flush(self, child: ChildConnection) -> None:
         if child.has_open:
             self._offers.ask()
 
@@ -390,7 +384,6 @@ class SessionHost:
         self._children.pop(child.number, None)
         if child.shard is not None:
             self._lag_ms.pop(child.shard, None)
-        self._aligned.gone(child)
         self._offers.drop(child)
         if self.daemon_gone and not self._children:
             self._end(EXIT_OK)

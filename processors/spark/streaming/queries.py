@@ -335,7 +335,7 @@ class SparkQueries:
                 self._late_rows += late
                 log.warning(
                     "sink %s: %d rows came later than the watermark, which is %s now, and are left out: give "
-                    "withWatermark more time, or keep shards together with mld.spark.alignMillis",
+                    "withWatermark more time (docs/use/spark-pipeline.md, Late rows)",
                     name,
                     late,
                     self._watermarks.get(name, "unknown"),

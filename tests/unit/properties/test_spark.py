@@ -191,7 +191,9 @@ def test_a_key_that_has_left_and_does_no_harm_is_ignored_with_its_remedy(name: s
     assert "is ignored" in remark.message and remark.remedy
 
 
-@pytest.mark.parametrize("name", ["sink.out.glueTable", "remote", "javaHome", "archives", "latency", "glue.region"])
+@pytest.mark.parametrize(
+    "name", ["sink.out.glueTable", "remote", "javaHome", "archives", "latency", "alignMillis", "glue.region"]
+)
 def test_a_key_that_has_left_and_is_missed_is_refused_with_its_remedy(name: str) -> None:
     (said,) = errors(f"mld.spark.{name} = x")
     assert f"mld.spark.{name}: is a key of mld 0.2 and no longer there; " in said

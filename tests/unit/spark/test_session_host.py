@@ -26,8 +26,6 @@ from mld.processors.spark.host.session_host import STATUS_FILE, SessionHost
 from mld.processors.spark.host.start_up import HostStartError
 from mld.processors.spark.processes import FatalError, run_directory, scratch_directory, started_at
 from mld.processors.spark.sink_port import JobFailed, SinkRefused
-from mld.protocol.codec import encode_process_records
-from mld.protocol.messages import Record
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, line_of, settings_of
 
@@ -646,49 +644,6 @@ async def test_who_looks_finds_the_host_and_its_counters(short_tmp):
         file = directory / STATUS_FILE
         file.write_text(file.read_text().replace(f'"pidStarted": "{started_at(os.getpid())}"', '"pidStarted": "1"'))
         assert sparkhosts.running("app") == [], "the process that wrote it is gone"
-
-
-def streaming(tmp_path):
-    return "mld.spark.mode = streaming", f"mld.spark.checkpoint = {tmp_path / 'state'}", QUICK
-
-
-def arrived(arrivals, lag):
-    """A page of records by their times of arrival, which are their sequence numbers, too."""
-    return b"".join(encode_process_records(tuple(Record(b"%d" % at, "k", str(at), 0, at) for at in arrivals), lag))
-
-
-async def test_a_shard_that_is_ahead_waits_for_the_slowest_and_goes_on_in_pieces(tmp_path):
-    async with serving(tmp_path, *streaming(tmp_path), "mld.spark.alignMillis = 1000") as world:
-        fast, slow = await world.child("a"), await world.child("b")
-        page = asyncio.ensure_future(world.call(fast.say, arrived([1_000, 1_400, 3_000, 9_000], lag=5)))
-        assert await world.call(slow.say, arrived([1_100, 1_200], lag=5)) == "processRecords"
-        await until(lambda: numbers(world.bed) == [1_000, 1_400])
-        await asyncio.sleep(NOTHING_COMES_S)
-        assert (numbers(world.bed), page.done()) == ([1_000, 1_400], False)
-
-        assert await world.call(slow.say, arrived([2_500], lag=5)) == "processRecords"
-        await until(lambda: 3_000 in numbers(world.bed))
-        await until(lambda: ("1400", 0) in fast.checkpoints)
-        assert not page.done()
-
-        assert await world.call(slow.say, arrived([2_600], lag=0)) == "processRecords"
-        assert await page == "processRecords"
-        await until(lambda: numbers(world.bed) == [1_000, 1_400, 3_000, 9_000])
-        assert numbers(world.bed, "b") == [1_100, 1_200, 2_500, 2_600]
-
-
-async def test_what_is_held_does_not_fill_the_memory_that_the_slow_shard_needs(tmp_path):
-    small = "mld.spark.maxBatchBytes = 400", "mld.spark.maxInFlightBytes = 400"
-    async with serving(tmp_path, *streaming(tmp_path), *small, "mld.spark.alignMillis = 1000") as world:
-        fast = [await world.child(name) for name in "cde"]
-        slow = await world.child("b")
-        pages = [asyncio.ensure_future(world.call(one.say, arrived([90_000, 90_001], lag=5))) for one in fast]
-        for at in range(1_000, 11_000, 1_000):
-            assert await world.call(slow.say, arrived([at], lag=5)) == "processRecords"
-        assert not any(page.done() for page in pages)
-        assert await world.call(slow.act, "shutdownRequested") == "shutdownRequested"
-        assert [await page for page in pages] == 3 * ["processRecords"]
-        assert numbers(world.bed, "b") == [*range(1_000, 11_000, 1_000)]
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------

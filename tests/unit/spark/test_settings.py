@@ -69,7 +69,6 @@ def test_a_sink(tmp_path):
     [
         ("streamName = s\n", "mld.spark.pipeline: is required"),
         (GOOD + "mld.spark.format = xml\n", "mld.spark.format"),
-        (GOOD + "mld.spark.alignMillis = 1000\ntimeoutInSeconds = 60\n", "cannot be used with timeoutInSeconds"),
         ("a = \\u12\n", "backslash"),
     ],
 )
