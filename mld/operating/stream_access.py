@@ -129,15 +129,7 @@ async def streams_of(settings: Settings) -> AsyncIterator[Streams]:
 class SpanReader:
     """Reads one shard from a starting point on."""
 
-    def __init__(
-        self,
-        streams: Streams,
-        clock: Clock,
-        shard_id: str,
-        start: StartingPoint,
-        read_interval_s: float = READ_INTERVAL_S,
-    ) -> None:
-        self._read_interval_s = read_interval_s
+    def __init__(self, streams: Streams, clock: Clock, shard_id: str, start: StartingPoint) -> None:
         self._streams = streams
         self._clock = clock
         self._shard_id = shard_id
@@ -151,7 +143,7 @@ class SpanReader:
         """The last page was the newest."""
         self.throttled = 0
 
-    async def page(self, limit: int | None) -> RawPage:
+    async def page(self, limit: int) -> RawPage:
         """Read the next page, in due time; it may be empty. Raises StreamError."""
         assert not self.is_over, "nothing follows the end of a shard"
         failures = 0
@@ -175,13 +167,13 @@ class SpanReader:
                     raise
                 self._next_at = self._clock.monotonic() + BACKOFF_FIRST_S * failures
 
-    async def _page(self, limit: int | None) -> RawPage:
+    async def _page(self, limit: int) -> RawPage:
         if self._iterator is None:
             self._iterator = await self._streams.shard_iterator(self._shard_id, self._point())
         page = await self._streams.get_records(self._iterator, limit)
         assert isinstance(page, RawPage)
         self.throttled = 0
-        self._next_at = self._clock.monotonic() + self._read_interval_s
+        self._next_at = self._clock.monotonic() + READ_INTERVAL_S
         self._iterator = page.next_iterator
         self._last_sequence = page.last_sequence or self._last_sequence
         self.is_over = page.next_iterator is None

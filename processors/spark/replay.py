@@ -16,6 +16,7 @@ Pure: values in, values out.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -30,11 +31,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 
+from mld.core.clock import LoopClock
+from mld.core.errors import MldError
+from mld.operating.stream_access import streams_of
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.record_columns import SCHEMA_COLUMNS, SUB_END, SparkRecord
 from mld.processors.spark.batch.spool import SpoolError, open_spool
-from mld.processors.spark.datasource.fetching import NamingError, stream_variables
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host.process_watch import clear, hold, sweep
 from mld.processors.spark.host.start_up import HostStartError, start
@@ -42,9 +45,13 @@ from mld.processors.spark.processes import EXIT_CONFIGURATION, EXIT_FAILURE, Fat
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionGone, SinkError
 from mld.processors.spark.sinks.files import FlatSink, LetterObjects, S3FileSink, StoredLetters
-from mld.processors.spark.writer_identity import STREAM_KEY, WriterIdentity
+from mld.processors.spark.writer_identity import ID_VARIABLE, STREAM_KEY, WriterIdentity
+from mld.properties.lines import ConfigurationError
+from mld.properties.loader import load as load_daemon
 from mld.properties.redaction import printable
+from mld.properties.settings import Settings
 from mld.properties.spark import Mode
+from mld.retrieval.reader_factory import StreamNaming
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -240,17 +247,34 @@ def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
         )
     if settings.writer is not None:
         return settings
-    try:
-        told = stream_variables(file, env)
-    except NamingError as error:
-        raise ReplayError(str(error)) from error
-    settings = load(file, (), {**env, **told})
+    settings = load(file, (), {**env, **_stream_variables(file, env)})
     if settings.writer is None:
         raise ReplayError(
             "Kinesis does not say which stream this is, without which the marks of the sinks mean nothing: see the "
             f"warning above, or set {STREAM_KEY} if the daemon has it as well"
         )
     return settings
+
+
+def _stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what the daemon tells its children of the stream; only its name if Kinesis does not answer. Raises
+    ReplayError.
+    """
+    try:
+        settings = load_daemon(file, (), env).settings
+    except ConfigurationError as error:
+        raise ReplayError("\n".join(str(problem) for problem in error.problems)) from error
+    if settings.is_multi_stream:
+        return {ID_VARIABLE: "(several)"}
+    try:
+        return {"MLD_STREAM_NAME": settings.stream_name, **asyncio.run(_described(settings))}
+    except MldError as error:
+        raise ReplayError(str(error)) from error
+
+
+async def _described(settings: Settings) -> Mapping[str, str]:
+    async with streams_of(settings) as streams:
+        return await StreamNaming(streams, LoopClock()).variables()
 
 
 def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str | None]:
