@@ -132,13 +132,6 @@ class OnGap(Enum):
     ACCEPT = "accept"
 
 
-class NetworkFiles(Enum):
-    """What becomes of commits on a network file system."""
-
-    REFUSE = "refuse"
-    TRUST = "trust"
-
-
 def _key(name: str, kind: ValueKind, meaning: str, default: object = None, **more: object) -> Key:
     return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
 
@@ -199,9 +192,6 @@ KEYS: tuple[Key, ...] = (
          "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
          shown_as=Shown.PLACE),
     _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.", shown_as=Shown.PLACE),
-    _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
-         "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
-         NetworkFiles.REFUSE, choices=NetworkFiles),
     _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
          "streaming queries.", default_text="required by mode = streaming", shown_as=Shown.PLACE),
     _key("s3.region", TEXT, "Region of the buckets of sinks.", default_text="regionName, else the SDK's",
@@ -274,6 +264,11 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
         f"they come, partitioned by the time in the record, with {PREFIX}mode = batch: there no row is late",
     ),
     "latency": (Level.ERROR, f"remove it; for low write {PREFIX}triggerIntervalMillis = 1000"),
+    "networkFileSystem": (
+        Level.ERROR,
+        "remove it: files and dead letters on NFS, SMB and the like are refused, as nobody has proven commits there; "
+        "write them to s3 or a disk of this machine, or rows into a table with a catalog",
+    ),
     "s3.timeoutMillis": (Level.WARNING, "an answer of S3 is waited for 60 s"),
     "glue.region": (Level.ERROR, f"write {CATALOG_PREFIX}<catalog>.client.region, unless it is regionName"),
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),

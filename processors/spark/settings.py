@@ -28,7 +28,6 @@ from mld.properties.spark import (
     PREFIX,
     Format,
     Mode,
-    NetworkFiles,
     OnGap,
     OnPoison,
     SinkLines,
@@ -114,7 +113,6 @@ class SparkSettings:
     spool: str | None
     ledger: str | None
     checkpoint: str | None
-    trusts_network_files: bool
     output_modes: Mapping[str, str]
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
@@ -265,7 +263,6 @@ def make(
         spool=text("spool"),
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),
-        trusts_network_files=value("networkFileSystem") is NetworkFiles.TRUST,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf={**short, **lines.conf},
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),

@@ -4,11 +4,11 @@ What must hold of a file system: names in a directory are linearizable (what one
 looks afterwards sees), `take` creates a name for at most one of several who try, and `move` is atomic. A POSIX file
 system has this (ext4, xfs, tmpfs). Paths are relative to the root and written with slashes.
 
-Network file systems under a commit: found in the table of mounts, and refused unless the user answers for them.
+Network file systems under a commit: found in the table of mounts, and refused.
 
 A commit stands on an exclusive name, an atomic rename and locks (`commit.store`). A server of NFS that sends its answer
 again after a lost one, a client that caches names, a share without locks: each of these can break one of them, and none
-could be tried with kills as disks were. So such a place is refused by default.
+could be tried with kills as disks were. So such a place is refused.
 
 Named stages of a commit, at which the proof harness ends or holds this process.
 
@@ -293,7 +293,6 @@ def _sync(path: Path) -> None:
 
 MOUNTS = Path("/proc/self/mountinfo")
 """Linux; elsewhere nothing is found, and nothing refused."""
-KEY = "mld.spark.networkFileSystem"
 NETWORK = frozenset(("nfs", "nfs4", "efs", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "9p", "afs", "coda", "davfs")) | {
     *("ceph", "glusterfs", "lustre", "gpfs", "beegfs", "beegfs_nodev", "orangefs", "pvfs2"),
     *("gfs2", "ocfs2", "panfs", "wekafs"),
@@ -360,7 +359,7 @@ def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
             raise SinkRefused(
                 f"{key} = {path} is on {found.type}, mounted at {found.point}. Nobody has proven that exactly-once "
                 "commits hold there through lost answers and cached names; use a disk of this machine, s3, or a "
-                f"table with a catalog, or answer for it yourself with {KEY} = trust"
+                "table with a catalog"
             )
 
 

@@ -134,15 +134,14 @@ def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
     PipelineError.
     """
     spark_session.check_extra()
-    if not settings.trusts_network_files:
-        store.check(
-            store.places(
-                settings.sinks,
-                dead_letter=settings.dead_letter,
-                ledger=settings.ledger,
-                checkpoint=settings.checkpoint,
-            )
+    store.check(
+        store.places(
+            settings.sinks,
+            dead_letter=settings.dead_letter,
+            ledger=settings.ledger,
+            checkpoint=settings.checkpoint,
         )
+    )
     modules.check(settings)
     modules.importable_here(settings)
     return pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])

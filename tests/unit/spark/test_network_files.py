@@ -60,10 +60,10 @@ def table(tmp_path, type):
     return file
 
 
-def test_a_network_file_system_is_refused_with_the_key_that_allows_it(tmp_path):
+def test_a_network_file_system_is_refused_with_what_to_use(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     for path in (tmp_path, tmp_path / "new" / "deeper", f"file://{tmp_path}/x", tmp_path / "link" / "x"):
-        with pytest.raises(SinkRefused, match=r"mld.k = .* is on nfs4, mounted at .*networkFileSystem = trust"):
+        with pytest.raises(SinkRefused, match=r"mld.k = .* is on nfs4, mounted at .*; use a disk of this machine"):
             store.check([("mld.k", str(path))], table(tmp_path, "nfs4"))
 
 
