@@ -192,7 +192,7 @@ KEYS: tuple[Key, ...] = (
          "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
          shown_as=Shown.PLACE),
     _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.", shown_as=Shown.PLACE),
-    _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
+    _key("checkpoint", TEXT, "Directory of the worker's machine for the inbox, the state and the progress of "
          "streaming queries.", default_text="required by mode = streaming", shown_as=Shown.PLACE),
     _key("s3.region", TEXT, "Region of the buckets of sinks.", default_text="regionName, else the SDK's",
          shown_as=Shown.FULL),
@@ -529,12 +529,16 @@ def _together(
     if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):
         say("s3.bucketOwner", "is no account", "write its twelve digits")
     streaming = values["mode"] is Mode.STREAMING
-    if not (streaming or values["spool"] or str(values["master"]).split("[")[0] == "local"):
-        remedy = "name a directory that every node mounts at the same path, or s3://bucket/directory"
-        say("spool", "is required by a master that is not local", remedy, place=places.get("master", file_name))
+    if str(values["master"]).split("[")[0] != "local":
+        where = places.get("master", file_name)
+        if streaming:
+            say("master", "is not local, and mld.spark.mode = streaming keeps its state here", "remove it", place=where)
+        elif not values["spool"]:
+            remedy = "name a directory that every node mounts at the same path, or s3://bucket/directory"
+            say("spool", "is required by a master that is not local", remedy, place=where)
     place = places.get("checkpoint", places.get("mode", file_name))
     if streaming and not values["checkpoint"]:
-        say("checkpoint", "is required by mld.spark.mode = streaming", "name one all workers share", place=place)
+        say("checkpoint", "is required by mld.spark.mode = streaming", "name a directory on a disk", place=place)
     if streaming and not sinks:
         say("sink", "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …", place=place)
     unused = "has no effect without mld.spark.mode = streaming"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -14,11 +15,12 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 from mld.processors.spark.pipeline import PipelineError
-from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.streaming import queries
 from mld.processors.spark.testing import session
 from tests.integration import test_spark as whole
 from tests.integration.world import MakeWorld
-from tests.support.spark_bed import A, Bed, engine_bed, rows
+from tests.support.spark_bed import PLAIN, A, Bed, engine_bed, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, at TIMESTAMP")
@@ -154,6 +156,19 @@ def test_what_cannot_be_streamed_is_told_at_start(
 ) -> None:
     with pytest.raises(error, match=said):
         worker(spark, tmp_path, f"def transform(records, batch):\n{pipeline}\n", *keys)
+
+
+def test_a_checkpoint_is_one_workers(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is another process: its JVM has the lock, here this process does."""
+    monkeypatch.setattr(queries, "CLAIM_WAIT_S", 0.0)
+    (tmp_path / "checkpoint").mkdir()
+    with (tmp_path / "checkpoint" / queries.CLAIM).open("wb") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        with pytest.raises(SinkError, match="in use by another worker"):
+            worker(spark, tmp_path, PLAIN)
+    bed = worker(spark, tmp_path, PLAIN)
+    assert bed.run({1: event(1)}).failed == {}
+    bed.engine.stop()
 
 
 def test_an_aggregate_without_a_watermark_cannot_be_appended(spark: Any, tmp_path: Path) -> None:

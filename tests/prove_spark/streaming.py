@@ -3,8 +3,7 @@
     python -m tests.prove_spark.streaming PLAN
 
 As `writer`, with an engine of the streaming mode over an inbox, and two queries: one passes every record on, the other
-counts and adds up the records of each shard in its state. A writer that is `blind` does not see who leads, as on a file
-system that has lost a lock. Exit codes: 0 done, 4 gave up.
+counts and adds up the records of each shard in its state. Exit codes: 0 done, 4 gave up.
 """
 
 from __future__ import annotations
@@ -22,43 +21,14 @@ from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.spark_session import SessionHealth
 from mld.processors.spark.sink_port import SessionGone, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.streaming.engine import QueryLeader, StreamingEngine
-from mld.processors.spark.streaming.inbox import Inbox, LeadLock
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming.inbox import Inbox
 from mld.processors.spark.streaming.queries import SparkQueries
 from tests.prove_spark.writer import FAILURES_MAX, GAVE_UP, Writer
 from tests.unit.spark.twins import offer_to, settings_of
 
 SINKS = ("out", "sums")
 ATTEMPTS_MAX = 8
-
-
-class Alone(LeadLock):
-    """A dead leader's queries end with its JVM, which `LeadLock` awaits; here the JVM lives on, so they are ended."""
-
-    def __init__(self, root: Path, session: Any) -> None:
-        super().__init__(root, None)
-        self._session = session
-
-    def take(self) -> bool:
-        taken = super().take()
-        if taken:
-            self._end_queries()
-        return taken
-
-    def _end_queries(self) -> None:
-        for query in self._session.streams.active:
-            query.stop()
-
-
-class Blind(Alone):
-    """Believes that it leads, whoever leads in another JVM."""
-
-    def take(self) -> bool:
-        self._end_queries()
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 class StreamingWriter(Writer):
@@ -71,6 +41,7 @@ class StreamingWriter(Writer):
             "mld.spark.mode = streaming",
             f"mld.spark.checkpoint = {root}",
             "mld.spark.retryBackoffMillis = 50",
+            f"mld.spark.attemptsMax = {ATTEMPTS_MAX}",
             "mld.spark.sink.sums.outputMode = update",
             "mld.spark.conf.spark.sql.streaming.pollingDelay = 20ms",
             sinks=SINKS,
@@ -81,9 +52,9 @@ class StreamingWriter(Writer):
         inbox = Inbox(root)
         inbox.open()
         queries = SparkQueries(self._session, settings, Pipeline(transform, SINKS), sinks, None, root, inbox.directory)
-        lead = (Blind if planned.get("blind") else Alone)(root, self._session)
-        leader = QueryLeader(Inbox(root), lead, queries, attempts_max=ATTEMPTS_MAX, backoff_s=0.1, poll_s=0.02)
-        self._engine = StreamingEngine(settings, inbox, leader, SessionHealth(self._session), self._spool)
+        for query in self._session.streams.active:
+            query.stop()  # of a writer that was killed, whose JVM would have ended with it
+        self._engine = StreamingEngine(settings, inbox, queries, SessionHealth(self._session), self._spool)
 
     def run(self) -> int:
         failures = 0

@@ -95,8 +95,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         if not settings.is_local:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
-            if settings.mode is Mode.BATCH:
-                check_spool(spark, spool, settings.where)
+            check_spool(spark, spool, settings.where)
         key, schema = "mld.spark.schema", settings.schema
         if settings.schema_reader is not None:
             key, schema = f"{key}.reader", settings.schema_reader

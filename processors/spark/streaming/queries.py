@@ -25,6 +25,7 @@ import json
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,12 +34,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mld.processors.spark.batch.attempts import pause_s, until_published
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard, gaps
-from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError
+from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.session import handover
 from mld.processors.spark.session.decoding import StrayNames
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused, failure, first_line
-from mld.processors.spark.streaming.inbox import QUERIES
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
@@ -161,6 +161,9 @@ def watermark(progress: Progress) -> str | None:
 
 log = logging.getLogger("mld.spark")
 
+QUERIES, CLAIM = "queries", "worker"
+CLAIM_WAIT_S, CLAIM_POLL_S = 30.0, 0.2
+"""The JVM of a host that was killed ends a moment after it."""
 CONF = {
     "spark.sql.streaming.pollingDelay": "250ms",  # how often a query without work looks into the inbox; default 10 ms
     # Of all batches since the last look; only what is new is asked for.
@@ -196,10 +199,16 @@ def configuration(spark: SparkSession) -> dict[str, str]:
 
 
 class Queries(Protocol):
-    """What the leader runs; `SparkQueries`, or its twin in memory. Raises JobFailed and SinkRefused."""
+    """What the engine runs; `SparkQueries`, or its twin in memory. Raises SinkError and its kinds."""
+
+    def claim(self) -> None:
+        """Take the checkpoint for this session, until its JVM ends."""
+
+    def newest(self) -> int:
+        """Return the number of the last file that a query has taken, also one before; 0 if there is none."""
 
     def start(self) -> None:
-        """Start all that do not run."""
+        """Start all that do not run. Raises PipelineError, too."""
 
     def process(self) -> None:
         """Wait until every query has committed what stood in the inbox at the time of the call."""
@@ -249,6 +258,35 @@ class SparkQueries:
         self._watermarks: dict[str, str] = {}
         self._stopping = threading.Event()
         self._ending = threading.Lock()
+        self._claim: Any = None
+
+    def claim(self) -> None:
+        """Have the JVM lock a file of the checkpoint: whoever runs queries has the lock, and the kernel drops it when
+        they end."""
+        java = self._spark._jvm
+        assert java is not None
+        deadline = time.monotonic() + CLAIM_WAIT_S
+        try:
+            channel = java.java.io.RandomAccessFile(str(self._root / CLAIM), "rw").getChannel()
+            while (lock := channel.tryLock()) is None and time.monotonic() < deadline:
+                time.sleep(CLAIM_POLL_S)
+        except Exception as error:
+            if "OverlappingFileLockException" in str(error):
+                return  # this JVM has it
+            raise failure(error, f"locking mld.spark.checkpoint = {self._root}") from error
+        if lock is None:
+            raise SinkError(
+                f"mld.spark.checkpoint = {self._root} is in use by another worker, and a stateful pipeline has one: "
+                "stop the other, and start one process (mld.processes = 1)"
+            )
+        self._claim = channel, lock  # the JVM gives up the lock of a channel that nobody knows
+
+    def newest(self) -> int:
+        try:
+            logs = (self._root / QUERIES).glob("*/sources/*")
+            return max((number for log in logs for number in numbers(log)), default=0)
+        except (LogUnknown, OSError) as error:
+            raise SinkRefused(f"{error}; use the PySpark that this version names") from error
 
     def start(self) -> None:
         if self._running and all(query.isActive for query in self._running.values()):
@@ -269,7 +307,7 @@ class SparkQueries:
                 raise failure(error, f"starting the query of sink {name}") from error
 
     def frames(self) -> dict[str, DataFrame]:
-        """Return the streaming frame of every sink. Raises PipelineError and PipelineFailed."""
+        """Return the streaming frame of every sink. Raises PipelineError."""
         raw = (
             self._spark.readStream.schema(handover.RAW)
             .options(mode="FAILFAST", lineSep="\n", maxFileAge=FILES_REMEMBERED, pathGlobFilter="*.jsonl")
@@ -284,7 +322,10 @@ class SparkQueries:
             letter=self._settings.writer or handover.NOBODY,
             rescued=self._settings.rescued_column,
         )
-        returned = self._pipeline.frames(handed.records, Batch("streaming"))
+        try:
+            returned = self._pipeline.frames(handed.records, Batch("streaming"))
+        except PipelineFailed as error:
+            raise PipelineError(f"{error}; correct the pipeline") from error
         frames: dict[str, DataFrame] = {}
         for name in self._sinks:
             frame = returned[name]

@@ -38,8 +38,8 @@ def test_a_cluster_needs_a_spool_that_its_executors_read(master: str) -> None:
     (error,) = errors(text)
     assert "mld.spark.spool: is required by a master that is not local" in error
     assert errors(f"{text}\nmld.spark.spool = s3://bucket/spool") == []
-    streaming = "mld.spark.mode = streaming\nmld.spark.checkpoint = /c\nmld.spark.sink.out.path = /x"
-    assert errors(f"{text}\n{streaming}") == [], "its executors read the inbox"
+    (error,) = errors(f"{text}\n{STREAMING}")
+    assert "mld.spark.master: is not local, and mld.spark.mode = streaming keeps its state here" in error
 
 
 def test_a_dead_letter_is_used_once_it_is_named() -> None:

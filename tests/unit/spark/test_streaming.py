@@ -1,11 +1,10 @@
-"""The streaming mode without Spark: inbox, lead, engine and leader, over queries in memory."""
+"""The streaming mode without Spark: inbox and engine, over queries in memory."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import shutil
 import threading
 
 import pytest
@@ -14,8 +13,8 @@ from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused
 from mld.processors.spark.streaming import queries
-from mld.processors.spark.streaming.engine import QueryLeader, StreamingEngine
-from mld.processors.spark.streaming.inbox import Inbox, LeadLock
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming.inbox import Inbox
 from mld.processors.spark.streaming.queries import QUERY, SparkQueries
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import Bed, Frame, MemoryHealth, MemorySink, settings_of
@@ -37,6 +36,13 @@ class MemoryQueries:
         self.runs = False
         self.gate = threading.Event()
         self.gate.set()
+        self.claims = 0
+
+    def claim(self):
+        self.claims += 1
+
+    def newest(self):
+        return max(self.taken, default=0)
 
     def start(self):
         self.starts += not self.runs
@@ -71,22 +77,18 @@ class MemoryQueries:
 
 
 class Worker:
-    """A host of the streaming mode; the hosts of a test share the checkpoint, and each has its own queries."""
+    """A host of the streaming mode; `before`: the host that had the checkpoint, whose queries have what they took."""
 
-    def __init__(self, directory, name, *keys, lead=None) -> None:
+    def __init__(self, directory, before=None) -> None:
         self.root = directory / "checkpoint"
         self.settings = settings_of(
-            "mld.spark.mode = streaming", f"mld.spark.checkpoint = {self.root}", "mld.spark.attemptsMax = 3", *keys
+            "mld.spark.mode = streaming", f"mld.spark.checkpoint = {self.root}", "mld.spark.attemptsMax = 3"
         )
-        self.spool = Spool(directory / f"spool-{name}")
+        self.spool = Spool(directory / f"spool-{len(list(directory.iterdir()))}")
         self.inbox = Inbox(self.root, self.settings.writer)
-        self.queries = MemoryQueries(self.inbox)
-        quick = {"attempts_max": 3, "backoff_s": 0.01, "poll_s": 0.01, "keep_s": 0.0}
-        self.leader = QueryLeader(
-            Inbox(self.root, self.settings.writer), lead or LeadLock(self.root, None), self.queries, **quick
-        )
+        self.queries = before.queries if before else MemoryQueries(self.inbox)
         self.health = MemoryHealth()
-        self.engine = StreamingEngine(self.settings, self.inbox, self.leader, self.health, self.spool)
+        self.engine = StreamingEngine(self.settings, self.inbox, self.queries, self.health, self.spool, keep_s=0.0)
         self.engine.start()
 
     offer, run = Bed.offer, Bed.run
@@ -96,8 +98,10 @@ class Worker:
 def workers(tmp_path):
     made = []
 
-    def make(name="one", **more):
-        made.append(Worker(tmp_path, name, **more))
+    def make(before=None):
+        if before is not None:
+            before.engine.stop()
+        made.append(Worker(tmp_path, before))
         return made[-1]
 
     yield make
@@ -106,8 +110,8 @@ def workers(tmp_path):
         worker.engine.stop()
 
 
-def numbers(*of, shard="a"):
-    return [number for worker in of for name, number in worker.queries.rows if name == shard]
+def numbers(worker, shard="a"):
+    return [number for name, number in worker.queries.rows if name == shard]
 
 
 def test_a_batch_is_committed_when_the_queries_have_it(workers):
@@ -115,8 +119,7 @@ def test_a_batch_is_committed_when_the_queries_have_it(workers):
     assert one.run(one.offer("a", range(1, 6)), one.offer("b", [7])).failed == {}
     assert (numbers(one), numbers(one, shard="b")) == ([1, 2, 3, 4, 5], [7])
     assert (one.engine.mark_of(A), one.engine.mark_of(B)) == (RecordPosition(5), RecordPosition(7))
-    one.engine.stop()
-    assert one.inbox.pending() == {}
+    assert (one.inbox.pending(), one.queries.claims) == ({}, 1)
 
 
 def test_late_rows_are_figures_of_the_batch_after_which_they_are_known(workers):
@@ -138,20 +141,31 @@ def test_nothing_is_acknowledged_before_the_commit(workers):
     while not one.inbox.pending():
         pass
     running.join(0.05)
-    assert (outcome, one.engine.mark_of(A), one.inbox.progress()) == ([], None, 0)
+    assert (outcome, one.engine.mark_of(A)) == ([], None)
     one.queries.gate.set()
     running.join(BOUND_S)
     assert outcome[0].failed == {}
 
 
 def test_what_the_inbox_has_already_is_dropped_counted_and_yet_waited_for(workers):
-    one, two, three = (workers(name) for name in ("one", "two", "three"))
+    one = workers()
     assert one.run(one.offer("a", range(1, 6))).figures.dropped == {}
+    two = workers(one)
     assert two.run(two.offer("a", range(1, 6))).figures.dropped == {"inbox": 5}
+    three = workers(two)
     assert three.run(three.offer("a", range(3, 9))).figures.dropped == {"inbox": 3}
     assert three.run(three.offer("a", range(1, 4))).figures.dropped == {"inbox": 3}
     assert three.run(three.offer("a", range(1, 4)), three.offer("b", [1])).figures.dropped == {"inbox": 3}
-    assert (numbers(one, two, three), numbers(one, shard="b")) == ([*range(1, 9)], [1])
+    assert (numbers(three), numbers(three, shard="b")) == ([*range(1, 9)], [1])
+
+
+def test_what_was_in_the_inbox_and_not_committed_is_committed_by_the_next_host(workers):
+    one = workers()
+    one.queries.faults = [JobFailed("no")] * 3
+    assert "no; a stateful query" in one.run(one.offer("a", [1, 2])).failed[A]
+    two = workers(one)
+    assert two.run(two.offer("a", [1, 2])).failed == {}
+    assert (numbers(two), two.queries.starts) == ([1, 2], 4)
 
 
 def test_an_inbox_that_was_restored_from_a_backup_refuses_what_does_not_follow_its_marks(workers):
@@ -176,23 +190,7 @@ def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
         inbox.open()
     with pytest.raises(SinkRefused):
         inbox.publish({A: ShardSpan(None, RecordPosition(3))}, lambda file: None, "b")
-    assert one.inbox.number() == 1
-
-
-def test_two_workers_share_one_leader(workers):
-    one, two = workers("one"), workers("two")
-    one.run(one.offer("a", range(1, 4)))
-    assert two.run(two.offer("b", range(1, 4))).failed == {}
-    assert two.run(two.offer("a", range(2, 7))).failed == {}
-    assert (numbers(one), numbers(one, shard="b"), two.queries.starts) == ([*range(1, 7)], [1, 2, 3], 0)
-
-
-def test_the_next_worker_leads_when_the_first_has_ended(workers):
-    one, two = workers("one"), workers("two")
-    one.run(one.offer("a", [1]))
-    one.engine.stop()
-    assert two.run(two.offer("a", [1, 2])).failed == {}
-    assert (numbers(one), numbers(two), two.queries.starts) == ([1], [2], 1)
+    assert list(one.inbox.pending()) == []
 
 
 def test_a_failing_query_is_tried_again_and_then_stops_all_shards_with_a_sentence(workers):
@@ -203,7 +201,7 @@ def test_a_failing_query_is_tried_again_and_then_stops_all_shards_with_a_sentenc
     outcome = one.run(one.offer("a", [2]), one.offer("b", [1]))
     assert list(outcome.failed) == [A, B]
     assert "division by zero; a stateful query cannot leave out a record" in outcome.failed[A]
-    assert (one.engine.mark_of(A), one.inbox.progress()) == (RecordPosition(1), 1)
+    assert (one.engine.mark_of(A), one.queries.runs) == (RecordPosition(1), False)
     assert one.run(one.offer("a", [2])).failed == {}, "corrected: nothing lost, nothing twice"
     assert numbers(one) == [1, 2]
 
@@ -225,7 +223,7 @@ def test_files_that_a_query_has_passed_over_are_not_acknowledged(workers):
     one = workers()
     one.queries.blind = True
     assert "have passed over 1 batches" in one.run(one.offer("a", [1])).failed[A]
-    assert (one.inbox.progress(), list(one.inbox.pending())) == (0, [1])
+    assert (one.engine.mark_of(A), list(one.inbox.pending())) == (None, [1])
 
 
 def test_a_lost_time_is_given_back_before_a_query_sees_the_file(workers):
@@ -238,10 +236,13 @@ def test_a_lost_time_is_given_back_before_a_query_sees_the_file(workers):
     assert numbers(one) == [1, 2]
 
 
-def test_an_inbox_without_its_ledger_is_refused(workers):
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_inbox_without_its_ledger_is_refused(workers, restarted):
     one = workers()
-    one.inbox.advance(7)
-    assert "restore the whole directory" in one.run(one.offer("a", [1])).failed[A]
+    one.run(one.offer("a", [1]))
+    shutil.rmtree(one.inbox.directory)
+    two = workers(one) if restarted else one
+    assert "restore the whole directory" in two.run(two.offer("a", [2])).failed[A]
 
 
 class Published:
@@ -285,13 +286,13 @@ def test_a_sink_that_was_restored_from_a_backup_refuses_the_batches_after_those_
     assert published.numbers == [3, 4]
 
 
-def test_a_late_leader_finds_its_batch_written(tmp_path):
+def test_a_late_query_finds_its_batch_written(tmp_path):
     published = Published(tmp_path)
     late = StreamShard(QUERY, "one")
     inner = published.sink.publish
 
     def overtaken(frame, batch, batch_id):
-        published.sink.marks[late] = RecordPosition(0)  # by the leader after us, between our look and our commit
+        published.sink.marks[late] = RecordPosition(0)  # by the query after us, between our look and our commit
         return inner(frame, batch, batch_id)
 
     published.sink.publish = overtaken
@@ -347,20 +348,6 @@ def test_whoever_stops_the_queries_second_waits_until_they_have_stopped(tmp_path
     assert order == ["stopped", "returned"]
 
 
-def test_the_lead_is_with_one_and_waits_for_the_jvm_of_the_last(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
-        one, two = LeadLock(tmp_path, jvm.pid), LeadLock(tmp_path, None)
-        assert one.take()
-        assert not two.take()
-        os.close(one._held)  # as the kernel does for a process that is killed; its JVM still lives
-        assert not two.take()
-        jvm.stdin.close()
-        os.waitid(os.P_PID, jvm.pid, os.WEXITED | os.WNOWAIT)
-        assert two.take(), "a JVM that nobody reaps is not waited for"
-        two.release()
-        assert one.take()
-
-
 ENTRY = '{"path":"file:///c%%20d/inbox/%012d.jsonl","timestamp":1000,"batchId":0}'
 
 
@@ -399,14 +386,10 @@ def test_a_log_that_is_written_in_another_way_is_refused(tmp_path, text):
 def test_records_and_state_on_this_machine_are_for_this_user_alone(tmp_path):
     before = os.umask(0o022)
     try:
-        inbox = Inbox(tmp_path / "root", private=True)
+        inbox = Inbox(tmp_path / "root")
         inbox.open()
         inbox.make_home("queries")
         inbox.publish({StreamShard("s", "a"): ShardSpan(None, RecordPosition(1))}, lambda file: None, "b")
-        inbox.advance(0)
-        lead = LeadLock(tmp_path / "root", None)
-        assert lead.take()
-        lead.release()
     finally:
         os.umask(before)
     found = [tmp_path / "root", *(tmp_path / "root").rglob("*")]
