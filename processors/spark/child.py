@@ -10,11 +10,10 @@ It imports no pyspark, and little else: a child must start in no time.
 
 The relay of one shard, between the daemon and the session host.
 
-The records of a batch go into a page, a file that Spark reads; its status follows when the host has room for it, and a
-checkpoint when the host says that all sinks hold it, never before. The protocol lets a child checkpoint only while it
-is asked something; so that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard
-is answered after its commit, or after a short while, unless others may have queued after it (`link`). If the
-host goes away this process ends with an error, and the daemon starts it anew at the last checkpoint.
+The records of a batch go into a page, a file that Spark reads; its status follows when the host has room for it. When
+the host says that all sinks hold some of them, that is checkpointed, never before: between two actions if need be,
+which our daemon stores at once, and Amazon's with the next action. If the host goes away this process ends with an
+error, and the daemon starts it anew at the last checkpoint.
 
 A child finds the session host of its daemon, and starts it if there is none: once, under a file lock. The host is a
 process in a session of its own, so that signals to the daemon's or the child's process group do not reach it; it
@@ -38,7 +37,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import mld
 from mld.processors.spark import link
-from mld.processors.spark.link import HeldAnswers, HoldLimits
 from mld.processors.spark.processes import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
@@ -137,6 +135,7 @@ RETRY_DELAY_MAX_S = 4.0
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
 RECORDS_START = b'{"action":"processRecords"'
+READ_BYTES = 256 * 1024
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
 _LOST = "ShutdownException"
 
@@ -149,8 +148,6 @@ class HostConnection:
         self.ready: dict[str, Any] | None = None
         self.brought = self.committed = 0
         """The number of the last line whose records are in a page, and of the last one that is committed."""
-        self.near = True
-        """Whether the commit of what was brought last starts so soon that an answer may be held for it."""
         self.position: tuple[str, int] | None = None
         """Position of the last record committed, until it is checkpointed."""
         self._may_go = False
@@ -234,7 +231,7 @@ class HostConnection:
         if kind == link.READY:
             self.ready = body
         elif kind == link.GO:
-            self._may_go, self.near = True, body.get("near", True)
+            self._may_go = True
         elif kind == link.CUT:
             self.end_page()
         elif kind == link.COMMITTED:
@@ -274,6 +271,36 @@ class HostConnection:
         return bytes(pieces)
 
 
+class DaemonLines:
+    """Lines of the daemon, of which two may come at once: the reply to a checkpoint, and an action."""
+
+    def __init__(self, stdin: BinaryIO) -> None:
+        self._stdin = stdin
+        self._rest = b""
+
+    def fileno(self) -> int:
+        return self._stdin.fileno()
+
+    def is_there(self) -> bool:
+        """Return whether a line has been read besides the last one."""
+        return b"\n" in self._rest
+
+    def read(self) -> bytes:
+        """Return the next line; b"" at the end. Raises FatalError."""
+        pieces = [self._rest]
+        while b"\n" not in pieces[-1] and (piece := os.read(self.fileno(), READ_BYTES)):
+            pieces.append(piece)
+        data = b"".join(pieces)
+        end = data.find(b"\n") + 1
+        if data and not end:
+            raise FatalError("the daemon went away in the middle of a message")
+        if end == len(data):
+            self._rest = b""
+            return data
+        self._rest = data[end:]
+        return data[:end]
+
+
 class ChildRelay:
     """Serves one daemon for one shard."""
 
@@ -286,12 +313,13 @@ class ChildRelay:
     ) -> None:
         self._attach = attach
         self._stdin = stdin
+        self._lines = DaemonLines(stdin)
         self._stdout = stdout
         self._properties_file = properties_file
         self._host: HostConnection | None = None
         self._lost = False
-        self._held = HeldAnswers()
-        self._answered_at = self._came_at = 0.0
+        self._asked: tuple[str | None, int | None] | None = None
+        """The checkpoint whose reply has not come."""
 
     def serve(self) -> None:
         """Serve until the daemon closes our input. Raises FatalError."""
@@ -306,6 +334,8 @@ class ChildRelay:
                 raise FatalError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
             if action == "processRecords":
                 self._process_records(line)
+            elif action == "checkpoint":
+                self._replied(message.get("error"))
             else:
                 self._act(action, message)
         if self._host is not None:
@@ -347,50 +377,38 @@ class ChildRelay:
     def _process_records(self, line: bytes) -> None:
         host = self._connected()
         if not self._lost and host is not None:
-            behind = self._bring(host, line)
-            limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
-            self._held = self._held.when(self._answered_at, self._came_at, limits)
-            if host.near and behind == 0 and self._held.allows(limits):
-                self._wait_for_commits(host, limits.hold_s)
-                self._held = self._held.after(self._came_at, time.monotonic())
-            else:
-                while host.receive_within(0.0):
-                    pass
+            from mld.processors.spark.batch.record_columns import LineError, read_line
+
+            try:
+                host.bring(*read_line(line))
+            except LineError as error:
+                raise FatalError(str(error)) from error
+            while host.receive_within(0.0):
+                pass
             self._checkpoint(host)
         self._status("processRecords")
-
-    def _bring(self, host: HostConnection, line: bytes) -> int | None:
-        """Bring the records of a line; return how far it is behind the tip. Raises FatalError."""
-        from mld.processors.spark.batch.record_columns import LineError, read_line
-
-        try:
-            groups, size, behind = read_line(line)
-            host.bring(groups, size, behind)
-        except LineError as error:
-            raise FatalError(str(error)) from error
-        return behind
 
     def _shutdown_requested(self) -> None:
         host = self._connected()
         if host is None or self._lost:
             return
-        host.send(link.FLUSH)
-        if not self._wait_for_commits(host, self._bound("drainMillis")):
+        if not self._flush(host):
             sys.stderr.write("not all records were committed in time; the next owner of the shard gets them again\n")
-        self._checkpoint(host, patient=True)
+        if host.position is not None:
+            self._ask_patiently(*host.position)
 
     def _shard_ended(self) -> None:
         host = self._connected()
         if host is None or self._lost:
             return
-        host.send(link.FLUSH)
-        if not self._wait_for_commits(host, self._bound("drainMillis")):
+        if not self._flush(host):
             raise FatalError(
                 "the last records of the shard were not committed in time; they are delivered again "
                 "(key mld.spark.drainTimeoutMillis)"
             )
         host.position = None
-        if self._ask_patiently(None, None) is None:
+        self._ask_patiently(None, None)
+        if not self._lost:
             host.send(link.ENDED)
 
     def _connected(self) -> HostConnection | None:
@@ -398,12 +416,13 @@ class ChildRelay:
             raise FatalError("the daemon sent an action before initialize")
         return self._host
 
-    def _bound(self, name: str) -> float:
-        assert self._host is not None and self._host.ready is not None
-        return float(self._host.ready[name]) / 1000
-
-    def _wait_for_commits(self, host: HostConnection, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
+    def _flush(self, host: HostConnection) -> bool:
+        """Return whether all that was brought is committed in time; no checkpoint is open then."""
+        assert host.ready is not None
+        if self._asked is not None:
+            self._await_reply()
+        host.send(link.FLUSH)
+        deadline = time.monotonic() + host.ready["drainMillis"] / 1000
         while host.committed < host.brought:
             if not host.receive_within(deadline - time.monotonic()):
                 return False
@@ -411,56 +430,68 @@ class ChildRelay:
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, host: HostConnection, *, patient: bool = False) -> None:
-        """Checkpoint what is committed, if that is news. A failure that may pass is left to the next time."""
-        if host.position is None or self._lost:
-            return
-        ask = self._ask_patiently if patient else self._ask
-        if ask(*host.position) is None:
-            host.position = None
+    def _checkpoint(self, host: HostConnection) -> None:
+        """Ask for a checkpoint of what is committed, if that is news; the reply may come after other lines. A failure
+        that may pass is left to the next commit or batch."""
+        if host.position is not None and self._asked is None and not self._lost:
+            self._ask(*host.position)
 
-    def _ask_patiently(self, sequence: str | None, sub: int | None) -> str | None:
-        for attempt in range(CHECKPOINT_ATTEMPTS_MAX):
-            error = self._ask(sequence, sub)
-            if error is None or self._lost:
-                return error
-            time.sleep(min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2**attempt))
-        raise FatalError(f"the checkpoint still fails after {CHECKPOINT_ATTEMPTS_MAX} attempts: {error}")
+    def _ask(self, sequence: str | None, sub: int | None) -> None:
+        self._asked = sequence, sub
+        self._write({"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub})
 
-    def _ask(self, sequence: str | None, sub: int | None) -> str | None:
-        """Return the name of an error that may pass, None for success (or a lease that is lost: `_lost` tells)."""
-        request = {"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub}
-        self._write(request)
-        line = self._stdin.readline()
-        if not line.endswith(b"\n"):
+    def _replied(self, error: str | None) -> None:
+        """Take the reply to what was asked. Raises FatalError if the daemon refuses it for good."""
+        if self._asked is None:
+            raise FatalError("the daemon answers a checkpoint that nobody has asked for")
+        (sequence, sub), self._asked = self._asked, None
+        if error is None and self._host is not None and self._host.position == (sequence, sub):
+            self._host.position = None
+        self._lost = self._lost or error == _LOST
+        if not (self._lost or error is None or error in _RETRIED):
+            raise FatalError(f"the daemon refused the checkpoint at {sequence}:{sub}: {error}")
+
+    def _await_reply(self) -> str | None:
+        """Return the error in the reply; while an action is being answered nothing else comes."""
+        line = self._lines.read()
+        if not line:
             raise FatalError("the daemon went away while a checkpoint was open")
         error = json.loads(line).get("error")
-        if error is None or error in _RETRIED:
-            return None if error is None else str(error)
-        if error == _LOST:
-            self._lost = True
-            return str(error)
-        raise FatalError(f"the daemon refused the checkpoint at {sequence}:{sub}: {error}")
+        self._replied(error)
+        return None if error is None else str(error)
+
+    def _ask_patiently(self, sequence: str | None, sub: int | None) -> None:
+        """Have a checkpoint stored, unless the lease is lost: `_lost` tells. Raises FatalError."""
+        for attempt in range(CHECKPOINT_ATTEMPTS_MAX):
+            if self._lost:
+                return
+            self._ask(sequence, sub)
+            error = self._await_reply()
+            if error is None or self._lost:
+                return
+            time.sleep(min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2**attempt))
+        raise FatalError(f"the checkpoint still fails after {CHECKPOINT_ATTEMPTS_MAX} attempts: {error}")
 
     # --- lines -------------------------------------------------------------------------------------------------------
 
     def _next_line(self) -> bytes:
         """Return the daemon's next line; b"" at the end. What the host says meanwhile is taken note of."""
         while self._host is not None:
-            readable = select.select([self._stdin.fileno(), self._host.fileno()], [], [])[0]
-            if self._host.fileno() in readable:
-                self._host.receive()
-            if self._stdin.fileno() in readable:
-                self._came_at = time.monotonic()
+            if self._lines.is_there():
                 break
-        line = self._stdin.readline()
-        if line and not line.endswith(b"\n"):
-            raise FatalError("the daemon went away in the middle of a message")
-        return line
+            lines, host = self._lines.fileno(), self._host.fileno()
+            readable = select.select([lines, host], [], [])[0]
+            if host in readable:
+                before = self._host.position
+                self._host.receive()
+                if self._host.position != before:
+                    self._checkpoint(self._host)
+            if lines in readable:
+                break
+        return self._lines.read()
 
     def _status(self, action: str) -> None:
         self._write({"action": "status", "responseFor": action})
-        self._answered_at = time.monotonic()
 
     def _write(self, message: dict[str, Any]) -> None:
         try:

@@ -125,8 +125,6 @@ class SparkSettings:
     region: str | None
     writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
-    reply_timeout_s: float | None = None
-    """The daemon's `timeoutInSeconds`."""
     fit: Sanitizer = field(default=printable, repr=False, compare=False)
     """Makes what is said about these settings fit for a log."""
 
@@ -168,7 +166,6 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
         application=env.get("MLD_APPLICATION_NAME") or plain.get("applicationName", "mld"),
         stream=_stream(plain, env),
         env=env,
-        reply_timeout_s=_reply_timeout_s(plain),
     )
 
 
@@ -187,12 +184,6 @@ def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) ->
     return found if isinstance(found, CredentialsChain) else SDK_CREDENTIALS
 
 
-def _reply_timeout_s(plain: Mapping[str, str]) -> float | None:
-    """Return the daemon's limit for a reply. Without it, or if the daemon will refuse it, there is none."""
-    text = plain.get("timeoutInSeconds", "")
-    return float(text) if text.isdecimal() and int(text) > 0 else None
-
-
 def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
     """Return the stream as our daemon says it; under another daemon, as the file says."""
     told = env.get("MLD_STREAM_NAME")
@@ -205,7 +196,6 @@ def make(
     application: str,
     stream: str,
     env: Mapping[str, str],
-    reply_timeout_s: float | None = None,
     credentials: CredentialsChain = SDK_CREDENTIALS,
     region: str | None = None,
 ) -> SparkSettings:
@@ -272,7 +262,6 @@ def make(
         stream=stream,
         region=region,
         writer=writer,
-        reply_timeout_s=reply_timeout_s,
         fit=sanitizer_of(lines.secrets, env),
     )
 

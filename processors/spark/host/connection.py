@@ -129,7 +129,7 @@ class ChildConnection(asyncio.BufferedProtocol):
             self.open_since = time.monotonic()
         self.open_bytes += self.asked_bytes
         self._host.brought(self, self.asked_bytes, self._behind)
-        self._write(link.GO, {"near": self._host.is_near()})
+        self._write(link.GO, {})
 
     def cut(self) -> None:
         """Ask for what is in the child's page."""

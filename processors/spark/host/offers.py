@@ -4,7 +4,7 @@ Once `mld.spark.maxInFlightBytes` are in flight, children wait with further line
 What is admitted is in a page that grows, until the child says that it is complete: the pages of a micro-batch are cut
 as it begins.
 
-When a micro-batch starts, and whether a commit is near enough to be waited for.
+When a micro-batch starts.
 
 Every micro-batch costs a job and adds a file, however little is in it. So by default records gather: a micro-batch
 starts 30 s after the one before it, or 120 s while little waits, or as soon as one is full. After a silence that was
@@ -34,8 +34,6 @@ LITTLE_BYTES = 1024 * 1024
 """Less than this makes a file so small that the next records are waited for."""
 GATHER_MAX_S = 0.1
 """Shards that are read on one beat offer within this time; a tenth of the interval if that is less."""
-NEAR_S = 1.0
-"""Answers are held for a commit that starts within this time. Whoever holds one for longer delays a shutdown."""
 
 STALLED_S = 120.0
 """A trigger that takes longer is said to make no progress, and again each time it has taken twice as long."""
@@ -66,21 +64,6 @@ class TriggerPace:
         it.
         """
         return asked or waiting_bytes >= self.bytes_max or now >= due_at
-
-    def is_near(self, now: float, due_at: float, waiting_bytes: int, *, asked: bool) -> bool:
-        """Return whether a child may hold its answer until the commit. Without an adaptive pace it always may: that
-        interval was chosen by the user.
-        """
-        return not self.is_adaptive or self.is_due(now + NEAR_S, due_at, waiting_bytes, asked=asked)
-
-    @property
-    def is_adaptive(self) -> bool:
-        return self.quiet_s > self.interval_s
-
-    @property
-    def hold_beat_s(self) -> float:
-        """The interval by which held answers are bounded (`link.hold_limits`)."""
-        return min(self.interval_s, NEAR_S) if self.is_adaptive else self.interval_s
 
 
 CUT_WAIT_S = 2.0
@@ -189,15 +172,6 @@ class OfferQueue:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changed.wait()
-
-    def is_near(self, last_start: float) -> bool:
-        """Return whether what waits is to start so soon that an answer may be held for its commit."""
-        now, due_at = time.monotonic(), self._due_at(last_start)
-        return self._pace.is_near(now, due_at, self._waiting_bytes, asked=self._is_asked)
-
-    @property
-    def hold_beat_s(self) -> float:
-        return self._pace.hold_beat_s
 
     def _due_at(self, last_start: float) -> float:
         return self._pace.due_at(last_start, self._first_waiting_at, self._waiting_bytes)

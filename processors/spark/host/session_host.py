@@ -40,7 +40,6 @@ from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
 from mld.processors.spark.host.start_up import HostStartError, Started, start
-from mld.processors.spark.link import hold_limits
 from mld.processors.spark.processes import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
@@ -340,13 +339,15 @@ class SessionHost:
     def _welcome(self, child: ChildConnection) -> None:
         if child.shard is None:
             return
-        hold = hold_limits(self._offers.hold_beat_s, self._settings.reply_timeout_s)
-        bounds = {"hold": hold.hold_s, "patience": hold.patience_s, "queued": hold.queued_s}
-        bounds["drain"] = self._settings.drain_timeout_s
-        millis = {f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()}
-        shard = {"stream": child.shard.stream_name, "shard": child.shard.shard}
-        page_bytes = min(PAGE_BYTES, self._settings.batch_bytes_max)
-        child.ready({**millis, **shard, "pages": self._spool.pages(child.number), "pageBytes": page_bytes})
+        child.ready(
+            {
+                "stream": child.shard.stream_name,
+                "shard": child.shard.shard,
+                "pages": self._spool.pages(child.number),
+                "pageBytes": min(PAGE_BYTES, self._settings.batch_bytes_max),
+                "drainMillis": int(1000 * self._settings.drain_timeout_s),
+            }
+        )
 
     def asked(self, child: ChildConnection) -> None:
         """Note that the child waits with a line, until `ChildConnection.go_on` is called."""
@@ -360,10 +361,6 @@ class SessionHost:
         assert child.shard is not None
         self._offers.brought(child, size)
         self._lag_ms[child.shard] = behind
-
-    def is_near(self) -> bool:
-        """Return whether a child may wait for the commit of what it brings now."""
-        return self._offers.is_near(self._last_start)
 
     def paged(self, child: ChildConnection, offer: Offer | None) -> None:
         """Note that a page is complete, or that there is none to be cut."""

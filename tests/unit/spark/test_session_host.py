@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import queue
 import socket
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 from mld.core import sparkhosts
 from mld.processors.spark import link
-from mld.processors.spark.child import ChildRelay, properties_file
+from mld.processors.spark.child import ChildRelay, DaemonLines, properties_file
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host import offers, session_host
 from mld.processors.spark.host.process_watch import clear, hold, sweep, watch_process
@@ -38,7 +39,7 @@ NOTHING_COMES_S = 0.2  # a short look: what is accepted by mistake would come at
 
 
 class Daemon:
-    """The daemon's side of a child that runs on a thread: says actions, answers checkpoints."""
+    """The daemon's side of a child that runs on a thread: says actions, and answers checkpoints whenever they come."""
 
     made: ClassVar[list[Daemon]] = []
 
@@ -51,11 +52,17 @@ class Daemon:
         self.checkpoints: list[tuple[str | None, int | None]] = []
         self.errors: list[str | None] = []
         self.error: BaseException | None = None
+        self._writing = threading.Lock()
+        self._statuses: queue.Queue[str | None] = queue.Queue()
+        self._heard = threading.Condition()
+        self._is_over = False
         child = ChildRelay(
             os.fdopen(to_child, "rb"), os.fdopen(from_child, "wb"), "f", attach=lambda file: connection()
         )
         self._thread = threading.Thread(target=self._serve, args=[child], daemon=True)
         self._thread.start()
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
 
     def _serve(self, child) -> None:
         try:
@@ -65,20 +72,38 @@ class Daemon:
         finally:
             child.close()
 
-    def say(self, line: bytes) -> str | None:
-        """The name of the status, None if the child ended, maybe before it could be asked."""
-        try:
-            self._out.write(line)
-        except BrokenPipeError:
-            return None
+    def _hear(self) -> None:
         while text := self._in.readline():
             message = json.loads(text)
             if message["action"] == "status":
-                return message["responseFor"]
-            self.checkpoints.append((message["sequenceNumber"], message["subSequenceNumber"]))
+                self._statuses.put(message["responseFor"])
+                continue
             error = self.errors.pop(0) if self.errors else None
-            self._out.write(json.dumps({**message, "error": error}).encode() + b"\n")
-        return None
+            self._write(json.dumps({**message, "error": error}).encode() + b"\n")
+            with self._heard:
+                self.checkpoints.append((message["sequenceNumber"], message["subSequenceNumber"]))
+                self._heard.notify_all()
+        with self._heard:
+            self._is_over = True
+            self._heard.notify_all()
+        self._statuses.put(None)
+
+    def _write(self, line: bytes) -> None:
+        with suppress(BrokenPipeError), self._writing:
+            self._out.write(line)
+
+    def say(self, line: bytes) -> str | None:
+        """The name of the status, None if the child ended, maybe before it could be asked."""
+        self._write(line)
+        return self._statuses.get(timeout=BOUND_S)
+
+    def commit(self, line: bytes) -> str | None:
+        """Say records, and wait for their checkpoint; None if the child ended."""
+        before = len(self.checkpoints)
+        said = self.say(line)
+        with self._heard:
+            assert self._heard.wait_for(lambda: self._is_over or len(self.checkpoints) > before, BOUND_S)
+            return said if len(self.checkpoints) > before else None
 
     def act(self, action: str, **more) -> str | None:
         return self.say(json.dumps({"action": action, **more}).encode() + b"\n")
@@ -89,8 +114,9 @@ class Daemon:
     def end(self) -> BaseException | None:
         with suppress(OSError):
             self._out.close()
-        self._thread.join(BOUND_S)
-        assert not self._thread.is_alive()
+        for thread in (self._thread, self._hearing):
+            thread.join(BOUND_S)
+            assert not thread.is_alive()
         self._in.close()
         return self.error
 
@@ -170,7 +196,7 @@ async def until(condition):
 async def test_a_batch_at_the_tip_is_checkpointed_after_its_commit(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         daemon = await world.child()
-        assert await world.call(daemon.say, line_of(range(1, 4), lag=0)) == "processRecords"
+        assert await world.call(daemon.commit, line_of(range(1, 4), lag=0)) == "processRecords"
         assert daemon.checkpoints == [("3", 0)]
         assert numbers(world.bed) == [1, 2, 3]
         assert await world.call(daemon.end) is None
@@ -179,9 +205,9 @@ async def test_a_batch_at_the_tip_is_checkpointed_after_its_commit(tmp_path):
 async def test_by_default_the_first_batch_has_its_checkpoint_at_once_and_the_next_gather(tmp_path):
     async with serving(tmp_path) as world:
         daemon = await world.child()
-        assert await world.call(daemon.say, line_of([1], lag=0)) == "processRecords"
+        assert await world.call(daemon.commit, line_of([1], lag=0)) == "processRecords"
         assert daemon.checkpoints == [("1", 0)], "nothing was there before it, so it is committed at once"
-        for number in (2, 3):  # an answer that was held for two minutes would delay a shutdown
+        for number in (2, 3):
             assert await world.call(daemon.say, line_of([number], lag=0)) == "processRecords"
         assert (daemon.checkpoints, numbers(world.bed)) == ([("1", 0)], [1])
         assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
@@ -193,20 +219,20 @@ async def test_a_sink_behind_the_checkpoint_refuses_the_shard_and_takes_it_once_
     out = MemorySink("out", {StreamShard(STREAM, "a"): RecordPosition(3)})
     async with serving(tmp_path, QUICK, sinks={"out": out}) as world:
         daemon = await world.child(at="5")
-        assert await world.call(daemon.say, line_of([6], lag=0)) is None
+        assert await world.call(daemon.commit, line_of([6], lag=0)) is None
         reason = await world.call(daemon.end)
         assert "holds a up to 3, and the application has come to 5" in str(reason)
         daemon = await world.child(at="2")
-        assert await world.call(daemon.say, line_of(range(3, 7), lag=0)) == "processRecords"
+        assert await world.call(daemon.commit, line_of(range(3, 7), lag=0)) == "processRecords"
         assert (daemon.checkpoints, numbers(world.bed)) == ([("6", 0)], [4, 5, 6])
 
 
 async def test_a_sink_that_goes_back_between_two_batches_refuses_the_second_one(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         daemon, out = await world.child(), world.bed.sinks["out"]
-        assert await world.call(daemon.say, line_of(range(1, 4), lag=0)) == "processRecords"
+        assert await world.call(daemon.commit, line_of(range(1, 4), lag=0)) == "processRecords"
         out.rows, out.marks = out.rows[:1], {StreamShard(STREAM, "a"): RecordPosition(1)}
-        assert await world.call(daemon.say, line_of([4], lag=0)) is None
+        assert await world.call(daemon.commit, line_of([4], lag=0)) is None
         assert "holds a up to 1, and the application has come to 3" in str(await world.call(daemon.end))
         assert numbers(world.bed) == [1]
 
@@ -246,27 +272,29 @@ async def test_a_batch_behind_the_tip_is_answered_before_its_commit(tmp_path):
         assert (daemon.checkpoints, numbers(world.bed)) == ([("3", 0)], [1, 2, 3])
 
 
-async def test_pages_that_queued_at_the_tip_do_not_take_a_trigger_each(tmp_path):
-    async with serving(tmp_path, f"mld.spark.triggerIntervalMillis = {1000 * TRIGGER_S:.0f}") as world:
-        daemon = await world.child()
-        began = time.monotonic()
-        for number in range(1, 41):
-            assert await world.call(daemon.say, line_of([number], lag=0)) == "processRecords"
-        assert daemon.checkpoints[0] == ("1", 0), "the first one has its checkpoint"
-        triggers_due = (time.monotonic() - began) / TRIGGER_S
-        assert world.bed.sinks["out"].publications <= 4 + triggers_due
-        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
-        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("40", 0), [*range(1, 41)])
-        assert await world.call(daemon.end) is None
-
-
-async def test_an_empty_batch_bears_the_checkpoint_of_what_was_answered_before_its_commit(tmp_path):
+async def test_a_checkpoint_and_the_next_action_may_meet(tmp_path):
+    """The reply and a line come at once, and nothing is left behind in a buffer."""
     async with serving(tmp_path, QUICK) as world:
         daemon = await world.child()
-        await world.call(daemon.say, line_of([1], lag=9))
-        await world.call(daemon.say, b'{"action":"processRecords","records":[],"millisBehindLatest":0}\n')
-        assert daemon.checkpoints == [("1", 0)]
+        for number in range(1, 201):
+            assert await world.call(daemon.say, line_of([number], lag=0)) == "processRecords"
+        await until(lambda: daemon.checkpoints[-1:] == [("200", 0)])
+        assert numbers(world.bed) == [*range(1, 201)]
         assert await world.call(daemon.end) is None
+
+
+def test_lines_that_come_at_once_are_read_one_by_one():
+    given, taken = os.pipe()
+    with os.fdopen(given, "rb") as stdin, os.fdopen(taken, "wb", 0) as daemon:
+        lines = DaemonLines(stdin)
+        daemon.write(b"one\ntwo\nthr")
+        assert [(lines.read(), lines.is_there()) for _ in range(2)] == [(b"one\n", True), (b"two\n", False)]
+        daemon.write(b"ee\nfo")
+        assert lines.read() == b"three\n"
+        daemon.close()
+        with pytest.raises(FatalError, match="in the middle of a message"):
+            lines.read()
+        assert DaemonLines(stdin).read() == b""
 
 
 async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
@@ -283,12 +311,12 @@ async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
 async def test_a_shard_is_retired_once_the_daemon_has_taken_its_last_checkpoint(tmp_path, error, ended):
     async with serving(tmp_path, QUICK) as world:
         daemon, other = await world.child(), await world.child("b")
-        await world.call(daemon.say, line_of([1, 2]))
+        await world.call(daemon.commit, line_of([1, 2]))
         daemon.errors = [error]
         assert await world.call(daemon.act, "shardEnded") == "shardEnded"
         assert await world.call(daemon.end) is None
         await until(lambda: len(world.host._children) == 1)
-        await world.call(other.say, line_of([7]))
+        await world.call(other.commit, line_of([7]))
         assert (numbers(world.bed, "b"), world.bed.sinks["out"].ended) == ([7], ended)
 
 
@@ -308,7 +336,7 @@ async def test_shards_share_a_job(tmp_path):
     async with serving(tmp_path, "mld.spark.triggerIntervalMillis = 1000") as world:
         daemons = [Daemon(world.connection) for _ in range(8)]
         await asyncio.gather(*(world.call(one.initialize, f"s{i}") for i, one in enumerate(daemons)))
-        await asyncio.gather(*(world.call(one.say, line_of([1, 2], lag=0)) for one in daemons))
+        await asyncio.gather(*(world.call(one.commit, line_of([1, 2], lag=0)) for one in daemons))
         assert [one.checkpoints for one in daemons] == [[("2", 0)]] * 8
         assert world.bed.sinks["out"].publications <= 2
 
@@ -372,7 +400,7 @@ async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
         world.bed.poison(lambda data: data == b"2")
         bad, good = await world.child(), await world.child("b")
         said = await asyncio.gather(
-            world.call(bad.say, line_of([1, 2], lag=0)), world.call(good.say, line_of([7], lag=0))
+            world.call(bad.commit, line_of([1, 2], lag=0)), world.call(good.commit, line_of([7], lag=0))
         )
         assert said == [None, "processRecords"]
         assert "the record 2 of a fails: division by zero" in str(await world.call(bad.end))
@@ -391,7 +419,7 @@ async def test_what_follows_a_batch_that_failed_is_not_committed_without_it(tmp_
         assert await world.call(daemon.act, "shutdownRequested") is None
         assert "column x is int" in str(await world.call(daemon.end))
         other = await world.child("b")
-        assert await world.call(other.say, line_of([1], lag=0)) == "processRecords"
+        assert await world.call(other.commit, line_of([1], lag=0)) == "processRecords"
         assert (numbers(world.bed), out.marks.get(StreamShard(STREAM, "a"))) == ([], None)
         assert other.checkpoints == [("1", 0)]
 
@@ -481,11 +509,11 @@ async def test_a_checkpoint_that_fails_is_made_with_the_next_batch(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         daemon = await world.child()
         daemon.errors = ["ThrottlingException"]
-        await world.call(daemon.say, line_of([1], lag=0))
+        await world.call(daemon.commit, line_of([1], lag=0))
         await world.call(daemon.say, b'{"action":"processRecords","records":[],"millisBehindLatest":0}\n')
         assert daemon.checkpoints == [("1", 0), ("1", 0)]
         daemon.errors = ["ShutdownException"]
-        await world.call(daemon.say, line_of([2], lag=0))
+        await world.call(daemon.commit, line_of([2], lag=0))
         assert await world.call(daemon.say, line_of([3], lag=0)) == "processRecords"
         assert numbers(world.bed) == [1, 2], "the lease is lost: what comes still is not worked on"
         assert await world.call(daemon.act, "leaseLost") == "leaseLost"
@@ -502,7 +530,7 @@ async def test_a_batch_that_is_refused_is_not_checkpointed(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         world.bed.sinks["out"].faults = [SinkRefused("column x is int")]
         daemon = await world.child()
-        assert await world.call(daemon.say, line_of([1], lag=0)) is None
+        assert await world.call(daemon.commit, line_of([1], lag=0)) is None
         assert "column x is int" in str(await world.call(daemon.end))
         assert daemon.checkpoints == []
 
@@ -512,8 +540,8 @@ async def test_a_replay_is_counted_and_logged_with_its_remedy(tmp_path, caplog):
     sink = MemorySink("out", marks={StreamShard("s", "a"): RecordPosition(8)})
     async with serving(tmp_path, QUICK, sinks={"out": sink}) as world:
         daemon = await world.child()
-        await world.call(daemon.say, line_of(range(1, 6), lag=0))
-        await world.call(daemon.say, line_of(range(6, 11), lag=0))
+        await world.call(daemon.commit, line_of(range(1, 6), lag=0))
+        await world.call(daemon.commit, line_of(range(6, 11), lag=0))
         assert (numbers(world.bed), daemon.checkpoints) == ([9, 10], [("5", 0), ("10", 0)])
         counters = json.loads((tmp_path / STATUS_FILE).read_text())["counters"]
         assert (counters["dropped"], counters["rows"]) == (8, 2)
@@ -539,7 +567,7 @@ async def test_a_child_that_knows_another_stream_of_the_name(tmp_path, monkeypat
             assert await asyncio.wait_for(world.running, BOUND_S) == 1
             assert "it was deleted and made again" in str(await world.call(first.end))
         else:
-            assert await world.call(first.say, line_of([1], lag=0)) == "processRecords"
+            assert await world.call(first.commit, line_of([1], lag=0)) == "processRecords"
             assert numbers(world.bed) == [1]
 
 
@@ -556,8 +584,9 @@ async def test_shards_of_the_same_id_in_several_streams_are_apart(tmp_path, monk
             children[name] = Daemon(world.connection)
             assert await world.call(children[name].initialize, "a") == "initialize"
         assert await world.call(children["orders"].say, line_of([5], lag=7)) == "processRecords"
-        assert await world.call(children["clicks"].say, line_of([3], lag=0)) == "processRecords"
+        assert await world.call(children["clicks"].commit, line_of([3], lag=0)) == "processRecords"
         await world.call(children["orders"].say, line_of([6], lag=0))
+        await until(lambda: children["orders"].checkpoints[-1:] == [("6", 0)])
         assert children["clicks"].checkpoints == [("3", 0)], "3 is below 5, but of another stream"
         marks = world.bed.sinks["out"].open()
         assert {shard.stream: str(mark.sequence) for shard, mark in marks.items()} == {
@@ -633,8 +662,8 @@ async def test_who_looks_finds_the_host_and_its_counters(short_tmp):
         daemon = await world.child()
         assert [host.counters["records"] for host in sparkhosts.running("app")] == [0]
         world.bed.sinks["out"].faults = [JobFailed("once")]
-        await world.call(daemon.say, line_of([1, 2, 3], {2: b"{bad"}, lag=0))
-        await world.call(daemon.say, line_of([4], lag=0))
+        await world.call(daemon.commit, line_of([1, 2, 3], {2: b"{bad"}, lag=0))
+        await world.call(daemon.commit, line_of([4], lag=0))
         (found,) = sparkhosts.running("app")
         assert (found.pid, found.daemon_pid, found.ui) == (os.getpid(), os.getpid(), "http://127.0.0.1:4040")
         assert found.about["lagMillis"] == {"a": 0}
@@ -653,7 +682,7 @@ async def test_lines_of_all_shards_are_a_page_each_and_one_job(tmp_path):
     quoted = line_of([6, 7], lag=9).replace(b'"k"', rb'"\""')
     async with serving(tmp_path, NEVER) as world:
         one, other = await world.child("a"), await world.child("b")
-        await world.call(one.say, line_of([1]))
+        await world.call(one.commit, line_of([1]))
         await until(lambda: world.bed.sinks["out"].publications == 1 and not spooled(world))
         for daemon, line in ((one, line_of([2, 3], lag=9)), (other, quoted), (one, line_of([4, 5], lag=9))):
             assert await world.call(daemon.say, line) == "processRecords"
@@ -670,13 +699,13 @@ async def test_a_page_that_finds_no_room_on_the_disk_is_not_checkpointed(tmp_pat
     async with serving(tmp_path, QUICK) as world:
         daemon = await world.child()
         (world.bed.spool.directory / "00000001-00000001.parquet").symlink_to("/dev/full")
-        assert await world.call(daemon.say, line_of(range(1, count + 1), lag=0)) is None
+        assert await world.call(daemon.commit, line_of(range(1, count + 1), lag=0)) is None
         said = str(await world.call(daemon.end))
         assert "No space left on device; nothing of them is checkpointed; make room, or name another" in said
         await until(lambda: (spooled(world), world.host._offers._in_flight_bytes) == ([], 0))
         assert (daemon.checkpoints, numbers(world.bed)) == ([], [])
         again = await world.child()
-        await world.call(again.say, line_of([1], lag=0))
+        await world.call(again.commit, line_of([1], lag=0))
         assert again.checkpoints == [("1", 0)]
 
 
@@ -729,7 +758,7 @@ async def test_a_child_that_does_not_give_its_page_holds_nobody_up(tmp_path, mon
         await asyncio.to_thread(frame_of, hangs, link.GO)
         await asyncio.to_thread(frame_of, hangs, link.CUT)
         daemon = await world.child("b")
-        assert await world.call(daemon.say, line_of([1], lag=0)) == "processRecords"
+        assert await world.call(daemon.commit, line_of([1], lag=0)) == "processRecords"
         assert daemon.checkpoints == [("1", 0)]
         hangs.close()
 

@@ -42,13 +42,6 @@ def test_what_the_daemon_says_wins(tmp_path):
     assert (settings.stream, settings.application, settings.is_local) == ("other", "them", False)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("", None), ("timeoutInSeconds = 10", 10.0), ("timeoutInSeconds = 0", None)]
-)
-def test_the_patience_of_the_daemon(tmp_path, text, seconds):
-    assert loaded(tmp_path, GOOD + text).reply_timeout_s == seconds
-
-
 def test_the_name_of_a_stream_arn(tmp_path):
     text = GOOD + "streamArn = arn:aws:kinesis:eu-west-1:123456789012:stream/of-arn"
     assert loaded(tmp_path, text).stream == "of-arn"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.host.offers import LITTLE_BYTES, TriggerPace
-from mld.processors.spark.link import hold_limits
 
 ADAPTIVE = TriggerPace(30.0, 120.0, 64 * LITTLE_BYTES)
 LOW = TriggerPace(1.0, 1.0, 64 * LITTLE_BYTES)
@@ -42,26 +41,6 @@ def test_when_a_micro_batch_starts(pace, last_start, first_waiting_at, waiting, 
 )
 def test_by_time_by_size_or_when_asked(now, waiting, asked, due):
     assert ADAPTIVE.is_due(now, 120.0, waiting, asked=asked) is due
-
-
-@pytest.mark.parametrize(
-    ("pace", "now", "due_at", "asked", "near"),
-    [
-        (ADAPTIVE, 0.0, 120.0, False, False),  # a held answer would delay a shutdown by two minutes
-        (ADAPTIVE, 119.0, 120.0, False, True),
-        (ADAPTIVE, 0.0, 0.1, False, True),
-        (ADAPTIVE, 0.0, 120.0, True, True),
-        (LOW, 0.0, 1.0, False, True),
-        (TriggerPace(3600.0, 3600.0, 1), 0.0, 3600.0, False, True),  # as the user has chosen it
-    ],
-)
-def test_which_commits_an_answer_is_held_for(pace, now, due_at, asked, near):
-    assert pace.is_near(now, due_at, 0, asked=asked) is near
-
-
-def test_held_answers_of_the_adaptive_pace_are_bounded_like_those_of_short_triggers():
-    assert hold_limits(ADAPTIVE.hold_beat_s, None) == hold_limits(1.0, None)
-    assert hold_limits(TriggerPace(60.0, 60.0, 1).hold_beat_s, None) == hold_limits(60.0, None)
 
 
 def starts(pace: TriggerPace, arrivals: list[tuple[float, int]], until: float) -> list[float]:
