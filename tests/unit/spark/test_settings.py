@@ -119,7 +119,10 @@ def test_files_of_a_sink(tmp_path, text, one_file):
     assert sink.one_file == one_file
 
 
-@pytest.mark.parametrize(("option", "said"), [("--compact", "rewrite_data_files"), ("--ddl", "projection")])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--compact", "rewrite_data_files"), ("--ddl", "projection"), ("--archive-classes", "SharedArchiveFile")],
+)
 def test_an_option_that_has_left_ends_with_its_remedy(monkeypatch, capsys, option, said):
     monkeypatch.setattr("sys.argv", ["mld-spark", option, "app.properties"])
     with pytest.raises(SystemExit, match="2"):
