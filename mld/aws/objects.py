@@ -39,8 +39,10 @@ _PASSING = frozenset(
 """Codes of answers after which another attempt may succeed, whatever their status."""
 
 
-class ObjectError(Exception):
-    """The store did not do it, or did not say so; one sentence. Another attempt may succeed."""
+class ObjectError(OSError):
+    """The store did not do it, or did not say so; one sentence. Another attempt may succeed.
+
+    An OSError, so that whoever writes to a directory of a bucket meets the same errors as on a disk."""
 
 
 class ObjectRefused(ObjectError):
@@ -109,17 +111,15 @@ class S3Bucket:
         answer = self._call("put_object", self._encryption, condition, Key=key, Body=data)
         return str(answer["ETag"])
 
-    def upload(self, key: str, file: Path) -> tuple[str, int]:
-        """Write a file as an object; etag and size. After an ObjectError use another key: what was sent may come
-        late."""
-        size = file.stat().st_size
-        if size > self._copy_bytes_max:
-            return self._upload_in_parts(key, file), size
+    def upload(self, key: str, file: Path) -> None:
+        """Write a file as an object. After an ObjectError it may still come, late."""
+        if file.stat().st_size > self._copy_bytes_max:
+            self._upload_in_parts(key, file)
+            return
         with file.open("rb") as body:
-            answer = self._call("put_object", self._encryption, Key=key, Body=body)
-        return str(answer["ETag"]), size
+            self._call("put_object", self._encryption, Key=key, Body=body)
 
-    def _upload_in_parts(self, key: str, file: Path) -> str:
+    def _upload_in_parts(self, key: str, file: Path) -> None:
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             with file.open("rb") as body:
                 number = 0
@@ -128,7 +128,7 @@ class S3Bucket:
                     answer = self._call("upload_part", upload, Key=key, PartNumber=number, Body=data)
                     yield {"ETag": answer["ETag"], "PartNumber": number}
 
-        return self._in_parts(key, parts)
+        self._in_parts(key, parts)
 
     # --- repeated ----------------------------------------------------------------------------------------------------
 
@@ -148,23 +148,35 @@ class S3Bucket:
 
     def exists(self, key: str) -> bool:
         """Return whether the object is there. Raises ObjectError."""
-        return self._repeated(lambda: self._call("head_object", Key=key, missing=True)) is not None
+        return self._head(key) is not None
 
-    def copy(self, source: str, etag: str, size: int, target: str) -> None:
-        """Copy an object within the bucket if it still has this etag; over the target, if there is one. Raises
-        SourceGone, NotMatched and other ObjectErrors."""
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the bucket; over the target, if there is one. Raises SourceGone and other
+        ObjectErrors."""
+        found = self._head(source)
+        if found is None:
+            raise SourceGone(f"copying {self._place(source)}: it is gone")
+        from_it = {
+            "CopySource": {"Bucket": self.name, "Key": source},
+            "CopySourceIfMatch": found["ETag"],
+            **self._source_owner,
+        }
+        size = int(found["ContentLength"])
         if size > self._copy_bytes_max:
-            self._repeated(lambda: self._copy_in_parts(source, etag, size, target))
-            return
-        self._repeated(lambda: self._call("copy_object", self._from(source, etag), self._encryption, Key=target))
+            self._repeated(lambda: self._copy_in_parts(from_it, size, target))
+        else:
+            self._repeated(lambda: self._call("copy_object", from_it, self._encryption, Key=target))
 
-    def _copy_in_parts(self, source: str, etag: str, size: int, target: str) -> str:
+    def _head(self, key: str) -> Any:
+        return self._repeated(lambda: self._call("head_object", Key=key, missing=True))
+
+    def _copy_in_parts(self, from_it: Mapping[str, Any], size: int, target: str) -> None:
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for number, start in enumerate(range(0, size, self._part_bytes), 1):
                 end = min(start + self._part_bytes, size) - 1
                 answer = self._call(
                     "upload_part_copy",
-                    self._from(source, etag),
+                    from_it,
                     upload,
                     Key=target,
                     PartNumber=number,
@@ -172,21 +184,13 @@ class S3Bucket:
                 )
                 yield {"ETag": answer["CopyPartResult"]["ETag"], "PartNumber": number}
 
-        return self._in_parts(target, parts)
+        self._in_parts(target, parts)
 
-    def _from(self, source: str, etag: str) -> dict[str, Any]:
-        return {
-            "CopySource": {"Bucket": self.name, "Key": source},
-            "CopySourceIfMatch": etag,
-            **self._source_owner,
-        }
-
-    def _in_parts(self, key: str, parts: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]) -> str:
+    def _in_parts(self, key: str, parts: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]) -> None:
         upload = {"UploadId": self._call("create_multipart_upload", self._encryption, Key=key)["UploadId"]}
         try:
             done = list(parts(upload))
-            answer = self._call("complete_multipart_upload", upload, Key=key, MultipartUpload={"Parts": done})
-            return str(answer["ETag"])
+            self._call("complete_multipart_upload", upload, Key=key, MultipartUpload={"Parts": done})
         except ObjectError:
             with suppress(ObjectError):  # a rule of the bucket's life cycle has to clear it away then
                 self._call("abort_multipart_upload", upload, Key=key)

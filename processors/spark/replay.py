@@ -44,7 +44,7 @@ from mld.processors.spark.host.start_up import HostStartError, start
 from mld.processors.spark.processes import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionGone, SinkError
-from mld.processors.spark.sinks.files import FlatSink, LetterObjects, S3FileSink, StoredLetters
+from mld.processors.spark.sinks.files import FileSink, StoredLetters
 from mld.processors.spark.writer_identity import ID_VARIABLE, STREAM_KEY, WriterIdentity
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load as load_daemon
@@ -173,7 +173,7 @@ class LetterReplay:
     """One replay of one dead letter by an engine that has started."""
 
     engine: Engine
-    box: StoredLetters | LetterObjects
+    box: StoredLetters
     upto: int
     """The newest commit that is read: what this replay puts there is for the next one."""
     writer: WriterIdentity
@@ -292,7 +292,7 @@ def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str
         signal.signal(signal.SIGINT, lambda *_: started.engine.stop())
         try:
             engine, dead = started.engine, started.dead_letter
-            assert isinstance(engine, Engine) and isinstance(dead, FlatSink | S3FileSink)
+            assert isinstance(engine, Engine) and isinstance(dead, FileSink)
             names = frozenset(spec.name for spec in settings.sinks)
             one = LetterReplay(engine, dead.letters(), dead.newest(), settings.writer, names)
             if dry_run:

@@ -26,8 +26,8 @@ from tests.prove_spark.jvm import Bare, Jvm, with_jars
 from tests.prove_spark.writer import FULL
 from tests.support.maven import Jar
 
-BEFORE_COMMIT = ("opening", "staging", "staged", "durable", "entry", "checked")
-AFTER_COMMIT = ("linked", "committed", "moving", "moved", "done", "acknowledged")
+BEFORE_COMMIT = ("opening", "staging", "staged", "durable", "entry")
+AFTER_COMMIT = ("committed", "moving", "moved", "done", "acknowledged")
 STAGES = BEFORE_COMMIT + AFTER_COMMIT
 NAIVE_STAGES = ("opening", "staging", "staged", "acknowledged")
 ROUNDS = ("kill", "kill", "kill", "pair", "zombie", "zombie", "jvm", "full")

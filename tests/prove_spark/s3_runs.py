@@ -19,8 +19,8 @@ from typing import Any
 from uuid import uuid4
 
 from mld.aws.objects import S3Bucket
-from mld.processors.spark.commit.s3_journal import ABANDONED_S, S3Journal
-from mld.processors.spark.commit.store import PosixStore
+from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, Journal
+from mld.processors.spark.commit.s3_store import S3Place, S3Store
 from mld.processors.spark.session.lakehouse import s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version
 from mld.processors.spark.settings import SDK_CREDENTIALS
@@ -33,10 +33,6 @@ from tests.support.servers import ACCOUNT, ServerProcess
 from tests.support.spark_servers import cluster
 
 S3, S3_NAIVE, S3_CLUSTER = "s3", "s3-unconditional", "s3-cluster"
-STAGES = (
-    *("opening", "staging", "staged", "durable", "uploading", "uploaded", "entry"),
-    *("committed", "moving", "moved", "done", "deleted", "finished", "acknowledged"),
-)
 OF_EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
@@ -51,7 +47,6 @@ class S3Run(Run):
         super().__init__(seed, layout, machine, root)
         self._server = server
         self._partitioned = self._rng.random() < 0.5
-        self._stages = STAGES
         self._kinds = tuple(kind for kind in ROUNDS if kind != "full")
         self._kinds += ("crowd", "burst", "server") if isinstance(server, StoredServer) else ("crowd", "burst")
         if layout == S3_NAIVE:
@@ -134,8 +129,8 @@ class S3ClusterRun(S3Run):
     def play(self) -> Outcome:
         outcome = super().play()
         bucket = InTwoDays(self._s3, self._bucket)
-        S3Journal(bucket, "out/", PosixStore(self._root), "out").open()
-        left = [one.key for one in bucket.list("out/_mld/") if one.key != "out/_mld/head.json"]
+        Journal(S3Store(bucket, S3Place(self._bucket, "out/")), "out").open()
+        left = [one.key for one in bucket.list("out/_mld/") if LEDGER not in one.key]
         if left:
             outcome.faults.append(f"staged files are left: {left[:3]}")
         return outcome

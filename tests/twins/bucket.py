@@ -1,4 +1,4 @@
-"""A bucket in memory with the contract of `mld.processors.spark.commit.s3_journal.Objects`, which loses answers.
+"""A bucket in memory with the contract of `mld.processors.spark.commit.s3_store.Objects`, which loses answers.
 
 `before` is called before every request, which is where a test interleaves writers or kills them. `fault` says, for each
 request that writes, whether it is answered: a request without an answer was carried out, was not, or is carried out at
@@ -69,9 +69,9 @@ class MemoryObjects:
 
         return self._write("put", act)
 
-    def upload(self, key: str, file: Path) -> tuple[str, int]:
+    def upload(self, key: str, file: Path) -> None:
         data = self.read_local(file)
-        return self._write("upload", lambda: self.bucket.put(key, data)), len(data)
+        self._write("upload", lambda: self.bucket.put(key, data))
 
     def read_local(self, file: Path) -> bytes:
         return file.read_bytes()
@@ -85,13 +85,11 @@ class MemoryObjects:
         self._before("exists")
         return key in self.bucket.objects
 
-    def copy(self, source: str, etag: str, size: int, target: str) -> None:
+    def copy(self, source: str, target: str) -> None:
         def act() -> None:
             found = self.bucket.objects.get(source)
             if found is None:
                 raise SourceGone(source)
-            if found[1] != etag:
-                raise NotMatched(source)
             self.bucket.put(target, found[0])
 
         self._write("copy", act)

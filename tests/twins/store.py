@@ -1,8 +1,8 @@
 """A file system in memory with the contract of `mld.processors.spark.commit.store.Store`, which can lose its power.
 
 Names that were not synced may be gone after `lose_power`, each with everything after it in the same order of events;
-contents that were not synced are gone. `blind` says when a lock is not seen, as on some network mounts. `before` is
-called before every operation, which is where a test interleaves writers or kills them.
+contents that were not synced are gone. `before` is called before every operation, which is where a test interleaves
+writers or kills them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Disk:
     names: dict[str, File | None] = field(default_factory=lambda: {"": None})
     durable: dict[str, File | None] = field(default_factory=lambda: {"": None})
     events: list[_Event] = field(default_factory=list)
+    now_s: float = 1_800_000_000.0
 
     def change(self, directories: set[str], apply: Callable[[dict[str, File | None]], None]) -> None:
         apply(self.names)
@@ -64,19 +65,24 @@ class Disk:
 class MemoryStore:
     """One process's view of a `Disk`; `pid` is who holds what it locks."""
 
+    machine = "here."
+    at_once = 1
+
     def __init__(
         self,
         disk: Disk,
         pid: int = 0,
         before: Callable[[str], None] = lambda _: None,
         alive: set[int] | None = None,
-        blind: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.disk, self._pid, self._before, self._blind = disk, pid, before, blind
+        self.disk, self._pid, self._before = disk, pid, before
         self._alive = alive if alive is not None else {pid}
 
     def uri(self, path: str) -> str:
         return f"memory:/{path}"
+
+    def now_s(self) -> float:
+        return self.disk.now_s
 
     def names(self, path: str) -> list[str]:
         self._before(f"names {path}")
@@ -119,7 +125,7 @@ class MemoryStore:
 
     def held(self, path: str) -> bool:
         self._before(f"held {path}")
-        return int(self._file(path).content or b"-1") in self._alive and not self._blind()
+        return int(self._file(path).content or b"-1") in self._alive
 
     def make(self, path: str) -> None:
         path = _clean(path)
@@ -130,20 +136,19 @@ class MemoryStore:
         self.disk.change({_parent(path)}, lambda names: names.setdefault(path, None))
         self.disk.sync(_parent(path))
 
-    def take(self, source: str, target: str) -> bool:
-        self._before(f"take {target}")
-        file = self._file(source)
-        if target in self.disk.names:
+    def create(self, path: str, data: bytes, draft: str) -> bool:
+        self.write(draft, data)
+        self._before(f"create {path}")
+        file = self._file(draft)
+        if path in self.disk.names:
             return False
-        self.disk.change({_parent(target)}, lambda names: names.__setitem__(target, file))
+        self.disk.change({_parent(path)}, lambda names: names.__setitem__(path, file))
         return True
 
     def move(self, source: str, target: str) -> None:
         self._before(f"move {target}")
         if source not in self.disk.names or _parent(target) not in self.disk.names:
             raise FileNotFoundError(source)
-        if target in self.disk.names:
-            raise FileExistsError(target)
 
         def apply(names: dict[str, File | None]) -> None:
             for name in [name for name in names if name == source or name.startswith(f"{source}/")]:
@@ -154,9 +159,6 @@ class MemoryStore:
     def exists(self, path: str) -> bool:
         self._before(f"exists {path}")
         return _clean(path) in self.disk.names
-
-    def age_s(self, path: str, now: float) -> float:
-        return 0.0
 
     def remove(self, path: str) -> None:
         self._before(f"remove {path}")
@@ -169,12 +171,15 @@ class MemoryStore:
 
     def files(self, path: str) -> list[tuple[str, int]]:
         self._before(f"files {path}")
-        top = f"{_clean(path)}/"
+        top = f"{_clean(path)}/".lstrip("/")
         return sorted(
             (name[len(top) :], len(file.content))
             for name, file in self.disk.names.items()
             if file is not None and name.startswith(top)
         )
+
+    def glimpse(self, most: int, beside: str) -> list[str]:
+        return [name for name, _ in self.files("") if not name.startswith(f"{beside}/")][:most]
 
     def sync(self, path: str) -> None:
         self._before(f"sync {path}")

@@ -167,7 +167,6 @@ PURE = (
     "processors/spark/batch/micro_batch.py",
     "processors/spark/batch/record_columns.py",
     "processors/spark/commit/ledger.py",
-    "processors/spark/commit/s3_head.py",
     "processors/spark/writer_identity.py",
 )
 IMPURE_MODULES = {

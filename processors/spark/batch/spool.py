@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-from mld.aws.objects import ObjectError, ObjectRefused, S3Bucket
+from mld.aws.objects import ObjectRefused, S3Bucket
 from mld.processors.spark.batch import page_file
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
-from mld.processors.spark.commit.s3_journal import AT_ONCE, LateClient, Objects, place_of
+from mld.processors.spark.commit.s3_store import AT_ONCE, LateClient, Objects, place_of
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
@@ -151,7 +151,7 @@ class S3Spool(Spool):
     def _uri(self, path: Path) -> str:
         try:
             return f"s3a://{self._bucket}/{self._copy(path).result()}"
-        except (ObjectError, SinkError, OSError) as error:
+        except (SinkError, OSError) as error:
             remedy = f"; correct {KEY} or the rights of this user" if isinstance(error, ObjectRefused) else ""
             raise SpoolError(f"a page cannot be copied to {KEY}: {error}{remedy}") from error
 
@@ -161,11 +161,11 @@ class S3Spool(Spool):
             self._workers.submit(self._delete, copied)
 
     def _delete(self, copied: Future[str]) -> None:
-        with suppress(ObjectError, SinkError):  # what stays is swept after a while
+        with suppress(OSError, SinkError):  # what stays is swept after a while
             self._objects.delete([copied.result()])
 
     def _sweep(self, prefix: str) -> None:
-        with suppress(ObjectError, SinkError):
+        with suppress(OSError, SinkError):
             if old := [one.key for one in self._objects.list(f"{prefix}mld-") if self._is_left(one.modified_s)]:
                 self._objects.delete(old)
 
@@ -179,7 +179,7 @@ class S3Spool(Spool):
         self._copied.clear()
 
         def delete() -> None:
-            with suppress(ObjectError, SinkError):
+            with suppress(OSError, SinkError):
                 self._objects.delete([one.result() for one in done])
 
         if done:

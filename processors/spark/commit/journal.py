@@ -1,135 +1,89 @@
 """Keeps the ledger of a sink in its directory, and publishes files by it: the one place where commits happen.
 
-    <sink>/_mld/staging/<token>/     what one writer is about to publish: data/ and entry.json
-    <sink>/_mld/ledger/<number>.json the entries; creating one exclusively is the commit
-    <sink>/_mld/ledger/<number>.done every file of that entry is in its place, durably
-    <sink>/_mld/trash/<token>/       staging areas taken away from their (dead, or much too late) writers
+    <sink>/_mld/staging/<token>/       what one writer is about to publish: data/ and, on a disk, a draft of its entry
+    <sink>/_mld/ledger/<number>.json   the entries; creating one exclusively is the commit
+    <sink>/_mld/ledger/<number>.done   every file of that entry is in its place, durably
+    <sink>/_mld/ledger/<number>.floor  all entries up to that number were done, and are removed
+
+The directory is one of a disk or of a bucket (`store`, `s3_store`); the rules are the same.
 
 A commit
 --------
 
 1. The data are written below the staging area and made durable.
-2. The head is read; the batch must fit it (`Fenced` otherwise). The entry that follows it goes to `entry.json`.
-3. The head is read again, and `owner` must still be there: Spark makes missing directories, so a staging area that
-   was taken away could have come back with half of its data. All well: `entry.json` gets the name `<number>.json` by a
-   hard link, which fails if the name exists: so only one writer of a number can do it. The loser reads the new head
-   and is back at 2, its data untouched: it has lost a race, not its shards.
-4. Every entry that is not done is finished, in order: its files are renamed from the staging area to their targets, the
-   directories are synced, `.done` is written. Anybody may do that, any number of times, at the same time: a file whose
+2. The head is read; the batch must fit it (`Fenced` otherwise).
+3. `<number>.json` is created with the entry that follows the head, unless it exists: so only one writer of a number can
+   do it. The loser reads the new head and is back at 2, its data untouched: it has lost a race, not its shards.
+4. Every entry that is not done is finished, in order: its files are moved from the staging area to their targets, the
+   directories are synced, `.done` is created. Anybody may do that, any number of times, at the same time: a file whose
    source is gone and whose target exists has been moved.
 
 A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
 or publishes next finishes it. A writer that answers late finds its number taken.
 
-The answer of step 3 may get lost, and a network file system that repeats it by itself then hears that the name exists.
-The entry of that number says by its token whose it is.
+The answer of step 3 may get lost, and whoever repeats it then hears that the name exists. The entry of that number says
+by its token whose it is. On S3 a request without an answer may be carried out at any time after, while its number is
+free. So a writer that gives up removes its staging area only if each number that it has tried is known to be another's.
 
 Cleaning
 --------
 
-Old entries may be removed although their numbers fence late writers, because a late writer's `entry.json` is taken away
-first: the sweeper moves each staging area whose entry has a number that will go into the trash, then removes the
-numbers. A writer that stands between 2 and 3 either wrote `entry.json` before the sweeper looked, then its source is
-gone and its link fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
+Old entries are removed although their numbers fence late writers. First `.floor` says which: an entry that is created
+at or below it is void, whoever looks; and its writer, who looks once it is created, does not know it as committed.
 
-A staging area belongs to a process as long as it holds `owner`, which it does no longer once it has ended.
+A staging area belongs to a process as long as it holds `owner`, which it does no longer once it has ended. Of one that
+another machine has made, or any in a bucket, nobody can tell. Those go after a day: first an entry is committed that
+says up to which time of their making they are swept, and no writer commits over such an entry if its own is older. So
+it either reads that entry, or has read an older one, and finds the number taken.
 
-The trash of a writer is deleted once no unfinished entry names its token; as its `entry.json` is in the trash, no later
-entry can. Until then its files are moved to their targets from there.
+Files that an unfinished entry names are never removed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry, Names
-from mld.processors.spark.commit.store import Store, failures, stage
+from mld.processors.spark.commit.ledger import DONE, FLOOR, Admission, LedgerEntry, Names
+from mld.processors.spark.commit.store import Store, each, failures, stage
 from mld.processors.spark.high_water_marks import OF_A_RECORD, HighWaterMarks, ShardSpans
-from mld.processors.spark.processes import boot_id
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
 
 HOME = "_mld"
-STAGING, LEDGER, TRASH = f"{HOME}/staging", f"{HOME}/ledger", f"{HOME}/trash"
+STAGING, LEDGER = f"{HOME}/staging", f"{HOME}/ledger"
 ENTRY_FILE = "entry.json"
 OWNER_FILE = "owner"
 DATA = "data"
 RACES_MAX = 1000
 """Each lost race is a commit of somebody else; whoever loses so many in a row lets its host back off."""
-ABANDONED_S = 24 * 3600.0
-"""A staging area of which nobody can tell whether its writer lives, such as one of another machine, is left alone for a
-day."""
+ABANDONED_S = 24 * 3600
+"""A staging area of which nobody can tell whether its writer lives is left alone for a day."""
+_TOKEN = re.compile(r"(?P<made>[0-9a-f]{10})-.+", re.ASCII)
 
 
-class SinkJournal(ABC):
-    """The ledger of one sink, wherever it is kept. Raises SinkError and its kinds."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @abstractmethod
-    def open(self) -> LedgerEntry | None:
-        """Finish what is half done, clean up, and give the head."""
-
-    @abstractmethod
-    def head(self) -> LedgerEntry | None:
-        """Return the newest entry, as it is now."""
-
-    @abstractmethod
-    def stage(self) -> str:
-        """Return a new staging area; its token."""
-
-    @abstractmethod
-    def data(self, token: str) -> str:
-        """Return where the data of a staging area stand, as a path of the store that Spark writes to."""
-
-    @abstractmethod
-    def check_owned(self, token: str) -> None:
-        """Raise SinkError if somebody has taken the staging area away."""
-
-    @abstractmethod
-    def discard(self, token: str) -> None:
-        """Remove a staging area that was not published. A failure leaves it to a later sweep."""
-
-    @abstractmethod
-    def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
-        """Publish a staging area whose data are durable.
-
-        `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
-
-    @contextmanager
-    def staged(self, token: str | None = None) -> Iterator[str]:
-        """Give a staging area to commit, or this one; it is discarded if that raises anything."""
-        token = self.stage() if token is None else token
-        try:
-            yield token
-        except BaseException:
-            self.discard(token)
-            raise
-
-
-class Journal(SinkJournal):
-    """The ledger of one sink in its directory."""
+class Journal:
+    """The ledger of one sink in its directory. Raises SinkError and its kinds."""
 
     def __init__(self, store: Store, name: str) -> None:
-        super().__init__(name)
         self._store = store
+        self._name = name
         self._owned: dict[str, Callable[[], None]] = {}
+        self._tried: dict[str, set[int]] = {}
+        """Numbers that may be of an entry of ours, by the tokens of what is staged."""
 
     def open(self) -> LedgerEntry | None:
+        """Finish what is half done, clean up, and give the head."""
         with failures(f"sink {self._name}: opening its ledger"):
-            for path in (STAGING, LEDGER, TRASH):
+            for path in (STAGING, LEDGER):
                 self._store.make(path)
             self._finish()
             self._sweep()
@@ -139,90 +93,84 @@ class Journal(SinkJournal):
             return head
 
     def head(self) -> LedgerEntry | None:
+        """Return the newest entry, as it is now."""
         with failures(f"sink {self._name}: reading its ledger"):
             return self._head()
 
-    def restore(self, data: bytes) -> LedgerEntry:
-        """Begin a ledger that was lost with an entry that was found elsewhere."""
-        entry = ledger.decode(data)
-        with failures(f"sink {self._name}: restoring its ledger"):
-            token = self.stage()
-            draft = f"{STAGING}/{token}/{ENTRY_FILE}"
-            self._store.write(draft, data)
-            self._store.mark(f"{LEDGER}/{ledger.done_name(entry.number)}")
-            self._store.take(draft, f"{LEDGER}/{ledger.entry_name(entry.number)}")
-            self._store.sync(LEDGER)
-            self.discard(token)
-        return entry
-
-    def stage(self) -> str:
-        token = _token()
+    @contextmanager
+    def staged(self) -> Iterator[str]:
+        """Give a staging area to commit, by its token; it is discarded unless that has been done."""
+        token = f"{int(self._store.now_s()):010x}-{self._store.machine}{uuid4().hex}"
         with failures(f"sink {self._name}: staging a batch"):
             self._store.make(f"{STAGING}/{token}")
             self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
-        return token
+        try:
+            yield token
+        finally:
+            if token in self._owned:
+                self._discard(token)
 
     def data(self, token: str) -> str:
+        """Return where the data of a staging area stand."""
         return f"{STAGING}/{token}/{DATA}"
 
     def check_owned(self, token: str) -> None:
-        if not self._store.exists(f"{STAGING}/{token}/{OWNER_FILE}"):
-            raise self._cleared_away()
-
-    def discard(self, token: str) -> None:
-        with suppress(OSError):
-            self._disown(token)
-            self._trash(token)
-            self._purge()
+        """Raise SinkError if somebody may have taken the staging area away."""
+        self._check_not_swept(token, self.head())
 
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+        """Publish a staging area whose data are durable.
+
+        `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
         with failures(f"sink {self._name}: committing a batch"):
-            entry = self._take_number(follow)
-            stage("linked")
-            self._store.sync(LEDGER)
+            entry = self._take_number(token, follow)
             stage("committed")
-            self._finish()
+            if entry.number <= self._finish(entry).floor:
+                raise SinkError(
+                    f"sink {self._name}: the commit {entry.number} came so late that nobody can tell whether it was "
+                    "in time; the ledger is read again"
+                )
             self._disown(token)
+            del self._tried[token]
             if entry.number % ledger.ENTRIES_KEPT == 0:
                 self._sweep()
             return entry
 
-    def _take_number(self, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+    # --- a commit ----------------------------------------------------------------------------------------------------
+
+    def _take_number(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         for _ in range(RACES_MAX):
             head = self._head()
-            try:
-                entry = follow(head)
-                if self._took(entry):
-                    return entry
-            except FileNotFoundError as error:
-                raise self._cleared_away() from error
+            self._check_not_swept(token, head)
+            entry = replace(follow(head), swept_to=head.swept_to if head else 0)
+            if self._took(entry):
+                return entry
         raise SinkError(
             f"sink {self._name}: {RACES_MAX} other commits came first, nothing was published; it is tried again"
         )
 
     def _took(self, entry: LedgerEntry) -> bool:
-        """Try to be the one who creates this entry. Raises FileNotFoundError if our staging area is gone."""
-        draft = f"{STAGING}/{entry.token}/{ENTRY_FILE}"
-        target = f"{LEDGER}/{ledger.entry_name(entry.number)}"
-        self._store.write(draft, ledger.encode(entry))
+        """Try to be the one who creates this entry."""
+        tried = self._tried.setdefault(entry.token, set())
+        tried.add(entry.number)
         stage("entry")
-        if self._names().head != entry.number - 1:
-            return False
-        self.check_owned(entry.token)
-        stage("checked")
-        return self._store.take(draft, target) or self._is_ours(target, entry.token)
-
-    def _cleared_away(self) -> SinkError:
-        return SinkError(
-            f"sink {self._name}: the staged batch was cleared away as abandoned, "
-            "nothing is published; it is tried again"
-        )
-
-    def _is_ours(self, target: str, token: str) -> bool:
-        """Return whether the entry is ours: a network file system may repeat what it has done, and then refuse it."""
-        with suppress(FileNotFoundError):
-            return ledger.decode(self._store.read(target)).token == token
+        path, draft = f"{LEDGER}/{ledger.entry_name(entry.number)}", f"{STAGING}/{entry.token}/{ENTRY_FILE}"
+        if self._store.create(path, ledger.encode(entry), draft) or self._is_ours(entry):
+            return True
+        tried.discard(entry.number)
         return False
+
+    def _is_ours(self, entry: LedgerEntry) -> bool:
+        with suppress(FileNotFoundError):
+            return self._entry(entry.number).token == entry.token
+        return False
+
+    def _check_not_swept(self, token: str, head: LedgerEntry | None) -> None:
+        if head is not None and _made_at(token) < head.swept_to:
+            raise SinkError(
+                f"sink {self._name}: the staged batch was cleared away as abandoned, or the clock of this machine is a "
+                "day behind; nothing is published, and it is tried again"
+            )
 
     def _head(self) -> LedgerEntry | None:
         for _ in range(RACES_MAX):
@@ -244,49 +192,50 @@ class Journal(SinkJournal):
     def _names(self) -> Names:
         return Names.of(self._store.names(LEDGER))
 
-    def _finish(self) -> None:
+    # --- finishing ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, own: LedgerEntry | None = None) -> Names:
         """Bring the files of every committed entry to their places, once it is durable: if its number were given again
-        after a power cut, its files would stand beside those of another commit."""
-        unfinished = self._names().unfinished
-        if unfinished:
+        after a power cut, its files would stand beside those of another commit. `own`: what need not be read."""
+        names = self._names()
+        if names.unfinished:
             self._store.sync(LEDGER)
-        for number in unfinished:
+        for number in names.unfinished:
             try:
-                entry = self._entry(number)
+                entry = own if own is not None and own.number == number else self._entry(number)
             except FileNotFoundError:
                 continue  # finished and removed meanwhile
             if not self._move_all(entry):
                 continue
             stage("moved")
-            self._store.mark(f"{LEDGER}/{ledger.done_name(number)}")
+            self._store.mark(f"{LEDGER}/{ledger.entry_name(number, DONE)}")
             stage("done")
             with suppress(OSError):
                 self._store.remove(f"{STAGING}/{entry.token}")
+        return names
 
     def _move_all(self, entry: LedgerEntry) -> bool:
         """Return false if another process has finished the whole entry meanwhile."""
-        directories = set()
-        for index, move in enumerate(entry.moves):
-            parent = str(PurePosixPath(move.target).parent)
-            if parent not in directories:
-                self._store.make(parent)
-                directories.add(parent)
-            if not self._moved(entry, move):
-                return False
-            if index == 0:
-                stage("moving")
-        for parent in sorted(directories):
+        directories = sorted({str(PurePosixPath(move.target).parent) for move in entry.moves})
+        for parent in directories:
+            self._store.make(parent)
+
+        def move_one(move: ledger.FileMove) -> bool:
+            moved = self._moved(entry, move)
+            stage("moving")
+            return moved
+
+        if not all(each(self._store, move_one, entry.moves)):
+            return False
+        for parent in directories:
             self._store.sync(parent)
         return True
 
     def _moved(self, entry: LedgerEntry, move: ledger.FileMove) -> bool:
         """Move one file unless somebody has. False if another process has finished the whole entry."""
-        if self._store.exists(move.target):
+        with suppress(FileNotFoundError):
+            self._store.move(f"{STAGING}/{entry.token}/{move.source}", move.target)
             return True
-        for place in (STAGING, TRASH):
-            with suppress(FileNotFoundError):
-                self._store.move(f"{place}/{entry.token}/{move.source}", move.target)
-                return True
         if self._store.exists(move.target):
             return True
         names = self._names()
@@ -294,57 +243,86 @@ class Journal(SinkJournal):
             return False
         raise SinkRefused(
             f"sink {self._name}: commit {entry.number} is published but its file {move.target} is nowhere; restore it, "
-            f"or, if it was deleted on purpose, create {self._store.uri(LEDGER)}/{ledger.done_name(entry.number)}"
+            f"or, if it was deleted on purpose, create {self._store.uri(LEDGER)}/"
+            f"{ledger.entry_name(entry.number, DONE)}"
         )
 
+    # --- cleaning ----------------------------------------------------------------------------------------------------
+
     def _sweep(self) -> None:
-        """Remove old entries and the staging areas of the dead. Failing to clean is no failure."""
-        with suppress(OSError):
-            obsolete = self._names().obsolete
-            for token in self._store.names(STAGING):
-                if self._abandoned(token) or (obsolete and self._too_late(token, obsolete[-1])):
-                    self._trash(token)
-            stage("sweeping")
-            for number in obsolete:
-                self._store.remove(f"{LEDGER}/{ledger.entry_name(number)}")
-            # Only now: an entry without its mark would count as unfinished.
-            names = self._names()
-            for number in names.done.difference(names.taken):
-                self._store.remove(f"{LEDGER}/{ledger.done_name(number)}")
-            self._purge()
+        """Remove the staging areas of the dead, and old entries. Failing to clean is no failure."""
+        with suppress(OSError, SinkError):
+            self._remove_abandoned()
+            self._remove_old()
 
-    def _too_late(self, token: str, horizon: int) -> bool:
-        try:
-            return ledger.decode(self._store.read(f"{STAGING}/{token}/{ENTRY_FILE}")).number <= horizon
-        except (FileNotFoundError, ValueError):
-            return False
+    def _remove_abandoned(self) -> None:
+        to_s = int(self._store.now_s()) - ABANDONED_S
+        gone, aged = set(), set()
+        for token in self._store.names(STAGING):
+            is_held = self._is_held(token)
+            if is_held is False:
+                gone.add(token)
+            elif is_held is None and _made_at(token) < to_s:
+                aged.add(token)
+        if aged and self._swept(to_s):
+            gone |= aged
+        stage("sweeping")
+        if gone:
+            wanted = {self._entry(number).token for number in self._names().unfinished}
+            for token in gone - wanted:
+                self._store.remove(f"{STAGING}/{token}")
 
-    def _abandoned(self, token: str) -> bool:
-        with suppress(FileNotFoundError):
-            if token.startswith(_machine()):
-                return not self._store.held(f"{STAGING}/{token}/{OWNER_FILE}")
-            return self._store.age_s(f"{STAGING}/{token}", time.time()) > ABANDONED_S
-        return False
+    def _is_held(self, token: str) -> bool | None:
+        """Return whether the writer of a staging area lives; None if nobody can tell."""
+        if self._store.machine and self._store.machine in token:
+            with suppress(FileNotFoundError):
+                return self._store.held(f"{STAGING}/{token}/{OWNER_FILE}")
+        return None
+
+    def _swept(self, to_s: int) -> bool:
+        """Return whether no writer commits any more what was staged before."""
+        head = self._head()
+        if head is None or head.swept_to >= to_s:
+            return head is not None
+        token = f"{int(self._store.now_s()):010x}-{uuid4().hex}"
+        fence = replace(head, number=head.number + 1, token=token, moves=(), batch_id="", swept_to=to_s)
+        self._store.make(f"{STAGING}/{token}")
+        is_first = self._took(fence)
+        self._store.sync(LEDGER)
+        is_valid = is_first and fence.number > self._finish(fence).floor
+        self._discard(token)
+        return is_valid
+
+    def _remove_old(self) -> None:
+        names = self._names()
+        if not names.obsolete:
+            return
+        floor = max(names.floor, names.obsolete[-1])
+        self._store.mark(f"{LEDGER}/{ledger.entry_name(floor, FLOOR)}")
+        self._store.sync(LEDGER)
+        for number in names.obsolete:
+            self._store.remove(f"{LEDGER}/{ledger.entry_name(number)}")
+        if names.floor and names.floor < floor:
+            self._store.remove(f"{LEDGER}/{ledger.entry_name(names.floor, FLOOR)}")
+        # Only now: an entry without its mark would count as unfinished.
+        for number in names.done:
+            if number <= floor:
+                self._store.remove(f"{LEDGER}/{ledger.entry_name(number, DONE)}")
+
+    def _discard(self, token: str) -> None:
+        """Remove a staging area, unless it is published, or may be yet. A failure leaves it to a later sweep."""
+        with suppress(OSError, SinkError):
+            self._disown(token)
+            tried = self._tried.pop(token, set())
+            names = self._names() if tried else Names((), frozenset())
+            for number in tried:
+                if number > names.floor and (number not in names.taken or self._entry(number).token == token):
+                    return
+            self._store.remove(f"{STAGING}/{token}")
 
     def _disown(self, token: str) -> None:
         if release := self._owned.pop(token, None):
             release()
-
-    def _trash(self, token: str) -> None:
-        with suppress(FileNotFoundError):
-            self._store.move(f"{STAGING}/{token}", f"{TRASH}/{token}")
-
-    def _purge(self) -> None:
-        trash = self._store.names(TRASH)
-        if not trash:
-            return
-        wanted = set()
-        for number in self._names().unfinished:
-            with suppress(FileNotFoundError):
-                wanted.add(self._entry(number).token)
-        for token in trash:
-            if token not in wanted:
-                self._store.remove(f"{TRASH}/{token}")
 
 
 class AdmittedSink:
@@ -374,12 +352,7 @@ class AdmittedSink:
         return Published(self._admission.marks(entry), entry.number, rows)
 
 
-def _token() -> str:
-    """Return a token that is unique and says on which machine its writer runs."""
-    return f"{_machine()}{uuid4().hex}"
-
-
-@cache
-def _machine() -> str:
-    """Return this boot of this machine, whose locks its processes can ask each other about."""
-    return f"{boot_id() or uuid4()}."  # if it is not known, nobody else can tell: left alone for a day
+def _made_at(token: str) -> int:
+    """Return when a staging area was made, in seconds since 1970; 0 if its token does not say."""
+    found = _TOKEN.fullmatch(token)
+    return int(found["made"], 16) if found else 0

@@ -149,7 +149,7 @@ ENTRIES_KEPT = 64
 ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
 """So many there may be before the old ones go, so that sweeping is rare."""
 
-ENTRY, DONE = ".json", ".done"
+ENTRY, DONE, FLOOR = ".json", ".done", ".floor"
 _PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
 
 Columns = tuple[tuple[str, str], ...]
@@ -179,24 +179,32 @@ class LedgerEntry:
     writer: str = ""
     at: str = ""
     rows: int | None = None
+    swept_to: int = 0
+    """Staging areas that were made before this time, in seconds since 1970, may be gone: their writers commit no more.
+    Of ledgers that are directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the ledger's directory holds: the numbers that are taken and those whose moves are all done."""
+    """What the ledger's directory holds: the numbers that are taken and those whose moves are all done.
+
+    `floor`: entries of numbers up to this one were all done, and are removed; what is created there later is void."""
 
     taken: tuple[int, ...]
     done: frozenset[int]
+    floor: int = 0
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Names:
-        entries, done = [], set()
+        entries, done, floor = [], set(), 0
         for name in names:
             if (number := number_of(name, ENTRY)) is not None:
                 entries.append(number)
             elif (number := number_of(name, DONE)) is not None:
                 done.add(number)
-        return cls(tuple(sorted(entries)), frozenset(done))
+            elif (number := number_of(name, FLOOR)) is not None:
+                floor = max(floor, number)
+        return cls(tuple(sorted(entries)), frozenset(done), floor)
 
     @property
     def head(self) -> int:
@@ -206,7 +214,7 @@ class Names:
     @property
     def unfinished(self) -> tuple[int, ...]:
         """Entries whose files may not all be in place yet, in the order in which to finish them."""
-        return tuple(number for number in self.taken if number not in self.done)
+        return tuple(number for number in self.taken if number not in self.done and number > self.floor)
 
     @property
     def obsolete(self) -> tuple[int, ...]:
@@ -219,12 +227,8 @@ class Names:
         return tuple(number for number in self.taken if number <= horizon)
 
 
-def entry_name(number: int) -> str:
-    return f"{number:0{NUMBER_DIGITS}d}{ENTRY}"
-
-
-def done_name(number: int) -> str:
-    return f"{number:0{NUMBER_DIGITS}d}{DONE}"
+def entry_name(number: int, suffix: str = ENTRY) -> str:
+    return f"{number:0{NUMBER_DIGITS}d}{suffix}"
 
 
 def commit_of(name: str) -> int | None:
@@ -257,6 +261,7 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "layout": entry.layout,
         "columns": [list(column) for column in entry.columns],
         "moves": [[move.source, move.target] for move in entry.moves],
+        **({"sweptTo": entry.swept_to} if entry.swept_to else {}),
     }
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
@@ -277,6 +282,7 @@ def decode(data: bytes) -> LedgerEntry:
             writer=_string(value["writer"]),
             at=_string(value["at"]),
             rows=value["rows"],
+            swept_to=int(value.get("sweptTo", 0)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error

@@ -1,8 +1,8 @@
 """The file system under a sink: the few operations that the journal's rules stand on, each durable when it returns.
 
 What must hold of a file system: names in a directory are linearizable (what one process has created, another that
-looks afterwards sees), `take` creates a name for at most one of several who try, and `move` is atomic. A POSIX file
-system has this (ext4, xfs, tmpfs). Paths are relative to the root and written with slashes.
+looks afterwards sees), `create` succeeds for at most one of several who try, and `move` is atomic. A POSIX file system
+has this (ext4, xfs, tmpfs), and so has S3 (`s3_store`). Paths are relative to the root and written with slashes.
 
 Network file systems under a commit: found in the table of mounts, and refused.
 
@@ -25,11 +25,17 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+from uuid import uuid4
 
+from mld.aws.objects import ObjectError, ObjectRefused
+from mld.processors.spark.processes import boot_id
 from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused, SinkSpec
 
 VARIABLE = "MLD_SPARK_FAULT"
@@ -64,40 +70,43 @@ NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, 
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
-class StagingStore(Protocol):
-    """What Spark writes to, as far as a sink looks at it. Raises OSError as the operating system does."""
+class Store(Protocol):
+    """A directory that commits can be made in; FileNotFoundError where a path does not exist. Raises OSError."""
+
+    machine: str
+    """Begins what `hold` says of this boot of this machine; empty where nobody can be asked whether a writer lives."""
+    at_once: int
+    """How many operations of one process may be under way."""
 
     def uri(self, path: str) -> str:
         """Return the path as Spark is to be given it."""
+
+    def now_s(self) -> float:
+        """Return the time, in seconds since 1970."""
 
     def make(self, path: str) -> None:
         """Create a directory and its parents, durably; fine if it is there."""
 
     def exists(self, path: str) -> bool: ...
 
-    def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; fine if it is gone."""
+    def names(self, path: str) -> list[str]:
+        """Return what a directory holds; nothing if there is none."""
 
     def files(self, path: str) -> list[tuple[str, int]]:
         """Return every file below, as a path relative to `path` and its size, sorted."""
 
-    def sync(self, path: str) -> None:
-        """Make the names in one directory durable."""
-
-    def sync_below(self, path: str) -> None:
-        """Make everything below, and the directory itself, durable."""
-
-
-class Store(StagingStore, Protocol):
-    """A file system that commits can be made on; FileNotFoundError where a path does not exist."""
-
-    def names(self, path: str) -> list[str]:
-        """Return what a directory holds; nothing if there is none."""
+    def glimpse(self, most: int, beside: str) -> list[str]:
+        """Return up to about `most` files, as paths; none of those below the directory `beside`."""
 
     def read(self, path: str) -> bytes: ...
 
     def write(self, path: str, data: bytes) -> None:
         """Create or replace a file as a whole; durable with its directory."""
+
+    def create(self, path: str, data: bytes, draft: str) -> bool:
+        """Create a file as a whole unless it exists; False then. Durable only once its directory is synced. A store
+        that has to write it under another name first takes `draft`, and leaves that. After an OSError nobody knows
+        whether it was created, or will be."""
 
     def mark(self, path: str) -> None:
         """Create an empty file, not durably; fine if it is there."""
@@ -108,15 +117,30 @@ class Store(StagingStore, Protocol):
     def held(self, path: str) -> bool:
         """Return whether a process of this machine holds the file, which one of this machine has made."""
 
-    def take(self, source: str, target: str) -> bool:
-        """Give a file a second name in another directory unless that name exists; False then. Durable only once that
-        directory is synced."""
-
     def move(self, source: str, target: str) -> None:
-        """Rename; the target must not exist. Durable once both directories are synced."""
+        """Give a file another place, in one step; the source may stay where it is. Over the target, which then is what
+        an earlier attempt has brought there. Durable once both directories are synced."""
 
-    def age_s(self, path: str, now: float) -> float:
-        """Return how long ago a directory was last changed."""
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all in it; fine if it is gone."""
+
+    def sync(self, path: str) -> None:
+        """Make the names in one directory durable."""
+
+    def sync_below(self, path: str) -> None:
+        """Make everything below, and the directory itself, durable."""
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def each(store: Store, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return what `act` says of each, with as many at once as the store takes."""
+    if store.at_once == 1 or len(items) < 2:
+        return [act(one) for one in items]
+    with ThreadPoolExecutor(min(store.at_once, len(items)), "sink") as threads:
+        return list(threads.map(act, items))
 
 
 class PosixStore:
@@ -128,6 +152,11 @@ class PosixStore:
         self.root = root
         self._private = private
         self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)  # less the umask
+        self.machine = _machine()
+        self.at_once = 1
+
+    def now_s(self) -> float:
+        return time.time()
 
     def uri(self, path: str) -> str:
         return f"file://{self.root / path}"
@@ -180,9 +209,10 @@ class PosixStore:
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent)) from None
                 _sync(parent.parent)
 
-    def take(self, source: str, target: str) -> bool:
+    def create(self, path: str, data: bytes, draft: str) -> bool:
+        self.write(draft, data)
         try:
-            os.link(self.root / source, self.root / target)
+            os.link(self.root / draft, self.root / path)
         except FileExistsError:
             return False
         except OSError as error:
@@ -200,9 +230,6 @@ class PosixStore:
     def exists(self, path: str) -> bool:
         return os.path.lexists(self.root / path)
 
-    def age_s(self, path: str, now: float) -> float:
-        return now - (self.root / path).stat().st_mtime
-
     def remove(self, path: str) -> None:
         target = self.root / path
         try:
@@ -216,6 +243,10 @@ class PosixStore:
     def files(self, path: str) -> list[tuple[str, int]]:
         top = self.root / path
         return sorted((str(file.relative_to(top)), file.stat().st_size) for file in _walk(top) if not file.is_dir())
+
+    def glimpse(self, most: int, beside: str) -> list[str]:
+        found = (str(file.relative_to(self.root)) for file in _walk(self.root) if not file.is_dir())
+        return list(islice((name for name in found if not name.startswith(f"{beside}/")), most))
 
     def sync(self, path: str) -> None:
         _sync(self.root / path)
@@ -253,6 +284,8 @@ def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
 def as_sink_error(error: OSError, doing: str) -> SinkError:
     """Return the kind of failure that an error of the operating system is, in a sentence."""
     said = f"{doing}: {error.strerror or error}"
+    if isinstance(error, ObjectError):
+        return SinkRefused(said) if isinstance(error, ObjectRefused) else SinkError(said)
     if error.filename:
         said += f" ({error.filename})"
     if error.errno in NO_ROOM:
@@ -281,6 +314,12 @@ def _walk(top: Path) -> Iterator[Path]:
         if entry.is_dir() and not entry.is_symlink():
             yield from _walk(entry)
         yield entry
+
+
+@cache
+def _machine() -> str:
+    """Return this boot of this machine, whose locks its processes can ask each other about."""
+    return f"{boot_id() or uuid4()}."  # if it is not known, nobody else can tell
 
 
 def _sync(path: Path) -> None:

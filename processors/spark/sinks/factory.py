@@ -17,18 +17,11 @@ from urllib.parse import quote
 from mld.aws.objects import S3Bucket
 from mld.processors.spark.commit.journal import AdmittedSink, Journal
 from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
-from mld.processors.spark.commit.s3_journal import LateClient, place_of
+from mld.processors.spark.commit.s3_store import LateClient, S3Store, place_of
 from mld.processors.spark.commit.store import Store, stage, store_at
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
-from mld.processors.spark.sinks.files import (
-    ClusterS3FileSink,
-    FlatSink,
-    PartitionedSink,
-    S3FileSink,
-    ScratchStore,
-    write,
-)
+from mld.processors.spark.sinks.files import FileSink, S3FileSink, write
 from mld.properties.spark import FILES
 
 if TYPE_CHECKING:
@@ -162,7 +155,7 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
 def _files(spec: SinkSpec) -> Sink:
     _append_only(spec)
     store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", private=spec.private)
-    return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
+    return FileSink(spec, store)
 
 
 def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
@@ -172,9 +165,8 @@ def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink
     if spec.s3 is None:
         raise SinkRefused(f"{key} = {place}: nobody says how S3 is reached")
     objects = S3Bucket(LateClient(spec.s3), place.bucket, owner=spec.s3.bucket_owner, kms_key=spec.s3.kms_key)
-    if scratch is not None:
-        return S3FileSink(spec, objects, place, ScratchStore(scratch / f"s3-{quote(spec.name, safe='')}", private=True))
-    return ClusterS3FileSink(spec, objects, place, spark)
+    own = None if scratch is None else scratch / f"s3-{quote(spec.name, safe='')}"
+    return S3FileSink(spec, S3Store(objects, place), own, spark)
 
 
 def _need_path(spec: SinkSpec) -> str:

@@ -7,7 +7,6 @@ import pytest
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry, admission_of
 from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, SinkRefused
-from mld.processors.spark.sinks.files import FlatSink
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import Frame, _records, over_memory, read
@@ -68,7 +67,7 @@ def test_a_sink_with_many_writers_is_refused_in_one_sentence():
 def test_two_writers_that_open_an_empty_sink_at_once(other):
     """The second finds out when it publishes: nothing of its batch is written, and nothing was taken for done."""
     disk = Disk()
-    one, two = (over_memory(FlatSink, MemoryStore(disk), writer) for writer in (ME, other))
+    one, two = (over_memory(MemoryStore(disk), writer=writer) for writer in (ME, other))
     assert one.open() == two.open() == {}
     batch = {A: ShardSpan(None, RecordPosition(4))}
     one.publish(Frame(list(_records(batch))), batch, "b")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journal
+from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, Journal
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
@@ -28,7 +28,7 @@ from mld.processors.spark.high_water_marks import (
     spans,
 )
 from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
+from mld.processors.spark.sinks.files import FileSink
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
 from tests.support.tiers import sliced
@@ -41,6 +41,10 @@ TURNS_MAX = 20_000
 
 
 NOBODY = WriterIdentity()
+Layout = tuple[str, ...]
+FLAT: Layout = ()
+PARTITIONED: Layout = ("p",)
+LAYOUTS = pytest.mark.parametrize("layout", [FLAT, PARTITIONED], ids=["flat", "partitioned"])
 
 
 class Killed(BaseException):
@@ -54,24 +58,27 @@ class Frame:
         self.records = records
 
 
-def over_memory(layout: type[FileSink], store: MemoryStore, writer: WriterIdentity = NOBODY, **more: bool) -> FileSink:
+class PlainSink(FileSink):
     """The real sink, with a few plain writes in place of Spark's part."""
 
-    class Sink(layout):  # type: ignore[valid-type, misc]
-        def _columns(self, frame):
-            return ()
+    def _columns(self, frame):
+        return ()
 
-        def _write(self, frame: Frame, token: str) -> int:
-            by_partition: dict[int, list[tuple[str, int]]] = {}
-            for shard, sequence in frame.records:
-                by_partition.setdefault(sequence % 2 if self._spec.partition_by else 0, []).append((shard, sequence))
-            for partition, records in by_partition.items():
-                where = f"p={partition}/" if self._spec.partition_by else ""
-                store.put(f"{self._journal.data(token)}/{where}part.json", json.dumps(records).encode())
-            return len(frame.records)
+    def _written(self, frame: Frame, token: str) -> int:
+        by_partition: dict[int, list[tuple[str, int]]] = {}
+        for shard, sequence in frame.records:
+            by_partition.setdefault(sequence % 2 if self._spec.partition_by else 0, []).append((shard, sequence))
+        for partition, records in by_partition.items():
+            where = f"p={partition}/" if self._spec.partition_by else ""
+            name = f"{self._journal.data(token)}/{where}part.json"
+            self._staging.put(name, json.dumps(records).encode())
+        return len(frame.records)
 
-    partition_by = ("p",) if layout is PartitionedSink else ()
-    return Sink(SinkSpec("out", partition_by=partition_by, writer=writer, **more), store)
+
+def over_memory(
+    store: MemoryStore, partition_by: Layout = FLAT, writer: WriterIdentity = NOBODY, *, shared: bool = False
+) -> FileSink:
+    return PlainSink(SinkSpec("out", partition_by=partition_by, writer=writer, shared=shared), store)
 
 
 @dataclass
@@ -79,7 +86,7 @@ class World:
     """Writers in threads, of which one runs at a time: the one drawn for the next operation."""
 
     rng: random.Random
-    layout: type[FileSink]
+    layout: Layout
     alive: set[int] = field(default_factory=set)
     told: dict[StreamShard, RecordPosition] = field(default_factory=dict)
     turns: int = 0
@@ -126,7 +133,7 @@ class World:
 
     def check_told(self, seed: int) -> None:
         """Every record is there that a writer was told is committed."""
-        marks = over_memory(self.layout, MemoryStore(self.disk, 0)).open()
+        marks = over_memory(MemoryStore(self.disk, 0), self.layout).open()
         found = read(self.disk)
         for shard, position in self.told.items():
             assert marks[shard] >= position, seed
@@ -192,8 +199,8 @@ class World:
                 marks = None
 
     def sink_of(self, pid: int, before: Callable[[str], None], writer: WriterIdentity) -> FileSink:
-        store = MemoryStore(self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
-        return over_memory(self.layout, store, writer, shared=writer is not NOBODY)
+        store = MemoryStore(self.disk, pid, before, self.alive)
+        return over_memory(store, self.layout, writer, shared=writer is not NOBODY)
 
     def _draw(self, marks: HighWaterMarks, shards: list[StreamShard]) -> ShardSpans:
         offered = {}
@@ -226,7 +233,7 @@ def small_ledgers(monkeypatch):
     monkeypatch.setattr(ledger, "ENTRIES_SWEPT_FROM", 2)
 
 
-@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
+@LAYOUTS
 @pytest.mark.parametrize("power_cuts", sliced([False, True], True))
 def test_every_record_once_whatever_the_schedule(layout, power_cuts):
     for seed in range(SEEDS):
@@ -249,7 +256,7 @@ def test_every_record_once_whatever_the_schedule(layout, power_cuts):
         assert read(world.disk) == expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
+@LAYOUTS
 def test_writers_that_share_a_sink_write_everything_each(layout):
     """Their streams have the same name, the same shards and the same numbers."""
     writers = [WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")]
@@ -270,7 +277,7 @@ def test_writers_that_share_a_sink_write_everything_each(layout):
         assert read(world.disk) == expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
+@LAYOUTS
 def test_a_stream_read_alone_and_among_several_is_written_once(layout):
     """An application goes from one form of lease table to the other and back, while workers of the old form live on."""
     arn, created = "arn:aws:kinesis:eu-west-1:111111111111:stream/s", "2026-01-02T03:04:05.000Z"
@@ -293,12 +300,12 @@ def test_a_stream_read_alone_and_among_several_is_written_once(layout):
 
 
 def test_nothing_is_left_behind():
-    world = World(random.Random(1), PartitionedSink)
+    world = World(random.Random(1), PARTITIONED)
     for pid in (1, 2, 3):
         world.start(pid, SHARDS)
     world.play(0.01)
-    over_memory(PartitionedSink, MemoryStore(world.disk, 9, alive=set())).open()
-    assert not [name for name in world.disk.names if name.startswith((f"{STAGING}/", f"{TRASH}/"))]
+    over_memory(MemoryStore(world.disk, 9, alive=set()), PARTITIONED).open()
+    assert not [name for name in world.disk.names if name.startswith(f"{STAGING}/")]
     assert len([name for name in world.disk.names if name.startswith(f"{LEDGER}/")]) <= 4
     assert ABANDONED_S > 0
 
@@ -306,13 +313,13 @@ def test_nothing_is_left_behind():
 class LinkedAndNotHeard(MemoryStore):
     """Says of a link that it exists because it has just been made, as a network file system may."""
 
-    def take(self, source: str, target: str) -> bool:
-        super().take(source, target)
+    def create(self, path: str, data: bytes, draft: str) -> bool:
+        super().create(path, data, draft)
         return False
 
 
 def test_a_commit_whose_answer_is_lost_is_known_as_ours():
-    sink = over_memory(FlatSink, LinkedAndNotHeard(Disk()))
+    sink = over_memory(LinkedAndNotHeard(Disk()))
     sink.open()
     for number in (1, 2):
         batch = spans({SHARDS[0]: RecordPosition(number)}, sink.open())
@@ -330,7 +337,7 @@ def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
                 if f"{LEDGER}/{ledger.entry_name(1)}" in disk.names:
                     raise Killed
 
-            writer = over_memory(FlatSink, MemoryStore(disk, 1, dies_once_linked, alive={1, 2}))
+            writer = over_memory(MemoryStore(disk, 1, dies_once_linked, alive={1, 2}))
             batch = spans({SHARDS[0]: RecordPosition(5)}, writer.open())
 
             def beside(
@@ -345,28 +352,84 @@ def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
                     raise Killed
 
             with suppress(Killed):
-                seen = over_memory(FlatSink, MemoryStore(disk, 2, beside, alive={1, 2})).open()
+                seen = over_memory(MemoryStore(disk, 2, beside, alive={1, 2})).open()
             if steps < step:
                 return
             disk.events = [event for event in disk.events if not event.unsynced]
             disk.lose_power(random.Random(0))
-            after = over_memory(FlatSink, MemoryStore(disk, 3)).open()
+            after = over_memory(MemoryStore(disk, 3)).open()
             assert after == seen or not seen, (step, then)
             assert read(disk) == (Counter(_records(batch)) if after else Counter()), (step, then)
     raise AssertionError("an opening has more steps than that")
 
 
+class Elsewhere(MemoryStore):
+    machine = "another."
+
+
 @pytest.mark.parametrize(("age_s", "stays"), [(ABANDONED_S - 1, True), (ABANDONED_S + 1, False)])
-def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(monkeypatch, age_s, stays):
-    """Such as one of another machine."""
-
-    class Elsewhere(MemoryStore):
-        def age_s(self, path: str, now: float) -> float:
-            return age_s
-
+def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(age_s, stays):
+    """Such as one of another machine, whose writer then finds that it may not commit any more."""
     disk = Disk()
-    with monkeypatch.context() as there:
-        there.setattr("mld.processors.spark.commit.journal._machine", lambda: "another.")
-        token = Journal(Elsewhere(disk), "out").stage()
-    Journal(Elsewhere(disk), "out").open()
-    assert (f"{STAGING}/{token}" in disk.names) is stays
+    batch = spans({SHARDS[0]: RecordPosition(1)}, over_memory(MemoryStore(disk)).open())
+    over_memory(MemoryStore(disk)).publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
+    journal = Journal(Elsewhere(disk, 1), "out")
+    with suppress(SinkError), journal.staged() as token:
+        disk.now_s += age_s
+        assert over_memory(MemoryStore(disk, 2)).open()
+        assert (f"{STAGING}/{token}" in disk.names) is stays
+        head = journal.head()
+        assert head is not None
+        journal.commit(token, lambda head: ledger.LedgerEntry(head.number + 1, token, head.writers))  # type: ignore[union-attr]
+        assert stays
+
+
+def test_an_entry_whose_number_was_removed_meanwhile_is_void():
+    """Its writer had read the head when it fell asleep, and others have committed and swept since."""
+    disk = Disk()
+    asleep = False
+
+    def publish(store: MemoryStore, upto: int) -> None:
+        batch = spans({SHARDS[1]: RecordPosition(upto)}, over_memory(store).open())
+        over_memory(store).publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
+
+    def falls_asleep(operation: str) -> None:
+        nonlocal asleep
+        if operation.startswith("create") and not asleep:
+            asleep = True
+            for upto in range(1, 8):
+                publish(MemoryStore(disk, 2, alive={1, 2}), upto)
+
+    late = over_memory(MemoryStore(disk, 1, falls_asleep, {1, 2}))
+    batch = spans({SHARDS[0]: RecordPosition(5)}, late.open())
+    with pytest.raises(SinkError, match="nobody can tell whether it was in time"):
+        late.publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
+    for pid in (3, 4):
+        assert SHARDS[0] not in over_memory(MemoryStore(disk, pid)).open()
+    assert ("0", 1) not in read(disk)
+    assert asleep
+
+
+def test_what_a_writer_elsewhere_has_staged_stays_if_another_commit_comes_before_the_sweeper_s():
+    disk = Disk()
+
+    def publish(upto: int) -> None:
+        sink = over_memory(MemoryStore(disk, 2, alive={1, 2, 3}))
+        batch = spans({SHARDS[0]: RecordPosition(upto)}, sink.open())
+        sink.publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
+
+    def is_overtaken(operation: str) -> None:
+        if operation == f"create {LEDGER}/{ledger.entry_name(2)}" and not overtaken:
+            overtaken.append(operation)
+            disk.now_s -= ABANDONED_S
+            publish(2)
+            disk.now_s += ABANDONED_S
+
+    overtaken: list[str] = []
+    publish(1)
+    journal = Journal(Elsewhere(disk, 1), "out")
+    with journal.staged() as token:
+        disk.now_s += ABANDONED_S + 1
+        over_memory(MemoryStore(disk, 3, is_overtaken, {1, 2, 3})).open()
+        assert overtaken
+        assert f"{STAGING}/{token}" in disk.names

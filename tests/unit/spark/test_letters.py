@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch.record_columns import SparkRecord
+from mld.processors.spark.commit.s3_store import S3Place, S3Store
 from mld.processors.spark.commit.store import PosixStore
 from mld.processors.spark.high_water_marks import RecordPosition
 from mld.processors.spark.replay import (
@@ -25,8 +26,8 @@ from mld.processors.spark.replay import (
     said,
     settings_of,
 )
-from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused
-from mld.processors.spark.sinks.files import LetterObjects, StoredLetters
+from mld.processors.spark.sink_port import DataRefused, SinkError
+from mld.processors.spark.sinks.files import StoredLetters
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.unit.spark.test_engine import two_sinks
@@ -251,13 +252,6 @@ def test_files_are_found_by_their_commits(tmp_path):
         box.read("c5-0.json")
 
 
-def test_letters_in_directories_of_version_0_1_are_refused_and_not_skipped(tmp_path):
-    (tmp_path / "c0000000012-00000.json").write_text("")
-    (tmp_path / "mld_commit=0000000001").mkdir()
-    with pytest.raises(SinkRefused, match=r"mld_commit=0000000001, as mld 0\.1 kept letters"):
-        StoredLetters(PosixStore(tmp_path)).commits()
-
-
 def test_a_directory_keeps_its_identity_until_it_is_made_anew(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     for one in (first, second):
@@ -302,9 +296,10 @@ def test_letters_in_a_bucket_are_found_by_their_commits_and_have_an_identity():
     objects = MemoryObjects(bucket)
     for key in ("dead/c0000000002-part-1.json", "dead/c0000000002-part-0.json", "dead/_mld/head.json", "c1-x.json"):
         objects.put(key, key.encode())
-    box = LetterObjects(objects, "dead/")
+    place = S3Place("bucket", "dead/")
+    box = StoredLetters(S3Store(objects, place))
     assert box.commits() == {2: ["c0000000002-part-0.json", "c0000000002-part-1.json"]}
     assert box.read("c0000000002-part-0.json") == b"dead/c0000000002-part-0.json"
-    assert box.identity() == LetterObjects(MemoryObjects(bucket), "dead/").identity()
-    with pytest.raises(SinkError, match="it is gone"):
+    assert box.identity() == StoredLetters(S3Store(MemoryObjects(bucket), place)).identity()
+    with pytest.raises(SinkError, match="No such file"):
         box.read("c0000000009-part-0.json")

@@ -6,27 +6,38 @@ Every record of every shard must be in the sink once and in no more than one pla
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from mld.processors.spark.commit import s3_journal
-from mld.processors.spark.commit.s3_journal import HEAD_KEY, STAGING_KEY, S3Journal
+from mld.processors.spark.commit import ledger, s3_store
+from mld.processors.spark.commit.journal import LEDGER, STAGING
+from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Place, S3Store, take_over
+from mld.processors.spark.commit.store import failures
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import FileSink, PartitionedSink
+from mld.processors.spark.sinks.files import FileSink
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.tiers import sliced
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
 from tests.twins.store import Disk, MemoryStore
-from tests.unit.spark.test_commit_races import NOBODY, RECORDS, SEEDS, SHARDS, Frame, World, _records
+from tests.unit.spark.test_commit_races import (
+    FLAT,
+    NOBODY,
+    PARTITIONED,
+    RECORDS,
+    SEEDS,
+    SHARDS,
+    Frame,
+    Layout,
+    PlainSink,
+    World,
+    _records,
+)
 
 PREFIX = "tables/clicks/"
 LOST = 0.06
@@ -34,15 +45,37 @@ LOST = 0.06
 HOUR_S = 3600.0
 
 
+class Uploads(MemoryStore):
+    """What a process has in its memory of a disk, on its way to a bucket."""
+
+    def __init__(self, target: S3Store) -> None:
+        super().__init__(Disk())
+        self._target = target
+
+    def sync_below(self, path: str) -> None:
+        for name, _ in self.files(path):
+            self._target.upload(f"{path}/{name}", self.read(f"{path}/{name}"))  # type: ignore[arg-type]
+
+
 class Objects(MemoryObjects):
-    """Uploads what its process has in its memory of a disk."""
+    def read_local(self, file: bytes) -> bytes:  # type: ignore[override]
+        return file
 
-    def __init__(self, local: MemoryStore, *rest, **more) -> None:
-        super().__init__(*rest, **more)
-        self._local = local
 
-    def read_local(self, file: Path) -> bytes:
-        return self._local.read(str(file).removeprefix("memory:/"))
+class Store(S3Store):
+    at_once = 1
+
+
+class BucketSink(PlainSink):
+    """Tries the store and takes its old head over, as `S3FileSink` does."""
+
+    flat_layout = ""
+
+    def open(self):
+        with failures("opening"):
+            self._store.try_conditions("out")  # type: ignore[attr-defined]
+            take_over(self._store, "out")  # type: ignore[arg-type]
+        return super().open()
 
 
 def sink_over(
@@ -51,50 +84,21 @@ def sink_over(
     *,
     before: Callable[[str], None] = lambda _: None,
     fault: Callable[[], Fault] = lambda: Fault.NONE,
-    unique: Callable[[], str] = lambda: uuid4().hex,
     ignores_conditions: bool = False,
-    partition_by: tuple[str, ...] = (),
+    is_tried: bool = True,
+    partition_by: Layout = FLAT,
 ) -> FileSink:
     """The real sink over a bucket in memory, with a few plain writes in place of Spark's part."""
-    local = MemoryStore(Disk())
-    objects = Objects(local, bucket, before, fault, ignores_conditions=ignores_conditions)
-    journal = S3Journal(
-        objects,
-        PREFIX,
-        local,
-        "out",
-        place=f"s3://bucket/{PREFIX}",
-        at_once=1,
-        sleep=lambda _: None,
-        unique=unique,
-    )
-
-    class Sink(PartitionedSink):
-        def _columns(self, frame):
-            return ()
-
-        def _write(self, frame: Frame, token: str) -> int:
-            by_partition: dict[int, list[tuple[str, int]]] = {}
-            for shard, sequence in frame.records:
-                by_partition.setdefault(sequence % 2 if partition_by else 0, []).append((shard, sequence))
-            for partition, records in by_partition.items():
-                where = f"p={partition}/" if partition_by else ""
-                local.put(f"{journal.data(token)}/{where}part.json", json.dumps(records).encode())
-            return len(frame.records)
-
+    objects = Objects(bucket, before, fault, ignores_conditions=ignores_conditions)
+    store = Store(objects, S3Place("bucket", PREFIX), sleep=lambda _: None)
     spec = SinkSpec("out", partition_by=partition_by, writer=writer, shared=writer is not NOBODY)
-    return Sink(spec, local, journal, f"s3://bucket/{PREFIX}")
+    return (BucketSink if is_tried else PlainSink)(spec, store, Uploads(store), str(store.place))
 
 
 @dataclass
 class S3World(World):
     bucket: BucketInMemory = field(default_factory=BucketInMemory)
-    partition_by: tuple[str, ...] = ()
     ignores_conditions: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._unique = itertools.count(1)
 
     def sink_of(self, pid: int, before: Callable[[str], None], writer: WriterIdentity) -> FileSink:
         def turn(operation: str) -> None:
@@ -120,9 +124,9 @@ class S3World(World):
             writer,
             before=turn,
             fault=fault,
-            unique=lambda: f"{next(self._unique):032x}",
-            partition_by=self.partition_by,
+            partition_by=self.layout,
             ignores_conditions=self.ignores_conditions,
+            is_tried=not self.ignores_conditions,
         )
 
 
@@ -137,15 +141,17 @@ def read(bucket: BucketInMemory) -> Counter[tuple[str, int]]:
 
 
 @pytest.fixture(autouse=True)
-def many_sweeps(monkeypatch):
-    monkeypatch.setattr(s3_journal, "SWEEP_EVERY", 2)
+def small_ledgers(monkeypatch):
+    """Keep so few entries that every run sweeps."""
+    monkeypatch.setattr(ledger, "ENTRIES_KEPT", 2)
+    monkeypatch.setattr(ledger, "ENTRIES_SWEPT_FROM", 4)
 
 
-@pytest.mark.parametrize("partition_by", sliced([(), ("p",)], ("p",)), ids=["flat", "partitioned"])
-def test_every_record_once_whatever_the_schedule(partition_by):
+@pytest.mark.parametrize("layout", sliced([FLAT, PARTITIONED], PARTITIONED), ids=str)
+def test_every_record_once_whatever_the_schedule(layout):
     for seed in range(2 * SEEDS):
         rng = random.Random(seed)
-        world = S3World(rng, PartitionedSink, partition_by=partition_by)
+        world = S3World(rng, layout)
         pid = 0
         for death in (0.02, 0.01, 0.0):
             for _ in range(rng.randint(2, 3)):
@@ -160,7 +166,7 @@ def test_every_record_once_whatever_the_schedule(partition_by):
                 assert all(found[shard.shard, sequence] for sequence in range(1, position.sequence + 1)), seed
         for request in world.bucket.later:
             request()
-        sink_over(world.bucket, partition_by=partition_by).open()
+        sink_over(world.bucket, partition_by=layout).open()
         expected = Counter((shard.shard, sequence) for shard in SHARDS for sequence in range(1, RECORDS + 1))
         assert read(world.bucket) == expected, f"seed {seed}"
 
@@ -168,7 +174,7 @@ def test_every_record_once_whatever_the_schedule(partition_by):
 def test_writers_that_share_a_sink_write_everything_each():
     writers = [WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")]
     for seed in range(SEEDS // 2):
-        world = S3World(random.Random(seed), PartitionedSink)
+        world = S3World(random.Random(seed), FLAT)
         pid = 0
         for death in (0.02, 0.0):
             for writer in writers:
@@ -187,14 +193,15 @@ def published(sink: FileSink, upto: int, shard: StreamShard = SHARDS[0]):
 
 
 def test_a_store_that_ignores_conditions_is_refused_by_name():
-    with pytest.raises(SinkRefused, match=r"takes writes whose condition does not hold .If-None-Match, If-Match"):
+    with pytest.raises(SinkRefused, match=r"takes writes whose condition does not hold .If-None-Match"):
         sink_over(BucketInMemory(), ignores_conditions=True).open()
 
 
 def test_files_without_a_ledger_are_refused():
     bucket = BucketInMemory()
     published(sink_over(bucket), 3)
-    del bucket.objects[PREFIX + HEAD_KEY]
+    for key in [key for key in bucket.objects if LEDGER in key]:
+        del bucket.objects[key]
     with pytest.raises(SinkRefused, match=r"holds files of commits, c.*-part\.json among them, but no ledger"):
         sink_over(bucket).open()
 
@@ -210,9 +217,9 @@ def test_a_published_file_whose_source_is_lost_stops_everything():
     sink.open()
     with pytest.raises(KeyboardInterrupt):
         published(sink_over(bucket, before=die_once_committed), 3)
-    (staged,) = [key for key in bucket.objects if STAGING_KEY in key]
+    (staged,) = [key for key in bucket.objects if STAGING in key]
     kept = bucket.objects.pop(staged)
-    with pytest.raises(SinkRefused, match=r"is published, but the staged file of .+ is gone"):
+    with pytest.raises(SinkRefused, match=r"commit 1 is published but its file c0+1-part.json is nowhere; restore it"):
         sink_over(bucket).open()
     bucket.objects[staged] = kept
     assert sink_over(bucket).open() == {SHARDS[0]: RecordPosition(3)}
@@ -222,23 +229,33 @@ def test_a_published_file_whose_source_is_lost_stops_everything():
 def test_nothing_is_left_behind():
     bucket = BucketInMemory()
     for seed in range(5):
-        world = S3World(random.Random(seed), PartitionedSink, bucket=bucket)
+        world = S3World(random.Random(seed), FLAT, bucket=bucket)
         for pid in (1, 2, 3):
             world.start(pid, SHARDS)
         world.play(0.05)
     bucket.later.clear()
     bucket.now_s += 2 * 24 * HOUR_S
     sink_over(bucket).open()
-    assert [key for key in bucket.objects if STAGING_KEY in key] == []
+    assert [key for key in bucket.objects if STAGING in key] == []
+
+
+def unanswered(bucket: BucketInMemory, requests: int) -> Callable[[], Fault]:
+    """Of the requests that follow the upload of a file, so many are carried out later."""
+    late = iter([Fault.LATE] * requests)
+
+    def fault() -> Fault:
+        is_uploaded = any(STAGING in key for key in bucket.objects)
+        return next(late, Fault.NONE) if is_uploaded else Fault.NONE
+
+    return fault
 
 
 def test_what_a_request_may_still_publish_is_not_deleted():
     """Nobody answers for a while, so the host gives up, and then the request is carried out after all."""
     bucket = BucketInMemory()
     published(sink_over(bucket), 3)
-    answers = itertools.chain([Fault.NONE] * 7, [Fault.LATE] * s3_journal.UNKNOWN_MAX, itertools.repeat(Fault.NONE))
     with pytest.raises(SinkError, match="no answer"):
-        published(sink_over(bucket, fault=lambda: next(answers)), 6)
+        published(sink_over(bucket, fault=unanswered(bucket, s3_store.ATTEMPTS_MAX)), 6)
     for request in bucket.later:
         request()
     assert sink_over(bucket).open() == {SHARDS[0]: RecordPosition(6)}
@@ -252,7 +269,7 @@ def test_a_writer_that_slept_for_days_before_it_read_the_head_stages_anew():
 
     def sleeps(operation: str) -> None:
         nonlocal is_late
-        if operation == "get" and any(STAGING_KEY in key for key in bucket.objects) and not is_late:
+        if operation == "list" and any(STAGING in key for key in bucket.objects) and not is_late:
             is_late = True
             bucket.now_s += 3 * 24 * HOUR_S
             assert sink_over(bucket).open()
@@ -264,12 +281,11 @@ def test_a_writer_that_slept_for_days_before_it_read_the_head_stages_anew():
     assert read(bucket) == Counter((SHARDS[0].shard, sequence) for sequence in range(1, 7))
 
 
-def test_on_a_store_that_ignores_conditions_records_are_lost_or_doubled(monkeypatch):
+def test_on_a_store_that_ignores_conditions_records_are_lost_or_doubled():
     """What the proof must find if it is given such a store; the trial at the start is left out."""
-    monkeypatch.setattr(S3Journal, "_try_store", lambda _: None)
     wrong = 0
     for seed in range(SEEDS):
-        world = S3World(random.Random(seed), PartitionedSink, ignores_conditions=True)
+        world = S3World(random.Random(seed), FLAT, ignores_conditions=True)
         for pid in (1, 2, 3):
             world.start(pid, SHARDS)
         try:
@@ -286,16 +302,68 @@ def test_a_request_that_comes_a_week_late_finds_nothing_to_publish():
     """The staging area of its writer was swept, after the head was replaced."""
     bucket = BucketInMemory()
     published(sink_over(bucket), 3)
-    answers = iter([*[Fault.NONE] * 7, *[Fault.LATE] * 100])  # the store is tried, sources are deleted, a file uploaded
-    sink = sink_over(bucket, fault=lambda: next(answers))
+    sink = sink_over(bucket, fault=unanswered(bucket, 100))
     with pytest.raises(SinkError, match="no answer"):
         published(sink, 6)
-    assert [key for key in bucket.objects if STAGING_KEY in key], "nobody knows whether it is published"
+    assert [key for key in bucket.objects if STAGING in key], "nobody knows whether it is published"
     bucket.now_s += 7 * 24 * HOUR_S
     assert sink_over(bucket).open() == {SHARDS[0]: RecordPosition(3)}
-    assert [key for key in bucket.objects if STAGING_KEY in key] == []
+    assert [key for key in bucket.objects if STAGING in key] == []
     for request in bucket.later:
         request()
     assert sink_over(bucket).open() == {SHARDS[0]: RecordPosition(3)}
     published(sink_over(bucket), 6)
     assert read(bucket) == Counter((SHARDS[0].shard, sequence) for sequence in range(1, 7))
+
+
+def old_head(done: bool, version: int = 1) -> tuple[BucketInMemory, str]:
+    """What mld 0.2.0 leaves: one object for the ledger, and a file that is in its place or on its way there."""
+    token, bucket = f"{1_700_000_000:010x}-{'a' * 32}", BucketInMemory()
+    moves = (ledger.FileMove("data/part.json", "c000000000007-part.json"),)
+    entry = ledger.LedgerEntry(7, token, {NOBODY: {SHARDS[0]: RecordPosition(3)}}, moves, "parquet")
+    sources = {"data/part.json": ["2/data/part.json", '"1"', 12]}
+    head = {"application": "mld", "version": version, "done": done, "sweptTo": 0, "nonce": "n", "sources": sources}
+    bucket.put(PREFIX + OLD_HEAD, json.dumps({**head, "entry": json.loads(ledger.encode(entry))}).encode())
+    place = moves[0].target if done else f"{STAGING}/{token}/2/data/part.json"
+    bucket.put(PREFIX + place, json.dumps([(SHARDS[0].shard, n) for n in (1, 2, 3)]).encode())
+    return bucket, PREFIX + place
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_the_head_of_version_0_2_is_taken_over_at_whatever_request_its_taker_dies(done):
+    for deaths in range(40):
+        bucket, _ = old_head(done)
+        left = deaths
+
+        def dies(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+
+        died = False
+        try:
+            sink_over(bucket, before=dies).open()
+        except KeyboardInterrupt:
+            died = True
+        published(sink_over(bucket), 6)
+        assert read(bucket) == Counter((SHARDS[0].shard, n) for n in range(1, 7)), deaths
+        assert json.loads(bucket.objects[PREFIX + OLD_HEAD][0])["version"] == 2, "mld 0.2.0 refuses it"
+        assert max(key for key in bucket.objects if "/c0" in key) >= f"{PREFIX}c000000000008-part.json"
+        if not died:
+            return
+    raise AssertionError("it does not end")
+
+
+def test_a_head_of_version_0_2_that_cannot_be_taken_over_is_refused():
+    bucket, staged = old_head(done=False)
+    del bucket.objects[staged]
+    with pytest.raises(
+        SinkRefused, match=r"commit 7 is published, but its file c0+7-part\.json is nowhere; restore it"
+    ):
+        sink_over(bucket).open()
+    bucket.put(PREFIX + OLD_HEAD, b"{}")
+    with pytest.raises(
+        SinkRefused, match=r"_mld/head\.json is damaged: KeyError.*; restore it, or use a new directory"
+    ):
+        sink_over(bucket).open()

@@ -13,7 +13,7 @@ from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordP
 from mld.processors.spark.host.start_up import DEAD_LETTER, dead_letter_of
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import GenericSink
-from mld.processors.spark.sinks.files import FlatSink, PartitionedSink
+from mld.processors.spark.sinks.files import FileSink
 from mld.processors.spark.streaming.inbox import Inbox
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.unit.spark.twins import settings_of
@@ -34,11 +34,11 @@ def spec(path: Path, writer: WriterIdentity, name: str = "out", **more: Any) -> 
 
 
 KINDS: dict[str, Callable[..., Any]] = {
-    "flat": lambda path, writer, **more: FlatSink(spec(path, writer, **more), PosixStore(path)),
-    "partitioned": lambda path, writer, **more: PartitionedSink(
+    "flat": lambda path, writer, **more: FileSink(spec(path, writer, **more), PosixStore(path)),
+    "partitioned": lambda path, writer, **more: FileSink(
         spec(path, writer, partition_by=("day",), **more), PosixStore(path)
     ),
-    "dead letter": lambda path, writer, **more: FlatSink(
+    "dead letter": lambda path, writer, **more: FileSink(
         spec(path, writer, DEAD_LETTER, format="json", **more), PosixStore(path)
     ),
     "any other format": lambda path, writer, **more: GenericSink(

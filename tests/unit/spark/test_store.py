@@ -1,4 +1,4 @@
-"""The contract of `Store`: the file system and its twin in memory behave alike. And what errors of the system mean."""
+"""The contract of `Store`: a disk, a bucket and the twins behave alike. And what errors of the system mean."""
 
 from __future__ import annotations
 
@@ -10,17 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.commit.s3_journal import place_of
+from mld.processors.spark.commit.s3_store import S3Place, S3Store, place_of
 from mld.processors.spark.commit.store import PosixStore, as_sink_error, local_directory
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access, SinkError, SinkFull, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
+from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.twins.store import Disk, MemoryStore
+
+STORES = {
+    "posix": PosixStore,
+    "memory": lambda _: MemoryStore(Disk()),
+    "s3": lambda _: S3Store(MemoryObjects(BucketInMemory()), S3Place("bucket", "a/")),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request, tmp_path):
+    return STORES[request.param](tmp_path)
 
 
 @pytest.fixture(params=["posix", "memory"])
-def store(request, tmp_path):
-    return PosixStore(tmp_path) if request.param == "posix" else MemoryStore(Disk())
+def disk(request, tmp_path):
+    return STORES[request.param](tmp_path)
 
 
 def test_files_are_written_as_a_whole_and_listed(store):
@@ -38,35 +50,40 @@ def test_files_are_written_as_a_whole_and_listed(store):
     store.sync_below("a")
 
 
-def test_a_write_makes_no_directory(store):
+def test_a_write_makes_no_directory(disk):
     with pytest.raises(FileNotFoundError):
-        store.write("gone/f", b"")
+        disk.write("gone/f", b"")
+    with pytest.raises(FileNotFoundError):
+        disk.create("n", b"1", "gone/draft")
 
 
-def test_a_name_is_taken_once(store):
+def test_a_file_is_created_once(store):
     store.make("x")
-    store.write("one", b"1")
-    store.write("two", b"2")
-    assert store.take("one", "x/n")
-    assert not store.take("two", "x/n")
+    store.make("drafts")
+    assert store.create("x/n", b"1", "drafts/1")
+    assert not store.create("x/n", b"2", "drafts/2")
     assert store.read("x/n") == b"1"
-    with pytest.raises(FileNotFoundError):
-        store.take("three", "x/m")
     assert store.names("x") == ["n"]
-
-
-def test_a_directory_moves_with_all_in_it(store):
-    store.make("s/d")
-    store.write("s/d/f", b"1")
-    store.move("s/d", "t")
-    assert store.exists("t/f")
-    assert not store.exists("s/d")
     with pytest.raises(FileNotFoundError):
-        store.move("s/d", "u")
-    store.make("v")
-    store.write("v/g", b"")
-    with pytest.raises(OSError):
-        store.move("v", "t")
+        store.read("x/m")
+
+
+def test_a_file_is_moved_as_often_as_one_likes(store):
+    store.make("s")
+    store.write("s/f", b"1")
+    store.make("t")
+    store.move("s/f", "t/f")
+    assert store.read("t/f") == b"1"
+    assert store.exists("t")
+    assert store.exists("t/f")
+    store.remove("s")
+    with pytest.raises(FileNotFoundError):
+        store.move("s/f", "t/f")
+    store.write("t/f", b"2")
+    store.make("s")
+    store.write("s/f", b"1")
+    store.move("s/f", "t/f")
+    assert store.read("t/f") == b"1"
 
 
 def test_removing_is_idempotent(store):
@@ -75,6 +92,15 @@ def test_removing_is_idempotent(store):
     store.remove("d")
     store.remove("d")
     assert not store.exists("d")
+    assert not store.exists("d/e/f")
+
+
+def test_a_look_at_what_is_there_is_bounded_and_leaves_one_directory_out(store):
+    for directory in ("_mld/x", "p=1", "q=2"):
+        store.make(directory)
+        store.write(f"{directory}/f", b"")
+    assert sorted(store.glimpse(10, "_mld")) == ["p=1/f", "q=2/f"]
+    assert store.glimpse(1, "_mld") in (["p=1/f"], ["q=2/f"])
 
 
 def test_a_lock_ends_with_its_process(tmp_path):

@@ -1,0 +1,273 @@
+"""A directory of an S3 bucket under a sink, with the contract of `store.Store`. No file system stands between.
+
+An object is created if no other one has its key (`If-None-Match: *`), which is all that a commit asks of the store, and
+is tried before the first one. Names are listed as they are; an object is durable once it is there; a move is a copy,
+whose source goes with its staging area.
+
+Spark writes to a directory of this machine, whose files are uploaded where a disk would be synced (`Uploads`); or the
+executors of a cluster write to the staging area by a client of their own (S3A), each attempt of a task below
+`_temporary`: only the attempt that the driver has let commit moves its files to their places, and a job whose attempt
+failed after that is a failed job. So once a job has succeeded, what is listed is all there is, and none of it changes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from mld.aws.client_factory import bucket_client
+from mld.aws.objects import ListedObject, NotMatched, ObjectError, ObjectRefused, StoredObject
+from mld.core.errors import StartupError
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.journal import HOME, LEDGER, STAGING
+from mld.processors.spark.commit.store import PosixStore, each
+from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused
+
+AT_ONCE = 8
+"""Requests of one client at the same time."""
+ATTEMPTS_MAX = 5
+"""At a write that nobody answers, one after the other, before the host backs off."""
+PAUSE_S = 0.5
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+
+
+class Objects(Protocol):
+    """What is needed of a bucket: `mld.aws.objects.S3Bucket`, or its twin in memory."""
+
+    def now_s(self) -> float: ...
+    def put(self, key: str, data: bytes, *, if_etag: str | None = None, if_absent: bool = False) -> str: ...
+    def upload(self, key: str, file: Path) -> None: ...
+    def get(self, key: str) -> StoredObject | None: ...
+    def exists(self, key: str) -> bool: ...
+    def copy(self, source: str, target: str) -> None: ...
+    def delete(self, keys: Iterable[str]) -> None: ...
+    def list(self, prefix: str, *, most: int | None = None, after: str = "") -> Iterable[ListedObject]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """A directory of a bucket: `prefix` ends with a slash, or is empty."""
+
+    bucket: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+def place_of(path: str, key: str) -> S3Place:
+    """Return what a path names. Raises SinkRefused with the key of the settings."""
+    bucket, _, rest = path.partition("://")[2].partition("/")
+    parts = [part for part in rest.split("/") if part]
+    if not _BUCKET.fullmatch(bucket):
+        raise SinkRefused(f"{key} = {path}: {bucket or 'nothing'} is no name of a bucket; write s3://bucket/directory")
+    if any(part in (".", "..") or part.startswith(("_", ".")) for part in parts):
+        raise SinkRefused(f"{key} = {path}: readers skip directories that begin with _ or a dot; use another name")
+    return S3Place(bucket, "".join(f"{part}/" for part in parts))
+
+
+ANSWER_S = 60.0
+"""Longest wait for an answer of S3."""
+
+
+class LateClient:
+    """Makes the client when it is first used: a sink that is only made touches nothing."""
+
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+        self._client: object | None = None
+
+    def __getattr__(self, name: str) -> object:
+        if self._client is None:
+            access = self._access
+            try:
+                self._client = bucket_client(
+                    access.credentials,
+                    region=access.region,
+                    endpoint_url=access.endpoint,
+                    path_style=access.path_style,
+                    timeout_s=ANSWER_S,
+                    connections_max=AT_ONCE,
+                )
+            except StartupError as error:
+                raise SinkError(str(error)) from error
+        return getattr(self._client, name)
+
+
+class S3Store:
+    """The directory `place`. Raises ObjectError, which is an OSError, and FileNotFoundError."""
+
+    machine = ""
+    at_once = AT_ONCE
+
+    def __init__(self, objects: Objects, place: S3Place, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.objects, self.place, self._sleep = objects, place, sleep
+
+    def uri(self, path: str) -> str:
+        return f"s3a://{self.place.bucket}/{self._key(path)}"
+
+    def now_s(self) -> float:
+        return self.objects.now_s()
+
+    def make(self, path: str) -> None:
+        """Do nothing: there are no directories."""
+
+    def exists(self, path: str) -> bool:
+        return any(self.objects.list(f"{self._key(path)}/", most=1)) or self.objects.exists(self._key(path))
+
+    def names(self, path: str) -> list[str]:
+        return list(dict.fromkeys(name.partition("/")[0] for name, _ in self.files(path)))
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        start = f"{self._key(path)}/" if path else self.place.prefix
+        found = ((one.key.removeprefix(start), one.size) for one in self.objects.list(start))
+        return [(name, size) for name, size in found if name and not name.endswith("/")]
+
+    def glimpse(self, most: int, beside: str) -> list[str]:
+        prefix = self.place.prefix
+        found = [self.objects.list(prefix, most=most, after=after) for after in ("", f"{prefix}{beside}0")]
+        names = dict.fromkeys(one.key.removeprefix(prefix) for some in found for one in some)
+        return [name for name in names if not name.startswith(f"{beside}/")]
+
+    def read(self, path: str) -> bytes:
+        found = self.objects.get(self._key(path))
+        if found is None:
+            raise self._gone(path)
+        return found.data
+
+    def write(self, path: str, data: bytes) -> None:
+        self._insist(lambda: self.objects.put(self._key(path), data))
+
+    def create(self, path: str, data: bytes, draft: str) -> bool:
+        try:
+            self._insist(lambda: self.objects.put(self._key(path), data, if_absent=True))
+        except NotMatched:
+            return False
+        return True
+
+    def mark(self, path: str) -> None:
+        self.write(path, b"")
+
+    def hold(self, path: str) -> Callable[[], None]:
+        """Do nothing: a bucket has no locks."""
+        return lambda: None
+
+    def held(self, path: str) -> bool:
+        return True
+
+    def move(self, source: str, target: str) -> None:
+        try:
+            self.objects.copy(self._key(source), self._key(target))
+        except NotMatched as error:
+            raise self._gone(source) from error
+
+    def remove(self, path: str) -> None:
+        self.objects.delete([self._key(path), *(one.key for one in self.objects.list(f"{self._key(path)}/"))])
+
+    def sync(self, path: str) -> None:
+        """Do nothing: an object is durable once it is there."""
+
+    def sync_below(self, path: str) -> None:
+        """Do nothing, as `sync`."""
+
+    def upload(self, path: str, file: Path) -> None:
+        self._insist(lambda: self.objects.upload(self._key(path), file))
+
+    def try_conditions(self, sink: str) -> None:
+        """Raise SinkRefused if the store writes what it should not, as it is there."""
+        probe = f"{HOME}/probe/{uuid4().hex}"
+        try:
+            self.create(probe, b"1", "")
+            if self.create(probe, b"2", ""):
+                raise SinkRefused(
+                    f"sink {sink}: the store behind {self.place} takes writes whose condition does not hold "
+                    "(If-None-Match), so that two workers would overwrite each other's commits; use S3, or a store "
+                    "that has conditional writes (docs/use/spark-sinks.md#files-on-s3 names some)"
+                )
+        finally:
+            with suppress(OSError):
+                self.remove(probe)
+
+    def _gone(self, path: str) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
+
+    def _key(self, path: str) -> str:
+        return f"{self.place.prefix}{path}"
+
+    def _insist(self, write: Callable[[], Any]) -> None:
+        for attempt in range(1, ATTEMPTS_MAX):
+            try:
+                write()
+            except (NotMatched, ObjectRefused):
+                raise
+            except ObjectError:
+                self._sleep(PAUSE_S * attempt)
+            else:
+                return
+        write()
+
+
+class Uploads(PosixStore):
+    """A directory of this machine for files on their way to `target`. Nothing of it is needed after a crash."""
+
+    def __init__(self, root: Path, target: S3Store) -> None:
+        super().__init__(root, private=True)
+        self._target = target
+
+    def sync(self, path: str) -> None:
+        pass
+
+    def sync_below(self, path: str) -> None:
+        def upload(name: str) -> None:
+            self._target.upload(f"{path}/{name}", self.root / path / name)
+
+        each(self._target, upload, [name for name, _ in self.files(path)])
+
+
+OLD_HEAD = f"{HOME}/head.json"
+"""Where mld 0.2.0 kept the newest entry, and the only one; replacing it was the commit."""
+CLOSED = 2
+"""A version of it that 0.2.0 does not know, and so does not replace."""
+
+
+def take_over(store: S3Store, sink: str) -> None:
+    """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for 0.2.0;
+    its files are put into their places first. May be repeated. Raises SinkRefused."""
+    key = store.place.prefix + OLD_HEAD
+    while not ledger.Names.of(store.names(LEDGER)).taken and (found := store.objects.get(key)) is not None:
+        try:
+            head = json.loads(found.data)
+            entry, done, sources = head["entry"], head["done"], head["sources"]
+            known = None if entry is None else ledger.decode(json.dumps(entry).encode())
+        except (KeyError, TypeError, ValueError) as error:
+            raise SinkRefused(
+                f"sink {sink}: {store.place}{OLD_HEAD} is damaged: {error!r}; restore it, or use a new directory"
+            ) from error
+        if known is not None and not done:
+            for move in known.moves:
+                try:
+                    store.move(f"{STAGING}/{known.token}/{sources[move.source][0]}", move.target)
+                except FileNotFoundError as error:
+                    if not store.exists(move.target):
+                        raise SinkRefused(
+                            f"sink {sink}: commit {known.number} is published, but its file {move.target} is nowhere; "
+                            "restore it (a versioned bucket has it)"
+                        ) from error
+        closed = json.dumps({**head, "version": CLOSED, "done": True}).encode()
+        try:
+            store.objects.put(key, closed, if_etag=found.etag)
+        except NotMatched:
+            continue  # another one has come meanwhile
+        if known is None:
+            return
+        store.mark(f"{LEDGER}/{ledger.entry_name(known.number, ledger.DONE)}")
+        store.create(f"{LEDGER}/{ledger.entry_name(known.number)}", ledger.encode(known), "")
