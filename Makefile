@@ -269,8 +269,8 @@ test-spark-oldest: $(OLDEST)/.installed
 	  tests/integration/test_spark_engine.py tests/integration/test_spark_streaming.py \
 	  tests/integration/test_other_users.py $(PYTEST_ARGS)
 
-# The JDBC sink against a PostgreSQL and a MariaDB as processes of the tests: fetches 165 MB. Each file in a process of its
-# own, because the JVM of a session stays until its process ends.
+# The JDBC sink against a PostgreSQL as a process of the tests, which is fetched. Each file in a process of its own, because the JVM
+# of a session stays until its process ends.
 .PHONY: test-jdbc
 test-jdbc: $(DEV)
 	$(BIN)/python -m tests.support.fetch_databases || true

@@ -114,7 +114,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(make, spark, tmp_path):
         partitioned.publish(spark.range(1), step(1), "b")
     with pytest.raises(SinkRefused, match=r"sink\.out\.path is missing"):
         make_sink(SinkSpec("out", "parquet"), spark)
-    with pytest.raises(SinkRefused, match="appends only"):
+    with pytest.raises(SinkRefused, match="written exactly once, by append"):
         make(mode="overwrite")
     (tmp_path / "file").touch()
     with pytest.raises(SinkRefused, match="Not a directory"):

@@ -1,4 +1,4 @@
-"""A session with the drivers of all databases, one server of each kind, and sinks over them."""
+"""A session with the drivers, a PostgreSQL, and sinks over it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from tests.support.databases import MariaDb, MariaDbAsMySql, Postgres
+from tests.support.databases import Postgres
 from tests.support.fetch_databases import DRIVERS, installed
 
-KINDS = {"postgresql": Postgres, "mariadb": MariaDb, "mysql": MariaDbAsMySql}
 NAMES = itertools.count()
 
 
@@ -49,11 +48,11 @@ def spark():
     session.stop()
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
-def database(request):
+@pytest.fixture(scope="module")
+def database():
     if not installed():
         pytest.skip("make test-jdbc")
-    with KINDS[request.param]() as running:
+    with Postgres() as running:
         yield running
 
 

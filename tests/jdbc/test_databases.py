@@ -1,4 +1,4 @@
-"""The servers of these tests: they start, answer, crash and come back at the same address."""
+"""The server of these tests: it starts, answers, crashes and comes back at the same address."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import socket
 
 import pytest
 
-from tests.support.databases import MariaDb, Postgres
+from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.skipif("MLD_JDBC" not in os.environ, reason="make test-jdbc")
 
 
-@pytest.mark.parametrize("kind", [Postgres, MariaDb])
-def test_a_database_that_is_killed_comes_back_at_its_address(kind):
-    with kind() as database:
+def test_a_database_that_is_killed_comes_back_at_its_address():
+    with Postgres() as database:
         address = (database.host, database.port)
         socket.create_connection(address, 5).close()
         database.kill()

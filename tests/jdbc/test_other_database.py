@@ -1,4 +1,4 @@
-"""A database whose dialect the JDBC sink does not know (H2): Spark's own writer, at least once."""
+"""Another database than PostgreSQL (H2): Spark's own writer, at least once."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ def publish(spark, sink, end, marks):
     return sink.publish(spark.range(first, end + 1).selectExpr("id AS sequence"), batch, "b").marks
 
 
-def test_a_batch_is_there_again_only_after_a_death_between_job_and_ledger(spark, options, tmp_path, caplog):
-    spec = SinkSpec("out", "jdbc", options=options, ledger=str(tmp_path))
+@pytest.mark.parametrize("name", ["jdbc", "org.apache.spark.sql.jdbc"])
+def test_a_batch_is_there_again_only_after_a_death_between_job_and_ledger(spark, options, tmp_path, caplog, name):
+    options["dbtable"] = f"clicks_{name.count('.')}"
+    spec = SinkSpec("out", name, options=options, ledger=str(tmp_path))
     with caplog.at_level(logging.WARNING, "mld.spark"):
         sink = make_sink(spec, spark)
-    assert "jdbc is written at least once" in caplog.text
+    assert f"{name} is written at least once" in caplog.text
     marks = publish(spark, sink, 3, sink.open())
     assert make_sink(spec, spark).open() == marks
     with pytest.raises(Killed):

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from tests.prove_spark.jdbc_runs import NAIVE_JDBC, STAGES, JdbcRun, Servers
+from tests.prove_spark.jdbc_runs import NAIVE_JDBC, STAGES, JdbcRun
 from tests.prove_spark.runs import Machine
+from tests.support.databases import Postgres
 from tests.support.fetch_databases import DRIVERS
 
 pytestmark = [
@@ -19,8 +20,8 @@ NAIVE_SEEDS = range(4)
 
 
 @pytest.fixture(scope="module")
-def servers():
-    with Servers() as running:
+def database():
+    with Postgres() as running:
         yield running
 
 
@@ -33,14 +34,14 @@ def machine():
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_record_exactly_once_through_a_kill_at(stage, machine, servers, tmp_path):
-    run = JdbcRun(0, machine, tmp_path / "run", servers, only=stage)
+def test_every_record_exactly_once_through_a_kill_at(stage, machine, database, tmp_path):
+    run = JdbcRun(0, machine, tmp_path / "run", database, only=stage)
     outcome = run.play()
     assert outcome.killed[stage], "it has to die for the test to say anything"
     assert outcome.exactly_once, outcome
 
 
-def test_a_plain_append_doubles_records_so_the_proof_bites(machine, servers, tmp_path):
+def test_a_plain_append_doubles_records_so_the_proof_bites(machine, database, tmp_path):
     """The first seed that shows it is enough."""
-    runs = (JdbcRun(seed, machine, tmp_path / str(seed), servers, NAIVE_JDBC) for seed in NAIVE_SEEDS)
+    runs = (JdbcRun(seed, machine, tmp_path / str(seed), database, NAIVE_JDBC) for seed in NAIVE_SEEDS)
     assert any(run.play().duplicates for run in runs)

@@ -25,11 +25,12 @@ from typing import Protocol
 
 from tests.prove_spark import chain, verdict
 from tests.prove_spark.delta_runs import DELTA, DELTA_S3, NAIVE_DELTA, DeltaRun, DeltaS3Run, prepare
-from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
+from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.s3_runs import S3, S3_CLUSTER, S3_NAIVE, S3ClusterRun, S3Run, clustered
 from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
+from tests.support.databases import Postgres
 from tests.support.fetch_databases import DRIVERS
 from tests.support.s3_servers import S3sFs, Versitygw
 from tests.support.servers import EmbeddedAws
@@ -78,8 +79,8 @@ def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack, store: 
             return lambda seed, root: StreamingRun(seed, machine, root)
         case "jdbc" | "naive-jdbc":
             assert layout in (JDBC, NAIVE_JDBC)
-            databases = stack.enter_context(Servers())
-            return lambda seed, root: JdbcRun(seed, machine, root, databases, layout)
+            database = stack.enter_context(Postgres())
+            return lambda seed, root: JdbcRun(seed, machine, root, database, layout)
         case "delta" | "naive-delta":
             assert layout in (DELTA, NAIVE_DELTA)
             return lambda seed, root: DeltaRun(seed, layout, machine, root)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.prove_spark.runs import SHARDS, Machine, Outcome, Run, wait_until_held
-from tests.support.databases import Database, Postgres
+from tests.support.databases import Postgres
 from tests.support.fetch_databases import POSTGRES_DRIVER
 from tests.support.maven import Jar, fetch
 from tests.support.rest_catalog import AWS_BUNDLE, NESSIE, Nessie
@@ -41,7 +41,7 @@ AWAY_S = 2.0
 
 class IcebergRun(Run):
     def __init__(
-        self, seed: int, machine: Machine, root: Path, database: Database | None, layout: str = ICEBERG
+        self, seed: int, machine: Machine, root: Path, database: Postgres | None, layout: str = ICEBERG
     ) -> None:
         super().__init__(seed, layout, machine, root)
         self._database = database

@@ -1,14 +1,14 @@
-"""A run of the proof with the sink in a table of a PostgreSQL or a MariaDB, as the seed draws it.
+"""A run of the proof with the sink in a table of a PostgreSQL.
 
 Every writer has connections of its own to one server, and two at a time, each with a Spark of its own, race for one row
-of the ledger. In two more
-kinds of round the server is killed under a writer and comes back, or stands still for a while. A writer that is killed
-leaves its JVM, and so its transaction; the server ends it. No room in the file system is not played.
+of the ledger. In two more kinds of round the server is killed under a writer and comes back, or stands still for a
+while. A writer that is killed leaves its JVM, and so its transaction; the server ends it. No room in the file system is
+not played.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,38 +16,16 @@ from typing import Any
 
 from tests.prove_spark.runs import SHARDS, Machine, Run
 from tests.prove_spark.writer import GAVE_UP
-from tests.support.databases import Database, MariaDb, MariaDbAsMySql, Postgres
+from tests.support.databases import Postgres
 
 JDBC, NAIVE_JDBC = "jdbc", "naive-jdbc"
-KINDS = (Postgres, MariaDb, MariaDbAsMySql)
 BEFORE_COMMIT = ("opening", "staging", "staged", "begun", "locked", "inserted", "updated")
 STAGES = (*BEFORE_COMMIT, "committed", "acknowledged")
 NAIVE_STAGES = ("opening", "staging", "staged", "acknowledged")
 ROUNDS = ("kill", "kill", "kill", "pair", "pair", "zombie", "zombie", "jvm", "server", "stands")
-TABLE = "Odd Table"
+TABLES = (f'"Odd Table {number}"' for number in itertools.count(1))
+"""A name for each run that none has had."""
 AWAY_S = 2.0
-
-
-class Servers(contextlib.AbstractContextManager["Servers"]):
-    """One server of each kind, started when it is first wanted."""
-
-    def __init__(self) -> None:
-        self._running: dict[type[Database], Database] = {}
-        self._tables = 0
-
-    def get(self, kind: type[Database]) -> Database:
-        if kind not in self._running:
-            self._running[kind] = kind().__enter__()
-        return self._running[kind]
-
-    def table(self) -> str:
-        """A name for a table that no run has had."""
-        self._tables += 1
-        return f"{TABLE} {self._tables}"
-
-    def __exit__(self, *_: object) -> None:
-        for database in self._running.values():
-            database.__exit__()
 
 
 class JdbcRun(Run):
@@ -58,16 +36,14 @@ class JdbcRun(Run):
         seed: int,
         machine: Machine,
         root: Path,
-        servers: Servers,
+        database: Postgres,
         layout: str = JDBC,
         *,
         only: str | None = None,
     ) -> None:
         super().__init__(seed, layout, machine, root)
-        self._kind = self._rng.choice(KINDS)
-        self._database = servers.get(self._kind)
-        quote = '"' if self._kind is Postgres else "`"
-        self._table = f"{quote}{servers.table()}{quote}"
+        self._database = database
+        self._table = next(TABLES)
         if layout == JDBC:
             self._stages, self._kinds = STAGES, ROUNDS
         else:
@@ -120,12 +96,8 @@ class JdbcRun(Run):
     @property
     def _options(self) -> dict[str, str]:
         database = self._database
-        url = database.url
-        if self.outcome.layout == NAIVE_JDBC:
-            # Spark quotes names for MariaDB as it does not take them; so this one is the driver's other name.
-            url = url.replace("jdbc:mariadb:", "jdbc:mysql:") + ("?permitMysqlScheme" if self._kind is MariaDb else "")
         return {
-            "url": url,
+            "url": database.url,
             "driver": database.driver,
             "dbtable": self._table,
             "user": database.user,
@@ -133,14 +105,10 @@ class JdbcRun(Run):
         }
 
     def _found(self) -> Counter[tuple[str, int]]:
-        options = self._options
-        options["url"] = options["url"].replace("jdbc:mariadb:", "jdbc:mysql:")
-        if self._kind is MariaDb and "permit" not in options["url"]:
-            options["url"] += "?permitMysqlScheme"
         try:
-            rows = self._machine.jvm.session.read.format("jdbc").options(**options).load().collect()
+            rows = self._machine.jvm.session.read.format("jdbc").options(**self._options).load().collect()
         except Exception as error:
-            if any(said in str(error) for said in ("does not exist", "doesn't exist", "TABLE_OR_VIEW_NOT_FOUND")):
+            if any(said in str(error) for said in ("does not exist", "TABLE_OR_VIEW_NOT_FOUND")):
                 return Counter()
             raise
         return Counter((row["shardId"], row["sequence"]) for row in rows)

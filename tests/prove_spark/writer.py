@@ -39,7 +39,6 @@ from mld.processors.spark.sink_port import (
 )
 from mld.processors.spark.sinks.factory import GenericSink, make_sink
 from mld.processors.spark.sinks.jdbc import JdbcSink
-from mld.processors.spark.sinks.jdbc_dialects import dialect_of
 from tests.prove_spark.jvm import attached
 
 FULL, GAVE_UP = 3, 4
@@ -79,9 +78,9 @@ def jdbc_sink(layout: str, options: Mapping[str, str], session: Any, *, merge: b
         return GenericSink(SinkSpec("out", "jdbc", options=options), None)
     keys = ("shardId", "sequence") if merge else ()
     spec = SinkSpec("out", "jdbc", options=options, mode="merge" if merge else "append", keys=keys)
-    dialect = dialect_of(options["url"])
-    assert dialect is not None
-    return JdbcSink(spec, session, dialect, idle_s=JDBC_IDLE_S)
+    sink = JdbcSink(spec, session)
+    sink.idle_s = JDBC_IDLE_S
+    return sink
 
 
 class NaiveIceberg:

@@ -1,11 +1,11 @@
-"""A PostgreSQL and a MariaDB as processes of the tests: on loopback, at a free port, with a password, and killable.
+"""A PostgreSQL as a process of the tests: on loopback, at a free port, with a password, and killable.
 
     with Postgres() as database:
         database.url, database.user, database.password        # what JDBC is told
         database.kill(); database.start()                     # a crash, and the same database at the same address
 
-`make test-jdbc` fetches the binaries (`tests.support.fetch_databases`). PostgreSQL refuses to run as root, so there it
-runs as nobody; its data are in a directory of TMPDIR, because nobody cannot enter those of pytest.
+`make test-jdbc` fetches the binaries (`tests.support.fetch_databases`). It refuses to run as root, so there it runs as
+nobody; its data are in a directory of TMPDIR, because nobody cannot enter those of pytest.
 """
 
 from __future__ import annotations
@@ -19,34 +19,32 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from tests.support.daemon import until
-from tests.support.fetch_databases import MARIADB_DRIVER, MARIADB_HOME, MYSQL_DRIVER, POSTGRES_DRIVER, POSTGRES_HOME
+from tests.support.fetch_databases import POSTGRES_DRIVER, POSTGRES_HOME
 
 START_S = 60.0
 STOP_S = 30.0
 LOG_TAIL = 2_000
 UNPRIVILEGED = "nobody"
+READY = "database system is ready to accept connections"
 USER, PASSWORD, DATABASE = "mld", "p4ss w=rd;?&", "mld"
 """The user owns the database. The password has what upsets a URL or a properties file."""
 
 
-class Database:
+class Postgres:
     """A server with one database; a context manager that ends it and removes its data."""
 
-    kind: ClassVar[str]
-    driver: ClassVar[str]
-    """The class of the JDBC driver."""
-    jar: ClassVar[Path]
-    ready: ClassVar[str]
+    driver = "org.postgresql.Driver"
+    jar = POSTGRES_DRIVER.file
     user = USER
     password = PASSWORD
     database = DATABASE
     host = "127.0.0.1"
 
     def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.kind}-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="postgresql-"))
         self.data = self.directory / "data"
         self.log = self.directory / "log"
         self.account = UNPRIVILEGED if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
@@ -56,7 +54,7 @@ class Database:
     @property
     def url(self) -> str:
         """For JDBC, without user and password."""
-        return f"jdbc:{self.kind}://{self.host}:{self.port}/{self.database}"
+        return f"jdbc:postgresql://{self.host}:{self.port}/{self.database}"
 
     def __enter__(self) -> Self:
         try:
@@ -82,11 +80,11 @@ class Database:
                 start_new_session=True,
                 user=self._user(),
             )
-        until(self._is_ready, START_S, f"{self.ready} in {self.log}")
+        until(self._is_ready, START_S, f"{READY} in {self.log}")
 
     def stop(self) -> None:
         """Let it end in order; connections are closed by it."""
-        self._end(signal.SIGINT if self.kind == "postgresql" else signal.SIGTERM)
+        self._end(signal.SIGINT)
 
     def kill(self) -> None:
         """As a power cut would, except that what it has written stays in the file system."""
@@ -130,7 +128,7 @@ class Database:
     def _is_ready(self) -> bool:
         said = self.log.read_text(errors="replace")
         assert self._process is not None and self._process.poll() is None, said[-LOG_TAIL:]
-        return self.ready in said
+        return READY in said
 
     def _user(self) -> str | None:
         return self.account if os.geteuid() == 0 else None
@@ -140,19 +138,6 @@ class Database:
             [str(word) for word in command], capture_output=True, text=True, cwd=self.directory, user=self._user()
         )
         assert done.returncode == 0, (done.stdout + done.stderr)[-LOG_TAIL:]
-
-    def _make(self) -> None:
-        raise NotImplementedError
-
-    def _command(self) -> list[str]:
-        raise NotImplementedError
-
-
-class Postgres(Database):
-    kind = "postgresql"
-    driver = "org.postgresql.Driver"
-    jar = POSTGRES_DRIVER.file
-    ready = "database system is ready to accept connections"
 
     def _make(self) -> None:
         self.directory.chmod(0o755)
@@ -184,65 +169,6 @@ class Postgres(Database):
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [str(POSTGRES_HOME / "bin" / "postgres"), "-D", str(self.data), *words]
-
-
-class MariaDb(Database):
-    kind = "mariadb"
-    driver = "org.mariadb.jdbc.Driver"
-    jar = MARIADB_DRIVER.file
-    ready = "ready for connections"
-
-    def _make(self) -> None:
-        self.directory.chmod(0o755)
-        self.data.mkdir()
-        if os.geteuid() == 0:
-            shutil.chown(self.data, self.account)
-            shutil.chown(self.directory, self.account)
-        self._run(
-            MARIADB_HOME / "scripts" / "mariadb-install-db", "--no-defaults", f"--basedir={MARIADB_HOME}",
-            f"--datadir={self.data}", "--auth-root-authentication-method=normal", "--skip-test-db",
-            "--skip-name-resolve",
-            "--innodb-flush-log-at-trx-commit=0", "--innodb-log-file-size=16M", "--innodb-flush-method=nosync",
-            "--debug-no-sync",
-        )  # fmt: skip
-        self._first = self.directory / "first.sql"
-        self._first.write_text(
-            f"CREATE DATABASE IF NOT EXISTS {self.database};\n"
-            f"CREATE USER IF NOT EXISTS '{self.user}'@'%' IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL ON *.* TO '{self.user}'@'%' WITH GRANT OPTION;\n"
-        )
-
-    def _command(self) -> list[str]:
-        settings = {
-            "basedir": MARIADB_HOME,
-            "datadir": self.data,
-            "bind-address": self.host,
-            "port": self.port,
-            "socket": self.directory / "socket",
-            "pid-file": self.directory / "pid",
-            "init-file": self._first,
-            "innodb-flush-log-at-trx-commit": 2,  # processes are killed here, never the machine
-            "innodb-flush-method": "nosync",
-            "debug-no-sync": "ON",
-            "innodb-buffer-pool-size": "32M",
-            "innodb-log-file-size": "16M",
-            "skip-ssl": "ON",  # it would make an RSA key of its own at every start, in up to 20 s
-            "skip-name-resolve": "ON",
-            "max-connections": 50,
-        }
-        words = [f"--{name}={value}" for name, value in settings.items()]
-        return [str(MARIADB_HOME / "bin" / "mariadbd"), "--no-defaults", *words]
-
-
-class MariaDbAsMySql(MariaDb):
-    """The same server by the driver of MySQL, which speaks its protocol."""
-
-    driver = "com.mysql.cj.jdbc.Driver"
-    jar = MYSQL_DRIVER.file
-
-    @property
-    def url(self) -> str:
-        return super().url.replace("jdbc:mariadb:", "jdbc:mysql:")
 
 
 def _is_alive(pid: int) -> bool:

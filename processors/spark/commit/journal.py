@@ -329,7 +329,10 @@ class AdmittedSink:
     """What sinks whose ledger has entries share: whose marks count, and what an entry of theirs says."""
 
     exactly_once = True
+    name: str
     _admission: Admission
+    _ledger_place: str
+    """Where the entries of a table stand, for people."""
 
     def retire(self, ended: HighWaterMarks) -> None:
         """Forget shards and single records, as `Sink.retire` says, with the next commit."""
@@ -346,6 +349,13 @@ class AdmittedSink:
         writer = f"{socket.gethostname()} pid {os.getpid()}"
         token = token or uuid4().hex
         return self._admission.following(head, batch, token, batch_id=batch_id, writer=writer, at=at, **said)
+
+    def _decoded(self, text: str) -> LedgerEntry:
+        """Return the entry that stands in a table. Raises SinkRefused."""
+        try:
+            return ledger.decode(text.encode())
+        except ValueError as error:
+            raise ledger.refusal(self.name, self._ledger_place, error) from error
 
     def _published(self, entry: LedgerEntry, rows: int | None) -> Published:
         """Return what the commit of the entry has done."""

@@ -422,8 +422,8 @@ class Admission:
 
 def admission_of(writer: WriterIdentity, sink: str, place: str, *, shared: bool) -> Admission:
     remedy = (
-        f"Use another path; or, if both are meant to write there, set mld.spark.sink.{sink}.writers = shared: each "
-        "then has marks of its own"
+        f"Name another path or table; or, if both are meant to write there, set mld.spark.sink.{sink}.writers = "
+        "shared: each then has marks of its own"
     )
     return Admission(writer, sink, place, remedy, shared)
 

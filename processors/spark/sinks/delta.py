@@ -26,7 +26,6 @@ from mld.processors.spark.sinks.lake_table import (
     LostRace,
     Merge,
     PartitionField,
-    merge_of,
     quoted,
 )
 
@@ -62,7 +61,6 @@ class DeltaSink(LakeSink):
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
-        self._merge = merge_of(spec)
         self._blank: DataFrame | None = None
         """The frame without rows that an empty batch is written as."""
         self._is_tried = False

@@ -85,6 +85,8 @@ log = logging.getLogger("mld.spark")
 
 FILE_FORMATS = frozenset(FILES)
 LAKE_FORMATS = frozenset(("delta", "iceberg"))
+ONCE_BEFORE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
+"""Databases that mld has written exactly once; whoever has one must not find out by rows that are there twice."""
 
 
 def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) -> Sink:
@@ -96,7 +98,6 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
     if format in FILE_FORMATS:
         return _s3_files(spec, spark, scratch) if is_s3(spec.path) else _files(spec)
     if format in LAKE_FORMATS:
-        _need_path(spec)
         return _lake_table(spec, spark)
     if format == "jdbc" and (sink := _table(spec, spark)) is not None:
         return sink
@@ -119,47 +120,41 @@ def _ledger_store(spec: SinkSpec) -> Store:
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
-    """Return the sink of a table by JDBC; None for a database whose statements it does not know."""
-    from mld.processors.spark.sinks.jdbc import JdbcSink
-    from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, checked_options, dialect_of
+    """Return the sink of a table of PostgreSQL; None for a database that Spark alone writes."""
+    from mld.processors.spark.sinks.jdbc import JdbcSink, check_options
 
-    url = next((value for name, value in spec.options.items() if name.lower() == "url"), "")
-    if url.strip().lower().startswith("jdbc:sqlserver:"):
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.options.url: mld 0.2 wrote to SQL Server, which is no longer there; write to "
-            "PostgreSQL, MariaDB or MySQL, or a table of format iceberg or delta"
-        )
-    dialect = dialect_of(url)
-    if dialect is None and (spec.keys or spec.mode.lower() == "merge"):
-        known = ", ".join(dialect.name for dialect in DIALECTS)
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.mode = merge is for {known}; the database of options.url is none of them"
-        )
-    if dialect is None:
+    url = next((value for name, value in spec.options.items() if name.lower() == "url"), "").strip().lower()
+    if not url.startswith("jdbc:postgresql:"):
+        if url.startswith(ONCE_BEFORE) or spec.keys or spec.mode.lower() == "merge":
+            raise SinkRefused(
+                f"mld.spark.sink.{spec.name}.options.url: of databases only PostgreSQL is written exactly once, or "
+                "merged; write there, or to a table of format iceberg or delta; or append at least once by Spark's own "
+                f"writer: mld.spark.sink.{spec.name}.format = org.apache.spark.sql.jdbc (MariaDB by a url of "
+                "jdbc:mysql: and MySQL's driver)"
+            )
         return None
-    checked_options(spec)
-    return JdbcSink(spec, spark, dialect, _ledger_store(spec) if spec.ledger else None)
+    _check_mode(spec, "append", "merge")
+    check_options(spec)
+    return JdbcSink(spec, spark, _ledger_store(spec) if spec.ledger else None)
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     from mld.processors.spark.sinks.delta import DeltaSink
     from mld.processors.spark.sinks.iceberg import IcebergSink
 
-    if spec.format.lower() == "delta":
-        return DeltaSink(spec, spark)
-    if spec.mode.lower() != "merge":
-        _append_only(spec)
-    return IcebergSink(spec, spark)
+    _need_path(spec)
+    _check_mode(spec, "append", "merge")
+    return DeltaSink(spec, spark) if spec.format.lower() == "delta" else IcebergSink(spec, spark)
 
 
 def _files(spec: SinkSpec) -> Sink:
-    _append_only(spec)
+    _check_mode(spec, "append")
     store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", private=spec.private)
     return FileSink(spec, store)
 
 
 def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
-    _append_only(spec)
+    _check_mode(spec, "append")
     key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"
     place = place_of(_need_path(spec), key)
     if spec.s3 is None:
@@ -175,11 +170,13 @@ def _need_path(spec: SinkSpec) -> str:
     return spec.path
 
 
-def _append_only(spec: SinkSpec) -> None:
-    if spec.keys or spec.delete_when:
+def _check_mode(spec: SinkSpec, *modes: str) -> None:
+    """Check the mode of a sink that is written exactly once, and what is for merging only. Raises SinkRefused."""
+    key, mode = f"mld.spark.sink.{spec.name}", spec.mode.lower()
+    if mode not in modes:
+        raise SinkRefused(f"{key}.mode is {spec.mode}; {spec.format} is written exactly once, by {' or '.join(modes)}")
+    if mode == "merge" and not spec.keys:
+        raise SinkRefused(f"{key}.keys is missing; mode = merge needs the columns that name a row")
+    if mode != "merge" and (spec.keys or spec.delete_when):
         given = "keys" if spec.keys else "deleteWhen"
-        raise SinkRefused(f"mld.spark.sink.{spec.name}.{given} is for mode = merge; set the mode, or remove it")
-    if spec.mode.lower() != "append":
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"
-        )
+        raise SinkRefused(f"{key}.{given} has no effect without {key}.mode = merge; set it, or remove {given}")

@@ -410,10 +410,7 @@ class IcebergSink(LakeSink):
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
         check_name(spec)
-        self._merge = Merge(spec.name, spec.keys, spec.delete_when) if spec.mode.lower() == "merge" else None
         if self._merge is not None:
-            if not spec.keys:
-                self._merge.check(())
             # A MERGE is told what to say in its snapshot by the settings of a session: by one of its own.
             self._spark = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._seen: TableAsRead | None = None
@@ -434,7 +431,7 @@ class IcebergSink(LakeSink):
         except MainWasMoved as moved:
             raise SinkRefused(moved_sentence(self.name, self._target, moved.number)) from moved
         except ValueError as error:
-            raise ledger.refusal(self.name, f"the ledger in {self._target}", error) from error
+            raise ledger.refusal(self.name, self._ledger_place, error) from error
 
     def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         head = self._head()

@@ -1,4 +1,4 @@
-"""Tables of a database by JDBC, exactly once.
+"""Tables of a PostgreSQL by JDBC, exactly once.
 
 Spark writes the frame into a staging table, on as many executors as the frame has partitions. Then one transaction on
 the driver locks the table's row of the ledger, `mld_ledger` in the same schema, checks the marks, takes the staged rows
@@ -11,24 +11,25 @@ fails instead of staging its rows twice. Whoever opens a sink drops staging tabl
 
 A connection to the database on the driver, by the JDBC driver that Spark has loaded; Python needs none.
 
-Every error is a `DatabaseError` with SQLState and the vendor's code. A connection that has raised one is of no more
-use than to be closed.
+Every error is a `DatabaseError` with its SQLState. A connection that has raised one is of no more use than to be
+closed.
+
+Names of options are Spark's, in any case. None of them may be logged: a URL may hold a password.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import LEDGER, AdmittedSink
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry
+from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
 from mld.processors.spark.commit.store import Store, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import (
@@ -40,44 +41,58 @@ from mld.processors.spark.sink_port import (
     SinkSpec,
     first_line,
 )
+from mld.processors.spark.sinks import postgres
 from mld.processors.spark.sinks.files import write
-from mld.processors.spark.sinks.jdbc_dialects import abandoned, driver_options, stage_name, staging_options
-from mld.processors.spark.sinks.jdbc_statements import (
-    LEDGER_TABLE,
-    ROW,
-    STAGE_PREFIX,
-    ColumnsRefused,
-    DatabaseFault,
-    FittedColumns,
-    FrameColumn,
-    JdbcDialect,
-    TableColumn,
-    TableName,
-    check_unique,
-    created,
-    fitted,
-    newest,
-    staging_columns,
-    staging_name,
-    table_named,
-)
+from mld.processors.spark.sinks.postgres import LEDGER_TABLE, ROW, ColumnsRefused, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-READ_COMMITTED = 2
 SQL_EXCEPTION = "java.sql.SQLException"
 CAUSES_MAX = 20
-NO_COLUMNS_IN_NAME = "%"
+VERSION_MIN = 10
+DRIVER, PACKAGE = "org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"
+"""Class and Maven coordinates, the latter for people; the version is an example."""
+DRIVER_OPTIONS = {"driver": DRIVER, "reWriteBatchedInserts": "true", "tcpKeepAlive": "true"}
+"""Options where the user gives none."""
+NOT_FOR_STAGING = frozenset(("dbtable", "isolationlevel", "createtableoptions"))
+
+
+def check_options(spec: SinkSpec) -> None:
+    """Raise SinkRefused if a setting of the sink is missing or has no meaning here."""
+    given = {name.lower(): value for name, value in spec.options.items()}
+    prefix = f"mld.spark.sink.{spec.name}"
+    if not given.get("dbtable"):
+        raise SinkRefused(f"{prefix}.options.dbtable is missing; say which table it is")
+    settings = {"path": spec.path, "partitionBy": spec.partition_by, "deleteWhen": spec.delete_when}
+    options = {f"options.{name}": given.get(name.lower()) for name in ("createTableColumnTypes", "truncate", "query")}
+    for name, value in {**settings, **options}.items():
+        if value:
+            raise SinkRefused(
+                f"{prefix}.{name} has no meaning for jdbc; remove it: {prefix}.options.dbtable names the table, which "
+                "you may make yourself before the start"
+            )
+
+
+def connection_options(spec: SinkSpec) -> dict[str, str]:
+    """Return what Spark's client is told: the options of the sink, and our own where the user gives none."""
+    given = {name.lower() for name in spec.options}
+    return {name: value for name, value in DRIVER_OPTIONS.items() if name.lower() not in given} | dict(spec.options)
+
+
+def staging_options(options: Mapping[str, str], stage: TableName) -> dict[str, str]:
+    """Return what Spark's writer is told, to append to a staging table."""
+    kept = {name: value for name, value in options.items() if name.lower() not in NOT_FOR_STAGING}
+    return {**kept, "dbtable": stage.place}
 
 
 class DatabaseError(Exception):
-    """What the database or its driver said, with its codes; `state` is empty if there is none."""
+    """What the database or its driver said, with its SQLState; empty if there is none."""
 
-    def __init__(self, text: str, state: str, code: int) -> None:
+    def __init__(self, text: str, state: str) -> None:
         super().__init__(text)
-        self.state, self.code = state, code
+        self.state = state
 
 
 class NoDriver(Exception):
@@ -101,64 +116,18 @@ class JdbcConnection:
         with self._said(), self._prepared(sql, values) as statement:
             return _rows(statement.executeQuery())
 
-    def columns(self, schema: str, table: str, *, by_catalog: bool) -> list[dict[str, str | None]]:
-        """Return what the catalog knows of the table's columns, in their order; empty if there is no such table."""
-        return self._catalog("getColumns", schema, table, by_catalog, NO_COLUMNS_IN_NAME)
-
-    def unique_indexes(self, schema: str, table: str, *, by_catalog: bool) -> list[dict[str, str | None]]:
-        """Return a row for each column of each unique index."""
-        return self._catalog("getIndexInfo", schema, table, by_catalog, True, True)
-
-    def _catalog(
-        self, method: str, schema: str, table: str, by_catalog: bool, *more: Any
-    ) -> list[dict[str, str | None]]:
-        with self._said():
-            about = self._java.getMetaData()
-            plain = method == "getIndexInfo"
-            escape = str(about.getSearchStringEscape())
-            names = [schema, table] if plain else [_literal(name, escape) for name in (schema, table)]
-            where = (names[0], None) if by_catalog else (None, names[0])
-            found = getattr(about, method)(*where, names[1], *more)
-            columns = found.getMetaData()
-            labels = [str(columns.getColumnLabel(n)).upper() for n in range(1, columns.getColumnCount() + 1)]
-            return [dict(zip(labels, row, strict=True)) for row in _rows(found)]
-
-    def product(self) -> tuple[str, int]:
-        """Return what the database calls itself, and its major version."""
-        with self._said():
-            about = self._java.getMetaData()
-            return str(about.getDatabaseProductName()), int(about.getDatabaseMajorVersion())
-
-    def silent_for_at_most(self, seconds: int) -> None:
-        """Limit the silence: after so long without an answer the connection is broken off; whoever waits for it gets an
-        error.
-        """
-        with self._said():
-            executor = self._jvm.java.util.concurrent.ForkJoinPool.commonPool()
-            self._java.setNetworkTimeout(executor, seconds * 1_000)
-
     def begin(self) -> None:
-        """Begin a transaction that sees what is committed."""
+        """Begin a transaction with the next statement."""
         with self._said():
-            self._java.setTransactionIsolation(READ_COMMITTED)
             self._java.setAutoCommit(False)
 
     def commit(self) -> None:
         """Commit. After an error nobody knows whether it happened."""
         with self._said():
             self._java.commit()
-            self._java.setAutoCommit(True)
-
-    def rollback(self) -> None:
-        with self._said():
-            self._java.rollback()
-            self._java.setAutoCommit(True)
 
     def close(self) -> None:
-        """Close the connection; what is not committed is undone."""
-        with suppress(Exception):
-            if not self._java.getAutoCommit():
-                self._java.rollback()
+        """Close the connection; what is not committed is undone by the server."""
         with suppress(Exception):
             self._java.close()
 
@@ -184,8 +153,10 @@ class JdbcConnection:
             raise found from error
 
 
-def connected(spark: SparkSession, options: Mapping[str, str]) -> JdbcConnection:
-    """Return a new connection, as Spark itself makes one of these options. Raises DatabaseError and NoDriver."""
+def connected(spark: SparkSession, options: Mapping[str, str], silent_s: int) -> JdbcConnection:
+    """Return a new connection, as Spark itself makes one of these options; after `silent_s` without an answer it is
+    broken off, and whoever waits for it gets an error. Raises DatabaseError and NoDriver.
+    """
     jvm: Any = spark._jvm
     options_of = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions
     given = jvm.java.util.HashMap()
@@ -193,8 +164,10 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> JdbcConnection
         given.put(name, value)
     try:
         checked = options_of(jvm.PythonUtils.toScalaMap(given))
-        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
-        return JdbcConnection(jvm, dialect.createConnectionFactory(checked).apply(-1))
+        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(checked.url())
+        made = dialect.createConnectionFactory(checked).apply(-1)
+        made.setNetworkTimeout(jvm.java.util.concurrent.ForkJoinPool.commonPool(), silent_s * 1_000)
+        return JdbcConnection(jvm, made)
     except Exception as error:
         found = database_error(jvm, error)
         if found is not None:
@@ -204,7 +177,7 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> JdbcConnection
         raise
 
 
-def database_error(jvm: Any, error: Exception) -> DatabaseError | None:
+def database_error(jvm: Any, error: BaseException | None) -> DatabaseError | None:
     """Return the exception of the database within an exception of Spark's or Py4J's; None if there is none."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     of_sql: Any = jvm.java.lang.Class.forName(SQL_EXCEPTION) if java is not None else None
@@ -215,7 +188,7 @@ def database_error(jvm: Any, error: Exception) -> DatabaseError | None:
             following = java.getNextException()  # of a batch: the first one says only that there are others
             told = following if following is not None else java
             text = str(told.getMessage() or told.getClass().getSimpleName())
-            return DatabaseError(first_line(Exception(text)), str(told.getSQLState() or ""), int(told.getErrorCode()))
+            return DatabaseError(first_line(Exception(text)), str(told.getSQLState() or ""))
         java = java.getCause()
     return None
 
@@ -228,18 +201,8 @@ def _rows(found: Any) -> list[tuple[str | None, ...]]:
     return rows
 
 
-def _literal(name: str, escape: str) -> str:
-    """Return a name where the catalog takes a pattern."""
-    return "".join(escape + character if character in ("_", "%", escape) else character for character in name)
-
-
 log = logging.getLogger("mld.spark")
 
-LOCK_WAIT_S = 60
-"""Longest wait for another writer's transaction; then the sink is waited for. Longer than IDLE_S, so that it outlasts
-one that hangs."""
-IDLE_S = 30
-"""A transaction that says nothing for so long is ended by the server, where the server can do that."""
 SILENT_S = 900
 """Longest wait for an answer, without `options.queryTimeout`."""
 SILENT_MARGIN_S = 60
@@ -261,44 +224,35 @@ class Staging:
     """A frame on its way: its staging table, what becomes of its columns, and its rows once they are there."""
 
     table: TableName
-    frame: tuple[FrameColumn, ...]
-    columns: FittedColumns
+    columns: list[postgres.StagedColumn]
+    newest: list[str]
+    """By what rows of one key are sorted (`newest_first`)."""
     rows: int = 0
 
 
 class JdbcSink(AdmittedSink):
-    """A table of PostgreSQL, MySQL or MariaDB. `before` is where mld 0.1 would have kept the marks of the sink."""
+    """A table of PostgreSQL. `before` is where mld 0.1 would have kept the marks of the sink."""
 
-    def __init__(
-        self,
-        spec: SinkSpec,
-        spark: SparkSession,
-        dialect: JdbcDialect,
-        before: Store | None = None,
-        *,
-        lock_wait_s: int = LOCK_WAIT_S,
-        idle_s: int = IDLE_S,
-    ) -> None:
-        self._spec, self._spark, self._dialect, self._before = spec, spark, dialect, before
-        self._lock_wait_s, self._idle_s = lock_wait_s, idle_s
+    _ledger_place = f"its row in {LEDGER_TABLE}"
+    lock_wait_s = 60
+    """Longest wait for another writer's transaction; then the sink is waited for. Longer than `idle_s`, so that it
+    outlasts one that hangs."""
+    idle_s = 30
+    """A transaction that says nothing for so long is ended by the server."""
+
+    def __init__(self, spec: SinkSpec, spark: SparkSession, before: Store | None = None) -> None:
+        self._spec, self._spark, self._before = spec, spark, before
         self.name = spec.name
-        given = {name.lower(): value for name, value in spec.options.items()}
-        self._given = given
-        self._options = driver_options(spec, dialect)
-        self._merges = spec.mode.lower() == "merge"
+        self._given = {name.lower(): value for name, value in spec.options.items()}
+        self._options = connection_options(spec)
         self._swept_at: float | None = None
-        self._checked = False
+        self._target: TableName | None = None
         self._has_warned = False
-        remedy = (
-            "Use another table; or, if both are meant to write there, set "
-            f"mld.spark.sink.{spec.name}.writers = shared: each then has marks of its own"
-        )
-        self._admission = Admission(spec.writer, spec.name, f"table {given['dbtable']}", remedy, spec.shared)
+        self._admission = admission_of(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
         with self._said("opening its ledger"), self._connection() as connection:
-            self._check_server(connection)
-            target = self._target(connection)
+            target = self._named(connection)
             self._sweep(connection, target)
             head = self._head(connection, target)
             has_table = bool(self._columns(connection, target))
@@ -314,15 +268,17 @@ class JdbcSink(AdmittedSink):
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         with self._said("writing a batch"):
             with self._connection() as connection:
-                self._check_server(connection)
-                target = self._target(connection)
+                target = self._named(connection)
                 self._sweep(connection, target)
                 head = self._head(connection, target)
                 self._admission.check(head, batch)
                 if frame is None and not self._columns(connection, target):
                     # No table yet: an empty batch that comes again is as empty.
                     return Published(advanced(self._admission.marks(head), batch))
-                self._make_ledger(connection, target)
+                if head is None:
+                    table = target.beside(LEDGER_TABLE)
+                    connection.execute(postgres.create_ledger(table))
+                    connection.execute(postgres.first_entry(table), target.table)
                 staging = None if frame is None else self._prepared(connection, target, frame)
             try:
                 if frame is not None and staging is not None:
@@ -336,146 +292,79 @@ class JdbcSink(AdmittedSink):
 
     # --- before the transaction: statements that commit on their own -------------------------------------------------
 
-    def _check_server(self, connection: JdbcConnection) -> None:
-        """Check once per start whether this is a database that the dialect is for. Raises SinkRefused."""
-        if self._checked:
-            return
-        product, version = connection.product()
-        dialect = self._dialect
-        if not dialect.serves(product, version):
+    def _named(self, connection: JdbcConnection) -> TableName:
+        """Return the user's table, as the catalog has it or would have it. The first time, check whether the database
+        is one for this sink. Raises SinkRefused.
+        """
+        if self._target is not None:
+            return self._target
+        ((version, schema),) = connection.query(postgres.SERVER)
+        if int(version or 0) < VERSION_MIN:
             raise SinkRefused(
-                f"sink {self.name}: {product} {version} is not {dialect.name} {dialect.version_min} or later, which "
-                "this sink writes exactly once"
+                f"sink {self.name}: the database calls itself PostgreSQL {version}; this sink writes exactly once from "
+                f"{VERSION_MIN} on"
             )
-        if dialect.strictness is not None:
-            ((modes,),) = connection.query(dialect.strictness)
-            if "STRICT_" not in (modes or "") and "TRADITIONAL" not in (modes or ""):
-                raise SinkRefused(
-                    f"sink {self.name}: sql_mode of the database is {modes!r}, by which values that do not fit are cut "
-                    "without a word; add STRICT_TRANS_TABLES there, or to sessionVariables of options.url"
-                )
-        self._checked = True
-
-    def _target(self, connection: JdbcConnection) -> TableName:
-        """Return the user's table, as the catalog has it or would have it."""
-        ((schema,),) = connection.query(self._dialect.schema_query)
+        key = f"mld.spark.sink.{self.name}.options.dbtable"
         try:
-            named = table_named(self._given["dbtable"], self._dialect, schema or "")
+            named = postgres.table_named(self._given["dbtable"], schema or "")
         except ValueError as error:
-            raise SinkRefused(f"mld.spark.sink.{self.name}.options.dbtable: {error}") from error
+            raise SinkRefused(f"{key}: {error}") from error
         if not named.schema:
-            raise SinkRefused(
-                f"mld.spark.sink.{self.name}.options.dbtable names no schema, and the connection has none"
-            )
+            raise SinkRefused(f"{key} names no schema, and the connection has none")
+        self._target = named
         return named
 
-    def _columns(self, connection: JdbcConnection, table: TableName) -> list[TableColumn]:
-        found = connection.columns(table.schema, table.table, by_catalog=self._dialect.schema_is_catalog)
-        return [
-            TableColumn(
-                str(row["COLUMN_NAME"]),
-                str(row["TYPE_NAME"]),
-                required=row["IS_NULLABLE"] == "NO" and row["COLUMN_DEF"] is None and row["IS_AUTOINCREMENT"] != "YES",
-                generated=row.get("IS_GENERATEDCOLUMN") == "YES" and row["IS_AUTOINCREMENT"] != "YES",
-            )
-            for row in found
-        ]
-
-    def _make_ledger(self, connection: JdbcConnection, target: TableName) -> None:
-        table = target.beside(LEDGER_TABLE)
-        if not self._columns(connection, table):
-            self._unless_there(connection, self._dialect.create_ledger(table), lambda: self._columns(connection, table))
-        if not connection.query(self._dialect.head(table), target.table):
-            self._unless_there(
-                connection,
-                self._dialect.first_entry(table),
-                lambda: connection.query(self._dialect.head(table), target.table),
-                target.table,
-            )
-        self._check_transactional(connection, table)
-        self._check_transactional(connection, target)
-
-    def _unless_there(self, connection: JdbcConnection, sql: str, is_there: Callable[[], object], *values: str) -> None:
-        """Create what another writer may be creating at the same time."""
-        try:
-            connection.execute(sql, *values)
-        except DatabaseError:
-            if not is_there():
-                raise
-
-    def _check_transactional(self, connection: JdbcConnection, table: TableName) -> None:
-        question = self._dialect.engines()
-        if question is not None and connection.query(question, table.schema, table.table) == [("NO",)]:
-            raise SinkRefused(
-                f"sink {self.name}: table {table} is of an engine without transactions; ALTER TABLE … ENGINE = InnoDB"
-            )
+    def _columns(self, connection: JdbcConnection, table: TableName) -> list[postgres.TableColumn]:
+        """Return the columns of a table; none if it is not there."""
+        rows = connection.query(postgres.COLUMNS, table.place)
+        return [postgres.TableColumn(str(name), str(type_), required == "1") for name, type_, required in rows]
 
     def _prepared(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
         """Make or widen the table, and make the staging table."""
-        columns = tuple(FrameColumn(field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-        dialect, keys = self._dialect, self._spec.keys
+        columns = [postgres.FrameColumn(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+        keys = self._spec.keys
         try:
+            types = [postgres.type_of(column) for column in columns]
             have = self._columns(connection, target)
             if not have:
-                made, primary = created(columns, keys if self._merges else (), dialect)
-                sql = dialect.create(target, made, primary, self._given.get("createtableoptions", ""))
-                self._unless_there(connection, sql, lambda: self._columns(connection, target))
-                log.info("sink %s: made table %s (%s)", self.name, target, ", ".join(" ".join(c) for c in made))
+                made = [(column.name, type_) for column, type_ in zip(columns, types, strict=True)]
+                primary = [columns[index].name for index in postgres.key_indices(columns, keys)]
+                connection.execute(postgres.create(target, made, primary, self._given.get("createtableoptions", "")))
+                log.info("sink %s: made table %s (%s)", self.name, target, ", ".join(map(" ".join, made)))
                 have = self._columns(connection, target)
-                self._check_transactional(connection, target)
-            fit = fitted(columns, have, keys if self._merges else (), dialect)
-            for name, type_ in fit.added:
-                sql = dialect.add_column(target, name, type_)
-                self._unless_there(connection, sql, partial(self._has, connection, target, name))
-                log.info("sink %s: added column %s %s to table %s", self.name, name, type_, target)
-            if self._merges:
-                targets = [column.target for column in fit.staged if column.is_key]
-                check_unique(targets, self._unique_indexes(connection, target), dialect)
-            stage_columns = [*staging_columns(columns, dialect), (ROW, dialect.types["bigint"])]
+            fit, added = postgres.fitted(columns, have, keys)
         except ColumnsRefused as error:
             raise SinkRefused(f"sink {self.name}: table {target}: {error}") from error
-        table = target.beside(stage_name(time.time(), uuid4().hex))
-        connection.execute(dialect.create(table, stage_columns, [ROW]))
-        return Staging(table, columns, fit)
-
-    def _has(self, connection: JdbcConnection, target: TableName, name: str) -> bool:
-        return any(column.name.lower() == name.lower() for column in self._columns(connection, target))
-
-    def _unique_indexes(self, connection: JdbcConnection, target: TableName) -> list[frozenset[str]]:
-        """Return the columns of each unique index that covers all rows."""
-        indexes: dict[str, set[str]] = {}
-        rows = connection.unique_indexes(target.schema, target.table, by_catalog=self._dialect.schema_is_catalog)
-        for row in rows:
-            if row["INDEX_NAME"] is not None and row["COLUMN_NAME"] is not None and not row.get("FILTER_CONDITION"):
-                indexes.setdefault(row["INDEX_NAME"], set()).add(row["COLUMN_NAME"].strip('"'))
-        return [frozenset(columns) for columns in indexes.values()]
+        for name, type_ in added:
+            connection.execute(postgres.add_column(target, name, type_))
+            log.info("sink %s: added column %s %s to table %s", self.name, name, type_, target)
+        table = target.beside(postgres.stage_name(time.time(), uuid4().hex))
+        staged = [(postgres.staging_name(index), type_) for index, type_ in enumerate(types)]
+        connection.execute(postgres.create(table, [*staged, (ROW, postgres.NUMBER)], [ROW]))
+        return Staging(table, fit, postgres.newest_first(columns))
 
     def _staged(self, frame: DataFrame, staging: Staging) -> Staging:
         """Have Spark write the frame into its staging table."""
         from pyspark.sql.functions import monotonically_increasing_id
 
         stage("staging")
-        columns = [frame[f"`{c.name.replace('`', '``')}`"].alias(staging_name(n)) for n, c in enumerate(staging.frame)]
-        numbered = frame.select(*columns, monotonically_increasing_id().alias(ROW))
+        renamed = frame.toDF(*(column.source for column in staging.columns))
         try:
             rows = write(
-                numbered,
+                renamed.withColumn(ROW, monotonically_increasing_id()),
                 sink=self.name,
                 format="jdbc",
-                options=staging_options(self._options, self._dialect.place(staging.table)),
+                options=staging_options(self._options, staging.table),
                 mode="append",
                 path=None,
             )
         except JobFailed as error:
-            cause = error.__cause__
-            found = database_error(self._jvm, cause) if isinstance(cause, Exception) else None
-            if found is None:
-                raise
-            if found.state.startswith("23"):  # a task has run twice: another attempt has a table of its own
+            found = database_error(self._spark._jvm, error.__cause__)
+            if found is None or found.state.startswith("23"):  # a task has run twice: another attempt has its own table
                 raise
             raise self._meaning(found, "writing a batch into a staging table", of_rows=True) from error
         stage("staged")
-        return Staging(staging.table, staging.frame, staging.columns, rows)
+        return replace(staging, rows=rows)
 
     # --- the transaction ---------------------------------------------------------------------------------------------
 
@@ -488,16 +377,15 @@ class JdbcSink(AdmittedSink):
         batch_id: str,
     ) -> LedgerEntry:
         """Take over the staged rows and move the marks, together."""
-        dialect, table = self._dialect, target.beside(LEDGER_TABLE)
+        table = target.beside(LEDGER_TABLE)
         connection.begin()
-        for sql in dialect.begin(lock_wait_s=self._lock_wait_s, idle_s=self._idle_s):
-            connection.execute(sql)
+        connection.execute(postgres.transaction_settings(lock_wait_s=self.lock_wait_s, idle_s=self.idle_s))
         stage("begun")
-        rows = connection.query(dialect.locked_head(table), target.table)
+        rows = connection.query(postgres.locked_head(table), target.table)
         if not rows:
             raise SinkError(f"sink {self.name}: the row of {target.table} in {table} is gone; it is tried again")
         ((number, text),) = rows
-        head = self._decoded(number, text)
+        head = self._entry_of(number, text)
         stage("locked")
         staged = staging.rows if staging else 0
         entry = self._entry_after(head, batch, batch_id, layout=self._spec.format, rows=staged)
@@ -506,7 +394,7 @@ class JdbcSink(AdmittedSink):
         stage("inserted")
         said = ledger.encode(entry).decode()
         values = (entry.number, entry.token, said, target.table, int(number or 0))
-        if connection.execute(dialect.next_entry(table), *values) != 1:
+        if connection.execute(postgres.next_entry(table), *values) != 1:
             raise SinkError(f"sink {self.name}: the row of {target.table} in {table} has changed under its lock")
         stage("updated")
         try:
@@ -520,30 +408,28 @@ class JdbcSink(AdmittedSink):
         return entry
 
     def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging) -> None:
-        dialect, columns = self._dialect, staging.columns.staged
-        ((count, lacking),) = connection.query(dialect.count(staging.table, columns))
+        ((count, lacking),) = connection.query(postgres.count(staging.table, staging.columns))
         if int(count or 0) != staging.rows:
             raise SinkError(
                 f"sink {self.name}: {staging.table} holds {count} rows, and Spark has written {staging.rows}; it is "
                 "tried again"
             )
-        if int(float(lacking or 0)):
+        if int(lacking or 0):
             raise DataRefused(f"sink {self.name}: {lacking} rows have no value in a key of table {target}")
-        orderings = newest(staging.frame)
-        if self._merges and not orderings and not self._has_warned:
+        if self._spec.keys and not staging.newest and not self._has_warned:
             log.warning(
                 "sink %s: the frame has no column sequenceNumber, so of two rows of one key in a batch the later one "
                 "stays; after a shuffle that is any of them",
                 self.name,
             )
             self._has_warned = True
-        sql = (
-            dialect.merge(target, staging.table, columns, orderings)
-            if self._merges
-            else dialect.append(target, staging.table, columns)
+        statement = (
+            postgres.merge(target, staging.table, staging.columns, staging.newest)
+            if self._spec.keys
+            else postgres.append(target, staging.table, staging.columns)
         )
         try:
-            connection.execute(sql)
+            connection.execute(statement)
         except DatabaseError as error:
             raise self._meaning(error, f"putting a batch into table {target}", of_rows=True) from error
 
@@ -554,30 +440,20 @@ class JdbcSink(AdmittedSink):
         table = target.beside(LEDGER_TABLE)
         if not self._columns(connection, table):
             return None
-        rows = connection.query(self._dialect.head(table), target.table)
-        return self._decoded(*rows[0]) if rows else None
+        rows = connection.query(postgres.head(table), target.table)
+        return self._entry_of(*rows[0]) if rows else None
 
-    def _decoded(self, number: str | None, text: str | None) -> LedgerEntry | None:
-        if not int(number or 0):
-            return None
-        try:
-            return ledger.decode((text or "").encode())
-        except ValueError as error:
-            raise ledger.refusal(self.name, f"its row in {LEDGER_TABLE}", error) from error
+    def _entry_of(self, number: str | None, text: str | None) -> LedgerEntry | None:
+        return self._decoded(text or "") if int(number or 0) else None
 
     # --- connections and their errors --------------------------------------------------------------------------------
 
-    @property
-    def _jvm(self) -> Any:
-        return self._spark._jvm
-
     @contextmanager
     def _connection(self) -> Iterator[JdbcConnection]:
-        connection = connected(self._spark, self._options)
+        timeout = self._given.get("querytimeout", "")
+        silent_s = int(timeout) + SILENT_MARGIN_S if timeout.isdecimal() and int(timeout) else SILENT_S
+        connection = connected(self._spark, self._options, silent_s)
         try:
-            timeout = self._given.get("querytimeout", "")
-            silent = int(timeout) + SILENT_MARGIN_S if timeout.isdecimal() and int(timeout) else SILENT_S
-            connection.silent_for_at_most(silent)
             yield connection
         finally:
             connection.close()
@@ -586,17 +462,17 @@ class JdbcSink(AdmittedSink):
         """Drop a staging table; if that fails, it goes after a day."""
         try:
             with self._connection() as connection:
-                connection.execute(self._dialect.drop(table))
+                connection.execute(postgres.drop(table))
         except DatabaseError as error:
             log.debug("sink %s: %s stays: %s", self.name, table, error)
 
     def _sweep(self, connection: JdbcConnection, target: TableName) -> None:
         if self._swept_at is not None and time.monotonic() - self._swept_at < SWEEP_EVERY_S:
             return
-        rows = connection.query(self._dialect.tables(), target.schema, f"{STAGE_PREFIX}%")
-        for name in abandoned((str(name) for (name,) in rows), time.time()):
+        before = int(time.time()) - postgres.ABANDONED_S
+        for (name,) in connection.query(postgres.STAGES_BEFORE, target.schema, before):
             log.info("sink %s: dropping %s, whose writer is gone", self.name, name)
-            self._drop(target.beside(name))
+            self._drop(target.beside(str(name)))
         self._swept_at = time.monotonic()
 
     @contextmanager
@@ -606,19 +482,16 @@ class JdbcSink(AdmittedSink):
         except DatabaseError as error:
             raise self._meaning(error, doing) from error
         except NoDriver as error:
-            driver = self._given.get("driver", self._dialect.driver)
             raise SinkRefused(
-                f"sink {self.name}: the JDBC driver {driver} is not loaded; write mld.spark.packages = "
-                f"{self._dialect.package}, or name the class of another one that is as "
+                f"sink {self.name}: the JDBC driver {self._given.get('driver', DRIVER)} is not loaded; write "
+                f"mld.spark.packages = {PACKAGE}, or name the class of another one that is as "
                 f"mld.spark.sink.{self.name}.options.driver"
             ) from error
 
     def _meaning(self, error: DatabaseError, doing: str, *, of_rows: bool = False) -> SinkError:
         """Return what an error of the database means for the next attempt."""
         said = f"sink {self.name}: {doing}: {error}"
-        fault = self._dialect.fault(error.state, error.code)
-        if fault is DatabaseFault.DATA and of_rows:
-            return DataRefused(said)
-        if fault is DatabaseFault.REFUSED:
-            return SinkRefused(f"{said}; {self._dialect.remedy(error.state, error.code, self.name)}")
-        return SinkError(said)
+        fault = postgres.fault(error.state)
+        if fault is SinkRefused:
+            return SinkRefused(f"{said}; {postgres.remedy(error.state, self.name)}")
+        return fault(said) if of_rows else SinkError(said)

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import AdmittedSink
 from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
 from mld.processors.spark.commit.store import stage
@@ -65,11 +64,9 @@ class Merge:
     def check(self, columns: Sequence[str]) -> None:
         """Check whether a frame of these columns can be merged. Raises SinkRefused that names key and remedy."""
         have = [name.lower() for name in columns]
-        key = f"mld.spark.sink.{self.sink}.keys"
-        if not self.keys:
-            raise SinkRefused(f"{key} is missing; mode = merge needs the columns that name a row")
         if missing := [name for name in self.keys if name.lower() not in have]:
-            raise SinkRefused(f"{key} names {', '.join(missing)}, the frame has no such column; select it")
+            named = f"mld.spark.sink.{self.sink}.keys names {', '.join(missing)}"
+            raise SinkRefused(f"{named}, the frame has no such column; select it")
         if SEQUENCE.lower() not in have:
             raise SinkRefused(
                 f"sink {self.sink}: mode = merge needs the column {SEQUENCE}, which says which change of a key is the "
@@ -151,25 +148,6 @@ def type_of(kind: DataType) -> str:
     return kind.simpleString()
 
 
-def merge_of(spec: SinkSpec) -> Merge | None:
-    """Return how the sink merges; None if it appends. Raises SinkRefused if its keys do not fit together."""
-    key = f"mld.spark.sink.{spec.name}"
-    match spec.mode.lower():
-        case "merge" if spec.keys:
-            return Merge(spec.name, spec.keys, spec.delete_when)
-        case "merge":
-            raise SinkRefused(f"{key}.keys is missing; mode = merge needs the columns that name a row")
-        case "append" if spec.keys or spec.delete_when:
-            given = "keys" if spec.keys else "deleteWhen"
-            raise SinkRefused(f"{key}.{given} has no effect without {key}.mode = merge; set it, or remove {given}")
-        case "append":
-            return None
-        case _:
-            raise SinkRefused(
-                f"{key}.mode is {spec.mode}; {spec.format} is written exactly once, by append or by merge"
-            )
-
-
 log = logging.getLogger("mld.spark")
 
 APPLICATION = "mld"
@@ -210,6 +188,8 @@ class LakeSink(AdmittedSink):
         self._spec, self._spark = spec, spark
         self.name = spec.name
         self._target = spec.path
+        self._ledger_place = f"the ledger in {spec.path}"
+        self._merge = Merge(spec.name, spec.keys, spec.delete_when) if spec.mode.lower() == "merge" else None
         self._admission = admission_of(spec.writer, spec.name, spec.path, shared=spec.shared)
         self._bound = PartitionBound(spec.name, spec.new_partitions_max)
         self._is_warned = False
@@ -325,12 +305,6 @@ class LakeSink(AdmittedSink):
     @abstractmethod
     def _nothing(self) -> DataFrame | None:
         """Return a frame without rows that fits the table; None if there is no table."""
-
-    def _decoded(self, text: str) -> LedgerEntry:
-        try:
-            return ledger.decode(text.encode())
-        except ValueError as error:
-            raise ledger.refusal(self.name, f"the ledger in {self._target}", error) from error
 
 
 def _set_aside(frame: DataFrame, columns: list[str], key: Column, wanted: DataFrame) -> DataFrame:

@@ -6,7 +6,7 @@ import pytest
 
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.lake_table import Merge, merge_of, type_of
+from mld.processors.spark.sinks.lake_table import Merge, type_of
 
 COLUMNS = ("id", "name", "sequenceNumber")
 
@@ -14,7 +14,6 @@ COLUMNS = ("id", "name", "sequenceNumber")
 @pytest.mark.parametrize(
     ("keys", "columns", "said"),
     [
-        ((), COLUMNS, "mld.spark.sink.out.keys is missing"),
         (("id", "day"), COLUMNS, "keys names day, the frame has no such column"),
         (("id",), ("id", "name"), "needs the column sequenceNumber"),
         (("id",), (*COLUMNS, "ID"), "the frame has id more than once"),
@@ -57,23 +56,36 @@ def test_the_statement_with_deletes_and_two_keys_and_new_columns() -> None:
     )
 
 
+PLACES = {
+    "delta": {"path": "/x"},
+    "iceberg": {"path": "lake.db.t"},
+    "jdbc": {"options": {"url": "jdbc:postgresql:x", "dbtable": "t"}},
+}
+
+
+def made(format, **more):
+    return make_sink(SinkSpec("out", format, **PLACES[format], **more), None)
+
+
+@pytest.mark.parametrize("format", list(PLACES))
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
         ({"mode": "merge"}, "out.keys is missing"),
         ({"keys": ("id",)}, "out.keys has no effect without mld.spark.sink.out.mode = merge"),
         ({"delete_when": "x"}, "out.deleteWhen has no effect without"),
-        ({"mode": "overwrite"}, "out.mode is overwrite; delta is written exactly once, by append or by merge"),
+        ({"mode": "overwrite"}, "out.mode is overwrite; .* is written exactly once, by append or merge"),
     ],
 )
-def test_keys_that_do_not_fit_are_refused(spec, said) -> None:
+def test_keys_that_do_not_fit_are_refused(format, spec, said) -> None:
     with pytest.raises(SinkRefused, match=said):
-        merge_of(SinkSpec("out", "delta", "/x", **spec))
+        made(format, **spec)
 
 
-def test_who_appends_does_not_merge() -> None:
-    assert merge_of(SinkSpec("out", "delta", "/x")) is None
-    assert merge_of(SinkSpec("out", "delta", "/x", mode="MERGE", keys=("id",))) == Merge("out", ("id",))
+@pytest.mark.parametrize("format", ["delta", "jdbc"])
+def test_a_sink_of_a_table_appends_or_merges(format) -> None:
+    made(format)
+    made(format, mode="MERGE", keys=("id",))
 
 
 @pytest.mark.parametrize("given", [{"mode": "merge", "keys": ("id",)}, {"keys": ("id",)}, {"delete_when": "x"}])
