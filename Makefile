@@ -7,6 +7,7 @@ LOCKS  := locks
 # What `make test` and `make lint` need comes on top of what `make quickstart` needs.
 BASE   := $(VENV)/.installed-base-spark
 DEV    := $(VENV)/.installed-dev
+CLASSES := $(VENV)/.archived-classes
 
 # Bytecode is kept, in __pycache__, whatever the environment says: without it each of the hundreds of processes that tests start
 # compiles mld anew, which takes longer than the rest of its start.
@@ -32,13 +33,19 @@ $(BASE): setup.cfg pyproject.toml $(LOCKS)/build.txt $(LOCKS)/base.txt
 	$(call install_mld,$(VENV))
 	@touch $@
 
+# Sessions of Spark start in a third less CPU with an archive of its classes, 183 MB in $(VENV)/share/mld. Where it cannot be
+# made, as without Java, they start without. It is made again when PySpark was installed again.
+$(CLASSES): $(BASE)
+	$(BIN)/mld-spark --archive-classes || echo "Spark's sessions start without an archive of its classes"
+	@touch $@
+
 $(DEV): $(BASE) $(LOCKS)/dev.txt
 	$(call install,$(VENV),dev)
 	@touch $@
 
-setup: $(BASE)
+setup: $(CLASSES)
 
-quickstart: $(BASE)
+quickstart: $(CLASSES)
 	$(BIN)/mld quickstart $(QUICKSTART_ARGS)
 
 # Servers and packages written by others that the tests run against, and SDKs of other languages for `make test-all`;

@@ -277,12 +277,7 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     "glue.endpoint": (Level.WARNING, "it was for glueTable; Iceberg has mld.spark.catalog.<catalog>.glue.endpoint"),
 }
 """Keys of mld 0.2, by the name after `mld.spark.`: whether the start is refused or they are ignored, and the remedy."""
-REMOVED_OPTIONS = {
-    "--archive-classes": "remove it; an archive of your own goes to the JVM by "
-    "mld.spark.conf.spark.driver.extraJavaOptions = -XX:SharedArchiveFile=<file>",
-    "--compact": COMPACTION_REMEDY,
-    "--ddl": CATALOG_REMEDY,
-}
+REMOVED_OPTIONS = {"--compact": COMPACTION_REMEDY, "--ddl": CATALOG_REMEDY}
 """Of `mld-spark` of mld 0.2."""
 
 

@@ -4,6 +4,7 @@
     executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
     mld-spark --check app.properties                                        (for people: could it run?)
     mld-spark --replay-dead-letter [--dry-run] app.properties               (for people: once more, please)
+    mld-spark --archive-classes                                             (for people: sessions start faster)
 
 It imports no pyspark, and little else: a child must start in no time.
 
@@ -503,6 +504,7 @@ class ChildRelay:
 USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file
        mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
        mld-spark --replay-dead-letter [--dry-run] APP.properties    its letters once more through the pipeline
+       mld-spark --archive-classes       once in each environment: sessions start faster from then on
 """
 
 
@@ -528,12 +530,16 @@ def main() -> NoReturn:
         from mld.processors.spark import replay
 
         sys.exit(replay.main(sys.argv[2:]))
-    if sys.argv[1:2] in (["--archive-classes"], ["--compact"], ["--ddl"]):
+    if sys.argv[1:2] in (["--compact"], ["--ddl"]):
         from mld.properties.spark import REMOVED_OPTIONS
 
         option = sys.argv[1]
         sys.stderr.write(f"mld-spark: {option} is of mld 0.2 and no longer there; {REMOVED_OPTIONS[option]}\n")
         sys.exit(EXIT_CONFIGURATION)
+    if sys.argv[1:2] == ["--archive-classes"]:
+        from mld.processors.spark.host import class_training
+
+        sys.exit(class_training.main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
         # A signal to a whole group or control group reaches us too; the daemon decides when we are done.

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mld import pip_install
-from mld.processors.spark.session import jvm_classes
+from mld.processors.spark.session import class_archive, jvm_classes
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import (
     DELTA,
@@ -250,10 +250,11 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
         raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
-    environment(settings)
+    java = environment(settings)
+    archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
     (scratch / LOGGING_FILE).write_text(LOGGING)
     await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
-    conf = {**configuration(settings, scratch), "spark.app.name": settings.application}
+    conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
     conf["spark.master"] = settings.master
     builder = Session.builder
     for name, value in conf.items():
@@ -278,9 +279,13 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     return session
 
 
-def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
-    """Return every setting of Spark that is not its default; what the user sets comes last."""
-    own_options = f"{JVM_OPTIONS}{_huge_pages()} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
+def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> dict[str, str]:
+    """Return every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's
+    options for its archive of classes.
+    """
+    own_options = (
+        f"{JVM_OPTIONS}{_huge_pages()}{archive} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
+    )
     own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
         "spark.ui.showConsoleProgress": "false",
@@ -376,9 +381,12 @@ def local_cores(master: str) -> int:
     return int(inside) if inside.isdigit() else 1
 
 
-def environment(settings: SparkSettings) -> None:
-    """Set what PySpark and the JVM read from the environment. Raises SessionError if there is no fit Java."""
-    os.environ["JAVA_HOME"] = str(java_home(os.environ))
+def environment(settings: SparkSettings) -> Path:
+    """Set what PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there
+    is no fit one.
+    """
+    java = java_home(os.environ)
+    os.environ["JAVA_HOME"] = str(java)
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -387,6 +395,7 @@ def environment(settings: SparkSettings) -> None:
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     for name in OTHERS:
         os.environ.pop(name, None)
+    return java
 
 
 def java_home(env: Mapping[str, str]) -> Path:

@@ -119,10 +119,7 @@ def test_files_of_a_sink(tmp_path, text, one_file):
     assert sink.one_file == one_file
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [("--compact", "rewrite_data_files"), ("--ddl", "projection"), ("--archive-classes", "SharedArchiveFile")],
-)
+@pytest.mark.parametrize(("option", "said"), [("--compact", "rewrite_data_files"), ("--ddl", "projection")])
 def test_an_option_that_has_left_ends_with_its_remedy(monkeypatch, capsys, option, said):
     monkeypatch.setattr("sys.argv", ["mld-spark", option, "app.properties"])
     with pytest.raises(SystemExit, match="2"):
