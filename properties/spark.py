@@ -185,8 +185,6 @@ KEYS: tuple[Key, ...] = (
     _key("startTimeoutMillis", LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
     _key("master", TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]", shown_as=Shown.PLACE),
     _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.", shown_as=Shown.PLACE),
-    _key("pyFiles", TEXT, "Python modules that executors and the pipeline import, beside those of the pipeline's own "
-         "directory: .py, .zip and .egg files and directories, with commas between them.", shown_as=Shown.PLACE),
     _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g", shown_as=Shown.PLACE),
     _key("spool", TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read, or "
          "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
@@ -257,6 +255,10 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     "pageBytes": (Level.WARNING, "all records reach Spark as files of columns now"),
     "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
     "archives": (Level.ERROR, "write mld.spark.conf.spark.archives, Spark's own key for the same"),
+    "pyFiles": (
+        Level.ERROR,
+        "put modules beside the pipeline; for a cluster name them in mld.spark.conf.spark.submit.pyFiles",
+    ),
     "javaHome": (Level.ERROR, "set JAVA_HOME for the daemon, or put java first on its PATH"),
     "alignMillis": (
         Level.ERROR,

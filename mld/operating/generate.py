@@ -398,7 +398,7 @@ _HOMES = ("/home", "/root", "/run/user")
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
 _SPARK_DIRECTORIES = ("checkpoint", "deadLetter", "ledger", "spool")
-_SPARK_PATHS = ("pipeline", "pyFiles", "files")
+_SPARK_PATHS = ("pipeline", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

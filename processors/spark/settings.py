@@ -109,7 +109,6 @@ class SparkSettings:
     drain_timeout_s: float
     start_timeout_s: float
     master: str = field(repr=False)
-    py_files: str | None
     spool: str | None
     ledger: str | None
     checkpoint: str | None
@@ -249,7 +248,6 @@ def make(
         drain_timeout_s=seconds("drainTimeoutMillis"),
         start_timeout_s=seconds("startTimeoutMillis"),
         master=str(value("master")),
-        py_files=text("pyFiles"),
         spool=text("spool"),
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),

@@ -253,8 +253,8 @@ def failure(error: Exception, doing: str) -> SinkError:
         )
     if (_python_cause(text) or "").startswith(NO_MODULE):
         return SinkRefused(
-            f"{said}; install it where the executors run, or name what they lack in mld.spark.pyFiles or "
-            "mld.spark.conf.spark.archives"
+            f"{said}; install it where the executors run, or name what they lack in "
+            "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
         )
     if any(words in text for words in NO_RECORD_S_FAULT) or _is_of_s3(text):
         return Blameless(said)

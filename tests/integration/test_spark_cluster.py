@@ -8,6 +8,7 @@ import signal
 import sys
 import tarfile
 import threading
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.integration.test_spark import SESSION_S, start, texts, wanted
 from tests.integration.world import MakeWorld
 from tests.support.daemon import until
 from tests.support.spark_bed import (
+    HELPERS,
     PLAIN,
     WITH_HELPERS,
     Bed,
@@ -75,6 +77,21 @@ def test_no_batch_passes_through_the_collect_of_the_driver(cluster: Cluster, tmp
 
 
 @pytest.fixture
+def another_jvm() -> None:
+    """Modules are sent by what starts the JVM, as each host starts one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if (gateway := SparkContext._gateway) is not None:
+        if SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()
+        gateway.proc.kill()
+        gateway.proc.communicate()
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = None
+
+
+@pytest.fixture
 def forget_helpers() -> Iterator[None]:
     before = list(sys.path)
     yield
@@ -83,10 +100,14 @@ def forget_helpers() -> Iterator[None]:
         del sys.modules[name]
 
 
-@pytest.mark.usefixtures("forget_helpers")
-def test_modules_beside_the_pipeline_reach_executors(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forget_helpers", "another_jvm")
+def test_modules_reach_executors_by_the_key_of_spark(cluster: Cluster, tmp_path: Path) -> None:
     lay_helpers(tmp_path)
-    with on(cluster, tmp_path, pipeline=WITH_HELPERS) as made:
+    with zipfile.ZipFile(tmp_path / "helpers.zip", "w") as zipped:
+        for name in HELPERS:
+            zipped.write(tmp_path / name, name)
+    key = f"mld.spark.conf.spark.submit.pyFiles = {tmp_path / 'helpers.zip'}"
+    with on(cluster, tmp_path, key, pipeline=WITH_HELPERS) as made:
         run_with_helpers(made)
 
 
@@ -103,15 +124,14 @@ def transform(records, batch):
 """
 
 
-@pytest.mark.usefixtures("forget_helpers")
-def test_modules_and_archives_of_the_keys_reach_executors(cluster: Cluster, tmp_path: Path) -> None:
-    given, archive = tmp_path / "lib" / "mld_test_given.py", tmp_path / "words.tar.gz"
-    given.parent.mkdir()
+@pytest.mark.usefixtures("forget_helpers", "another_jvm")
+def test_a_module_and_an_archive_reach_executors(cluster: Cluster, tmp_path: Path) -> None:
+    given, archive = tmp_path / "mld_test_given.py", tmp_path / "words.tar.gz"
     given.write_text("def say(text):\n    return text + ' '\n")
     (tmp_path / "word.txt").write_text("there")
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(tmp_path / "word.txt", "word.txt")
-    keys = f"mld.spark.pyFiles = {given.parent}", f"mld.spark.conf.spark.archives = {archive}#words"
+    keys = f"mld.spark.conf.spark.submit.pyFiles = {given}", f"mld.spark.conf.spark.archives = {archive}#words"
     with on(cluster, tmp_path, *keys, pipeline=READS_AN_ARCHIVE) as made:
         assert made.run({1: b"hello"}).failed == {}
         assert made.rows() == Counter({(1, "hello there"): 1})
@@ -184,7 +204,7 @@ def test_a_cluster_that_goes_away_and_comes_back(
     world.until(
         lambda: f"the job has had no executor for {EXECUTOR_S} s" in daemon.log(), SESSION_S, "the session is given up"
     )
-    world.until(lambda: "nobody answers at spark://127.0.0.1:" in daemon.log(), SESSION_S, "the master is missed")
+    world.until(lambda: "Failed to connect to master" in daemon.log(), SESSION_S, "the master is missed")
     assert checkpoints(world) == before
 
     cluster.start()

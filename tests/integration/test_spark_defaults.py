@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 from mld.processors.spark.testing import session
-from tests.support.spark_bed import A, engine_bed, rows
+from tests.support.spark_bed import WITH_HELPERS, A, bed, engine_bed, lay_helpers, rows, run_with_helpers
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, text STRING, at TIMESTAMP")
@@ -86,3 +86,14 @@ def test_try_cast_makes_it_null(spark: Any, tmp_path: Path) -> None:
     bed = engine_bed(spark, tmp_path, CASTS.replace("CAST", "TRY_CAST"), *JSON)
     assert bed.run({1: event(1), 2: event(2, "two")}).failed == {}
     assert [(row["n"], row.get("number")) for row in rows(tmp_path / "out")] == [(1, 1), (2, None)]
+
+
+def test_functions_import_what_stands_beside_the_pipeline(tmp_path: Path) -> None:
+    """In a session of its own: its Python workers are told the directory when the session starts."""
+    from pyspark.sql import SparkSession
+
+    if (active := SparkSession.getActiveSession()) is not None:
+        active.stop()
+    lay_helpers(tmp_path)
+    with bed(tmp_path, WITH_HELPERS, "mld.spark.master = local[1]") as made:
+        run_with_helpers(made)

@@ -27,7 +27,7 @@ from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.commit import store
 from mld.processors.spark.processes import EXIT_CONFIGURATION
-from mld.processors.spark.session import cluster, decoding, handover, lakehouse, modules, spark_session
+from mld.processors.spark.session import cluster, decoding, handover, lakehouse, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
 from mld.processors.spark.sink_port import (
     SessionError,
@@ -89,9 +89,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         raise HostStartError(UNKNOWN)
     try:
         loaded = load_pipeline(settings)
-        parcels = modules.parcels(settings, scratch)
         spark = spark_session.start(settings, scratch)
-        modules.send(spark, parcels)
         if not settings.is_local:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
@@ -141,8 +139,6 @@ def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
             checkpoint=settings.checkpoint,
         )
     )
-    modules.check(settings)
-    modules.importable_here(settings)
     return pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
 
 

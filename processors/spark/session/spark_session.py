@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 from mld import pip_install
 from mld.processors.spark.session import class_archive, jvm_classes
-from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import (
     DELTA,
     formats_of,
@@ -41,7 +40,7 @@ from mld.processors.spark.session.lakehouse import (
     s3a_settings,
 )
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import SessionError, SessionGone, first_line
+from mld.processors.spark.sink_port import SessionError, SessionGone, SessionUnreachable, first_line
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
@@ -253,7 +252,6 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     java = environment(settings)
     archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
     (scratch / LOGGING_FILE).write_text(LOGGING)
-    await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
     conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
     conf["spark.master"] = settings.master
     builder = Session.builder
@@ -266,7 +264,8 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     except SessionError:
         raise
     except Exception as error:
-        raise SessionError(
+        kind = SessionError if settings.is_local else SessionUnreachable
+        raise kind(
             f"no Spark session at {settings.where}: {first_line(error)}; see the lines of Spark above, and "
             "mld.spark.master and mld.spark.packages"
         ) from error
@@ -317,6 +316,8 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
             "spark.local.dir": str(scratch),
             "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            # Functions in Python import what stands beside the pipeline; their workers have another directory.
+            "spark.executorEnv.PYTHONPATH": str(Path(settings.pipeline).absolute().parent),
         }
     is_delta = DELTA in formats_of([spec.format for spec in settings.sinks], {})
     if is_delta and settings.is_local:

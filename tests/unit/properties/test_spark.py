@@ -194,7 +194,7 @@ def test_a_key_that_has_left_and_does_no_harm_is_ignored_with_its_remedy(name: s
 @pytest.mark.parametrize(
     "name",
     ["sink.out.glueTable", "remote", "javaHome", "archives", "latency", "alignMillis", "glue.region"]
-    + ["networkFileSystem"],
+    + ["networkFileSystem", "pyFiles"],
 )
 def test_a_key_that_has_left_and_is_missed_is_refused_with_its_remedy(name: str) -> None:
     (said,) = errors(f"mld.spark.{name} = x")

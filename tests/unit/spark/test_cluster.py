@@ -1,107 +1,20 @@
-"""Clusters that are not ours: who is asked, for how long, and what happens to a job without executors."""
+"""Clusters that are not ours: what they read, and where it is."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import socket
 from pathlib import Path
 
 import pytest
 
 from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, SpoolError, open_spool
 from mld.processors.spark.high_water_marks import StreamShard
-from mld.processors.spark.host.start_up import HostStartError, check_spool, start
-from mld.processors.spark.session.cluster import Starved, addresses, await_answer
+from mld.processors.spark.host.start_up import check_spool
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
 from mld.processors.spark.sink_port import SessionError, SessionUnreachable
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
 from tests.unit.spark.twins import offer_to, settings_of
-
-
-@pytest.mark.parametrize(
-    ("key", "asked", "where"),
-    [
-        ("master = spark://a:7078", (("a", 7078),), "spark://a:7078"),
-        ("master = spark://a:1,b", (("a", 1), ("b", 7077)), "spark://a:1,b"),
-        ("master = spark://[::1]:7077", (("::1", 7077),), "spark://[::1]:7077"),
-        ("master = local[2]", (), "local[2]"),
-        ("master = yarn", (), "yarn"),
-        ("master = k8s://https://h:6443", (), "k8s://https://h:6443"),
-    ],
-)
-def test_who_is_asked_whether_somebody_is_there_and_where_that_is_said_to_be(key, asked, where):
-    settings = settings_of(f"mld.spark.{key}")
-    assert (addresses(settings), settings.where) == (asked, where)
-
-
-class Clock:
-    """A clock that only sleeps move on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-
-def refused(address):
-    raise ConnectionRefusedError(111, "Connection refused")
-
-
-def test_a_cluster_that_comes_back_in_time_is_waited_for(caplog):
-    clock = Clock()
-    asked = []
-
-    def dial(address):
-        asked.append(address)
-        if clock.now < 20:
-            refused(address)
-
-    await_answer("spark://a,b", [("a", 1), ("b", 2)], 60, dial=dial, monotonic=clock.monotonic, sleep=clock.sleep)
-    assert 20 <= clock.now < 26
-    assert asked[:2] == [("a", 1), ("b", 2)]
-    assert len(caplog.messages) == 1
-
-
-def test_a_cluster_that_does_not_gets_a_sentence():
-    clock = Clock()
-    with pytest.raises(SessionUnreachable) as caught:
-        await_answer("spark://a", [("a", 1)], 60, dial=refused, monotonic=clock.monotonic, sleep=clock.sleep)
-    assert str(caught.value) == (
-        "nobody answers at spark://a (a:1 says Connection refused), tried for 60 s; start it, or correct "
-        "mld.spark.master"
-    )
-    assert 54 < clock.now <= 60
-
-
-def test_no_session_is_started_where_nobody_answers(tmp_path, monkeypatch):
-    pytest.importorskip("pyspark")
-    monkeypatch.setattr("mld.processors.spark.session.spark_session.check_extra", lambda: None)
-    monkeypatch.setattr("mld.processors.spark.session.spark_session.environment", lambda settings: tmp_path)
-    with socket.socket() as taken:  # bound and not listening: refused for certain
-        taken.bind(("127.0.0.1", 0))
-        (tmp_path / "p.sql").write_text("SELECT * FROM records")
-        settings = settings_of(
-            f"mld.spark.master = spark://127.0.0.1:{taken.getsockname()[1]}",
-            f"mld.spark.pipeline = {tmp_path / 'p.sql'}",
-            "mld.spark.startTimeoutMillis = 10",
-        )
-        with pytest.raises(HostStartError, match=r"nobody answers at \w+://127.0.0.1:\d+ \(") as caught:
-            start(settings, tmp_path, open_spool(None, tmp_path))
-    assert caught.value.passing, "trying again may help"
-    assert "hush" not in str(caught.value)
-
-
-def test_a_job_that_has_no_executor_for_too_long():
-    starved = Starved(30)
-    looks = [(0, 0, 0), (1, 2, 50), (1, 0, 60), (1, 0, 89), (1, 1, 90), (1, 0, 91), (0, 0, 120), (1, 0, 121)]
-    seen = [starved.seen(jobs, executors, now) for jobs, executors, now in looks]
-    assert seen == [False] * 8
-    assert starved.seen(2, 0, 151)
 
 
 class Session:
