@@ -11,9 +11,10 @@ pytest.importorskip("pyspark")
 
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.delta import DeltaSink
 from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.files import BEYOND, directory_of
-from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, PartitionField
+from mld.processors.spark.sinks.lake_table import LostRace, PartitionField
 
 pytestmark = [
     pytest.mark.spark,
@@ -165,7 +166,7 @@ def test_rows_beyond_are_reported_once_their_batch_is_published(spark, tmp_path,
     assert "1 rows, 1 since the start" in caplog.text
 
 
-class Table(LakeSink):
+class Table(DeltaSink):
     """A table of one partition column, `customer` or what `column` says, that keeps what is appended."""
 
     def __init__(self, spark, at_most, races=0, column="customer"):

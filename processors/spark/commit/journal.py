@@ -55,7 +55,7 @@ from uuid import uuid4
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import DONE, FLOOR, Admission, LedgerEntry, Names
 from mld.processors.spark.commit.store import Store, each, failures, stage
-from mld.processors.spark.high_water_marks import OF_A_RECORD, HighWaterMarks, ShardSpans
+from mld.processors.spark.high_water_marks import OF_A_RECORD, HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
 
 HOME = "_mld"
@@ -356,6 +356,10 @@ class AdmittedSink:
             return ledger.decode(text.encode())
         except ValueError as error:
             raise ledger.refusal(self.name, self._ledger_place, error) from error
+
+    def _without_table(self, head: LedgerEntry | None, batch: ShardSpans) -> Published:
+        """Return what an empty batch does before there is a table: nothing, and when it comes again it is as empty."""
+        return Published(advanced(self._admission.marks(head), batch))
 
     def _published(self, entry: LedgerEntry, rows: int | None) -> Published:
         """Return what the commit of the entry has done."""

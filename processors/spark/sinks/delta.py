@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
-from mld.processors.spark.high_water_marks import HighWaterMarks
-from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.commit.store import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.lake_table import (
     APPLICATION,
     LakeSink,
@@ -137,7 +138,21 @@ class DeltaSink(LakeSink):
 
     # --- the commit --------------------------------------------------------------------------------------------------
 
+    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        head = self._head()
+        self._admission.check(head, batch)
+        if frame is None:
+            frame = self._nothing()
+            if frame is None:
+                return self._without_table(head, batch)
+        entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
+        stage("staging")
+        rows = self._commit(frame, entry)
+        stage("committed")
+        return self._published(entry, rows)
+
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
+        """Write the frame with the entry, atomically; how many rows that were. Raises LostRace."""
         said = ledger.encode(entry, application=APPLICATION).decode()
         try:
             if "/" not in self._target and self._snapshot is None:
@@ -255,6 +270,7 @@ class DeltaSink(LakeSink):
         return None if self._snapshot is None else DataFrame(self._snapshot.allFiles().toDF(), self._spark)
 
     def _nothing(self) -> DataFrame | None:
+        """Return a frame without rows that fits the table; None if there is no table."""
         self._blank = None if self._snapshot is None else self._spark.table(self._identifier()).limit(0)
         return self._blank
 

@@ -108,14 +108,13 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
         spec.name,
         spec.format,
     )
-    if not spec.ledger:
-        return GenericSink(spec, None)
     return GenericSink(spec, _ledger_store(spec))
 
 
-def _ledger_store(spec: SinkSpec) -> Store:
-    """Return where a sink that keeps no ledger of its own has one."""
-    assert spec.ledger is not None
+def _ledger_store(spec: SinkSpec) -> Store | None:
+    """Return where a sink that keeps no ledger of its own has one, if the user has named a place."""
+    if not spec.ledger:
+        return None
     return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger")
 
 
@@ -135,7 +134,7 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
         return None
     _check_mode(spec, "append", "merge")
     check_options(spec)
-    return JdbcSink(spec, spark, _ledger_store(spec) if spec.ledger else None)
+    return JdbcSink(spec, spark, _ledger_store(spec))
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:

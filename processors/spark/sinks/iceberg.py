@@ -31,7 +31,7 @@ Pure: values in, values out.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ from uuid import uuid4
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import Columns, LedgerEntry
 from mld.processors.spark.commit.store import stage
-from mld.processors.spark.high_water_marks import ShardSpans, advanced
+from mld.processors.spark.high_water_marks import ShardSpans
 from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.lake_table import (
     APPLICATION,
@@ -89,23 +89,21 @@ def note(entry: LedgerEntry) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def head_of(
-    lineage: Lineage, kept: str | None, keep: str | None, decode: Callable[[str], LedgerEntry]
-) -> LedgerEntry | None:
+def head_of(lineage: Lineage, kept: str | None, keep: str | None) -> LedgerEntry | None:
     """Return the entry in force, of the walk and the table's properties; None if nobody has written with a ledger.
 
-    Raises MainWasMoved, ValueError if a note is damaged, and what `decode` raises."""
+    Raises MainWasMoved, and ValueError if a note or the entry is damaged."""
     if lineage.said is None:
         if kept is None:
             return None
-        entry = decode(kept)
+        entry = ledger.decode(kept.encode())
         if lineage.whole and keep != str(entry.number):
             raise MainWasMoved(entry.number)
         return entry
     noted = _note_of(lineage.said)
     if kept is None:  # a person has taken the property away, so that everything is written again
         return LedgerEntry(*noted)
-    entry = decode(kept)
+    entry = ledger.decode(kept.encode())
     if entry.token != noted[1] and keep != str(entry.number):
         raise MainWasMoved(entry.number)
     return entry
@@ -427,7 +425,7 @@ class IcebergSink(LakeSink):
         if seen is None:
             return None
         try:
-            return head_of(seen.lineage(), seen.property(PROPERTY), seen.property(KEPT_PROPERTY), self._decoded)
+            return head_of(seen.lineage(), seen.property(PROPERTY), seen.property(KEPT_PROPERTY))
         except MainWasMoved as moved:
             raise SinkRefused(moved_sentence(self.name, self._target, moved.number)) from moved
         except ValueError as error:
@@ -437,9 +435,9 @@ class IcebergSink(LakeSink):
         head = self._head()
         self._admission.check(head, batch)
         if self._table is None:
-            if frame is None:  # no table yet: an empty batch that comes again is as empty
-                return Published(advanced(self._admission.marks(head), batch))
-            self._make_table(frame)
+            if frame is None:
+                return self._without_table(head, batch)
+            make_table(self._spark, self._target, frame, self._spec.partition_by)
             raise LostRace  # whoever made it, it is there now
         if self._merge is not None and frame is not None:
             return self._merged(self._merge, frame, batch, batch_id)
@@ -533,12 +531,6 @@ class IcebergSink(LakeSink):
         assert self._table is not None and self._seen is not None
         self._table.append(files, self._seen, {PROPERTY: note(entry)}, {PROPERTY: encoded(entry)})
 
-    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
-        raise NotImplementedError  # `_attempt` does it in two steps
-
-    def _nothing(self) -> DataFrame | None:
-        return None
-
     def _fit(self, frame: DataFrame) -> tuple[str, ...]:
         """Give the table the columns of the frame that it has not got; those of the table that the frame has not got.
 
@@ -558,9 +550,6 @@ class IcebergSink(LakeSink):
                     raise
             raise LostRace  # by us or by somebody who was faster
         return found.absent
-
-    def _make_table(self, frame: DataFrame) -> None:
-        make_table(self._spark, self._target, frame, self._spec.partition_by)
 
 
 def encoded(entry: LedgerEntry) -> str:

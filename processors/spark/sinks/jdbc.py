@@ -31,7 +31,7 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import LEDGER, AdmittedSink
 from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
 from mld.processors.spark.commit.store import Store, stage
-from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import (
     DataRefused,
     JobFailed,
@@ -273,8 +273,7 @@ class JdbcSink(AdmittedSink):
                 head = self._head(connection, target)
                 self._admission.check(head, batch)
                 if frame is None and not self._columns(connection, target):
-                    # No table yet: an empty batch that comes again is as empty.
-                    return Published(advanced(self._admission.marks(head), batch))
+                    return self._without_table(head, batch)
                 if head is None:
                     table = target.beside(LEDGER_TABLE)
                     connection.execute(postgres.create_ledger(table))

@@ -31,8 +31,7 @@ from uuid import uuid4
 
 from mld.processors.spark.commit.journal import AdmittedSink
 from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
-from mld.processors.spark.commit.store import stage
-from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans, advanced
+from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, failure
 from mld.processors.spark.sinks.files import directory_of, is_possible
 from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
@@ -216,19 +215,6 @@ class LakeSink(AdmittedSink):
     def _opened(self) -> HighWaterMarks:
         return self._admission.marks(self._head())
 
-    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        head = self._head()
-        self._admission.check(head, batch)
-        if frame is None:
-            frame = self._nothing()
-            if frame is None:  # no table yet: an empty batch that comes again is as empty
-                return Published(advanced(self._admission.marks(head), batch))
-        entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
-        stage("staging")
-        rows = self._commit(frame, entry)
-        stage("committed")
-        return self._published(entry, rows)
-
     @contextmanager
     def _bounded(self, frame: DataFrame) -> Iterator[DataFrame]:
         """Give the frame as it is to be appended: with rows beyond the bound on new partitions set aside."""
@@ -294,17 +280,13 @@ class LakeSink(AdmittedSink):
 
     @abstractmethod
     def _head(self) -> LedgerEntry | None:
-        """Return the newest entry; what `_commit` is bound to."""
+        """Return the newest entry; what the next commit is bound to."""
 
     @abstractmethod
-    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
-        """Append the frame with the entry, atomically, if the head is still the one read last; how many rows that
-        were. Raises LostRace.
+    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        """Write the frame with the entry that follows the head, atomically, if the head is still that one. Raises
+        LostRace.
         """
-
-    @abstractmethod
-    def _nothing(self) -> DataFrame | None:
-        """Return a frame without rows that fits the table; None if there is no table."""
 
 
 def _set_aside(frame: DataFrame, columns: list[str], key: Column, wanted: DataFrame) -> DataFrame:

@@ -29,37 +29,6 @@ HOUR_S = 3600.0
 KEY = "mld_partition"
 
 
-class NewPartitions:
-    """Which partitions a sink may begin. Called on any thread."""
-
-    def __init__(self, at_most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.at_most = at_most
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: set[str] = set()
-        self._hour_began_at = clock()
-        self._begun = 0
-
-    def admitted(
-        self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]], can_be: Callable[[str], bool]
-    ) -> set[str]:
-        """Return those of `wanted` that may be written: what there is, and new ones that can be, the first ones
-        first.
-        """
-        with self._lock:
-            now = self._clock()
-            if now - self._hour_began_at >= HOUR_S:
-                self._hour_began_at, self._begun = now, 0
-            if len(self._known) > KNOWN_MAX:
-                self._known.clear()
-            unknown = [one for one in wanted if one not in self._known]
-            there = exist(unknown) if unknown else set()
-            new = [one for one in unknown if one not in there and can_be(one)][: self.at_most - self._begun]
-            self._begun += len(new)
-            self._known |= there.union(new)
-            return self._known.intersection(wanted)
-
-
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """What may be written of a batch."""
@@ -71,11 +40,14 @@ class Admitted:
 
 
 class PartitionBound:
-    """The bound of one sink, and what is reported of rows beyond it."""
+    """The bound of one sink, and what is reported of rows beyond it. `admitted` is called on any thread."""
 
-    def __init__(self, sink: str, at_most: int) -> None:
-        self._sink = sink
-        self._new = NewPartitions(at_most)
+    def __init__(self, sink: str, at_most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sink, self._at_most, self._clock = sink, at_most, clock
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+        self._hour_began_at = clock()
+        self._begun = 0
         self.rows_beyond = 0
         self._rows, self._where = 0, ""
         """How many rows of the batch under way are beyond, and where."""
@@ -98,9 +70,28 @@ class PartitionBound:
         rows = {row[KEY]: row["count"] for row in counted.limit(PARTITIONS_MAX).collect()}
         total = frame.count() if len(rows) == PARTITIONS_MAX else sum(rows.values())
         names = {key: name(key) for key in rows}
-        admitted = self._new.admitted(list(dict.fromkeys(names.values())), exist, can_be)
+        admitted = self.admitted(list(dict.fromkeys(names.values())), exist, can_be)
         keys = [key for key, found in names.items() if found in admitted]
         return Admitted(keys, total - sum(rows[key] for key in keys))
+
+    def admitted(
+        self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]], can_be: Callable[[str], bool]
+    ) -> set[str]:
+        """Return those of `wanted` that may be written: what there is, and new ones that can be, the first ones
+        first.
+        """
+        with self._lock:
+            now = self._clock()
+            if now - self._hour_began_at >= HOUR_S:
+                self._hour_began_at, self._begun = now, 0
+            if len(self._known) > KNOWN_MAX:
+                self._known.clear()
+            unknown = [one for one in wanted if one not in self._known]
+            there = exist(unknown) if unknown else set()
+            new = [one for one in unknown if one not in there and can_be(one)][: self._at_most - self._begun]
+            self._begun += len(new)
+            self._known |= there.union(new)
+            return self._known.intersection(wanted)
 
     def note(self, rows: int, where: str) -> None:
         """Remember that the rows are beyond the bound, until their batch is published."""
@@ -118,7 +109,7 @@ class PartitionBound:
             "sink %s: %d rows, %d since the start, are of more than %d new partitions in an hour "
             "(mld.spark.sink.%s.newPartitionsPerHour), or %d in a batch, or of values that are no names of "
             "directories, and are in %s; partition by something coarser, or allow more",
-            *(self._sink, self._rows, self.rows_beyond, self._new.at_most, self._sink, PARTITIONS_MAX, self._where),
+            *(self._sink, self._rows, self.rows_beyond, self._at_most, self._sink, PARTITIONS_MAX, self._where),
         )
 
 

@@ -25,7 +25,7 @@ def text(of: LedgerEntry) -> str:
 
 
 def head(said, kept, *, whole=False, keep=None):
-    return head_of(Lineage(said, whole), kept, keep, lambda found: ledger.decode(found.encode()))
+    return head_of(Lineage(said, whole), kept, keep)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from mld.processors.spark.sinks import new_partitions
 from mld.processors.spark.sinks.files import directory_of, is_possible
 from mld.processors.spark.sinks.iceberg import IcebergSink
 from mld.processors.spark.sinks.lake_table import PartitionField
-from mld.processors.spark.sinks.new_partitions import HOUR_S, NewPartitions
+from mld.processors.spark.sinks.new_partitions import HOUR_S, PartitionBound
 
 
 class Disk:
@@ -35,7 +35,7 @@ class Clock:
 
 def bound(at_most: int) -> tuple[Clock, Disk, Callable[..., set[str]]]:
     clock, disk = Clock(), Disk("old", "older")
-    partitions = NewPartitions(at_most, clock)
+    partitions = PartitionBound("out", at_most, clock)
 
     def admitted(*wanted: str) -> set[str]:
         return partitions.admitted(wanted, disk.exist, lambda name: "/" not in name)
