@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.pipeline import Batch
 from mld.processors.spark.session import class_archive, handover
-from mld.processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, java_home, python_functions
+from mld.processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, python_functions
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ ARRIVAL_MS = 1_767_225_600_000
 
 
 def session(cores: int = 1, **conf: str) -> SparkSession:
-    """Return a small local session, shared by all tests of a process. Raises SessionError if there is no fit Java."""
+    """Return a small local session, shared by all tests of a process."""
     from pyspark.sql import SparkSession as Session
 
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)  # PySpark's own default is whatever python3 is on PATH
     archive = ""
     if Session.getActiveSession() is None:
-        archive = class_archive.options(java_home(os.environ), conf.get(DRIVER_OPTIONS, ""))
+        archive = class_archive.options(conf.get(DRIVER_OPTIONS, ""))
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -9,7 +9,6 @@ an aggregate, a dead letter). The classes that it has loaded are what is archive
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -106,11 +105,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_CONFIGURATION
     try:
         spark_session.check_extra()
-        java = spark_session.java_home(os.environ)
-        if (there := class_archive.find(java)) is not None:
-            sys.stdout.write(f"{there}: is there already\n")
-            return 0
-        with class_archive.making(java) as archive, tempfile.TemporaryDirectory(prefix="mld-spark-classes-") as scratch:
+        with class_archive.making() as archive, tempfile.TemporaryDirectory(prefix="mld-spark-classes-") as scratch:
             train(_settings(Path(scratch), archive), Path(scratch))
     except (SettingsError, SessionError) as error:
         complain(str(error))
@@ -118,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     except start_up.HostStartError as error:
         complain(str(error))
         return EXIT_FAILURE
-    made = class_archive.find(java)
+    made = class_archive.find()
     assert made is not None, "it was put there a moment ago"
     sys.stdout.write(f"{made}: {made.stat().st_size / 1e6:.0f} MB of Spark's classes; sessions start with them now\n")
     return 0

@@ -249,8 +249,8 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
         raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
-    java = environment(settings)
-    archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
+    environment(settings)
+    archive = class_archive.options(settings.conf.get(DRIVER_OPTIONS, ""))
     (scratch / LOGGING_FILE).write_text(LOGGING)
     conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
     conf["spark.master"] = settings.master
@@ -382,12 +382,9 @@ def local_cores(master: str) -> int:
     return int(inside) if inside.isdigit() else 1
 
 
-def environment(settings: SparkSettings) -> Path:
-    """Set what PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there
-    is no fit one.
-    """
-    java = java_home(os.environ)
-    os.environ["JAVA_HOME"] = str(java)
+def environment(settings: SparkSettings) -> None:
+    """Set what PySpark and the JVM read from the environment. Raises SessionError if there is no fit Java."""
+    os.environ["JAVA_HOME"] = str(java_home(os.environ))
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -396,7 +393,6 @@ def environment(settings: SparkSettings) -> Path:
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     for name in OTHERS:
         os.environ.pop(name, None)
-    return java
 
 
 def java_home(env: Mapping[str, str]) -> Path:
