@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import mld
 from mld.processors.spark import link
-from mld.processors.spark.processes import (
+from mld.processors.spark.link import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
     LOCK_FILE,
@@ -166,7 +166,7 @@ class HostConnection:
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
         stream = stream_key(os.environ)
-        body = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub, "pid": os.getpid()}
+        body = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub}
         told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
         self.send(link.HELLO, {**body, **told, "version": link.VERSION})
 

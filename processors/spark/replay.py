@@ -41,7 +41,7 @@ from mld.processors.spark.batch.spool import SpoolError, open_spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host.process_watch import clear, hold, sweep
 from mld.processors.spark.host.start_up import HostStartError, start
-from mld.processors.spark.processes import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
+from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionGone, SinkError
 from mld.processors.spark.sinks.files import FileSink, StoredLetters

@@ -35,7 +35,6 @@ from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from mld.aws.objects import ObjectError, ObjectRefused
-from mld.processors.spark.processes import boot_id
 from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused, SinkSpec
 
 VARIABLE = "MLD_SPARK_FAULT"
@@ -319,7 +318,11 @@ def _walk(top: Path) -> Iterator[Path]:
 @cache
 def _machine() -> str:
     """Return this boot of this machine, whose locks its processes can ask each other about."""
-    return f"{boot_id() or uuid4()}."  # if it is not known, nobody else can tell
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = str(uuid4())  # nobody else can tell
+    return f"{boot}."
 
 
 def _sync(path: Path) -> None:

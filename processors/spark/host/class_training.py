@@ -23,7 +23,7 @@ from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.spool import open_spool
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host import start_up
-from mld.processors.spark.processes import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE
 from mld.processors.spark.session import class_archive, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionError

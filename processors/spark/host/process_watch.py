@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mld.processors.spark.processes import LOCK_FILE, SOCKET_FILE, all_directories, started_at
+from mld.processors.spark.link import LOCK_FILE, SOCKET_FILE, all_directories, started_at
 from mld.processors.spark.settings import Sanitizer
 
 WATCH_POLL_S = 0.5

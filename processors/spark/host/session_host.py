@@ -40,7 +40,7 @@ from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
 from mld.processors.spark.host.start_up import HostStartError, Started, start
-from mld.processors.spark.processes import (
+from mld.processors.spark.link import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
     SOCKET_FILE,

@@ -26,7 +26,7 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.commit import store
-from mld.processors.spark.processes import EXIT_CONFIGURATION
+from mld.processors.spark.link import EXIT_CONFIGURATION
 from mld.processors.spark.session import cluster, decoding, handover, lakehouse, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
 from mld.processors.spark.sink_port import (

@@ -25,7 +25,7 @@ from mld.processors.spark.host import offers, session_host
 from mld.processors.spark.host.process_watch import clear, hold, sweep, watch_process
 from mld.processors.spark.host.session_host import STATUS_FILE, SessionHost
 from mld.processors.spark.host.start_up import HostStartError
-from mld.processors.spark.processes import FatalError, run_directory, scratch_directory, started_at
+from mld.processors.spark.link import FatalError, run_directory, scratch_directory, started_at
 from mld.processors.spark.sink_port import JobFailed, SinkRefused
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, line_of, settings_of

@@ -11,7 +11,7 @@ from mld.check.command import print_check
 from mld.core import sparkhosts
 from mld.processors.spark.batch.micro_batch import BatchFigures
 from mld.processors.spark.host.session_host import HostStatus
-from mld.processors.spark.processes import run_directory
+from mld.processors.spark.link import run_directory
 
 FILE = """\
 executableName = {program}
