@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAY_NAMES, STRAYS, decoding
+from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAYS, decoding
 from mld.processors.spark.session.jvm_classes import failing_rows, rows_told
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.writer_identity import WriterIdentity
@@ -155,6 +155,8 @@ ROW_INDEX = "_metadata.row_index"
 """The number of a record within its page, from 0 on, as Spark reads it."""
 NUMBER = "mld_row"
 """The same, of a page that is cut into slices."""
+BAD, NAMES = "_mld_bad", "_mld_names"
+"""Columns of a decoded record: whether it is malformed, and `Decoding.stray_names`."""
 OBSERVED = "mld"
 IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
 """Sequence numbers are decimal, without zeros before them."""
@@ -294,20 +296,23 @@ def handed(
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
     found = decoding(format, schema, versions, streaming=streaming, rescued=rescued)
-    # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need.
+    # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need. What is
+    # counted is a column first: an expression in a count is interpreted.
     more = () if versions is None else SCHEMA_COLUMNS[len(NAMED_MORE) :]
     strays = () if found.strays is None else (found.strays.alias(STRAYS),)
-    parsed = raw.select(*(F.expr(text) for text in (*named, *more)), found.decoded.alias(PAYLOAD), *strays)
+    names = () if found.stray_names is None else (found.stray_names.alias(NAMES),)
+    decoded = raw.select(*(F.expr(text) for text in (*named, *more)), found.decoded.alias(PAYLOAD), *strays)
+    parsed, bad = decoded.select("*", found.bad.alias(BAD), *names), F.col(BAD)
     counts = Observation()
-    observed = [F.count(F.lit(1)).alias("seen"), F.count_if(found.bad).alias("malformed")]
+    observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
     if divert and not streaming:
-        observed.append(F.bitmap_construct_agg(F.when(found.bad, F.expr(BIT))).alias("bitmap"))
-    if strays:
-        names = F.when(~found.bad, F.expr(STRAY_NAMES))
-        observed += [F.count(names).alias("stray"), F.max(names).alias("stray_names")]
+        observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT))).alias("bitmap"))
+    if names:
+        of_good = F.when(~bad, F.col(NAMES))
+        observed += [F.count(of_good).alias("stray"), F.max(of_good).alias("stray_names")]
     seen = parsed.observe(OBSERVED if streaming else counts, *observed)
-    good = seen.filter(~found.bad) if divert else seen
-    clean = found.clean if divert else F.when(~found.bad, found.clean)
+    good = seen.filter(~bad) if divert else seen
+    clean = found.clean if divert else F.when(~bad, found.clean)
     if format is Format.JSON_LINES:
         # Without a dead letter, a record that is malformed is one row whose payload is null.
         records = good.select(*columns, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
@@ -315,10 +320,10 @@ def handed(
         records = good.select(*columns, clean.alias(PAYLOAD))
 
     def malformed() -> DataFrame:
-        return letters(parsed.filter(found.bad), found.reason, ())
+        return letters(parsed.filter(bad), found.reason, ())
 
     def look() -> Counted:
-        row = parsed.agg(*observed[:2], F.max(F.when(found.bad, found.reason)).alias("reason")).first()
+        row = parsed.agg(*observed[:2], F.max(F.when(bad, found.reason)).alias("reason")).first()
         assert row is not None
         return Counted(row.seen, row.malformed, reason=row.reason)
 
