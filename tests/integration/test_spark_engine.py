@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.session import decoding, handover, jvm_classes
+from mld.processors.spark.session import decoding, failing_rows, handover, jvm_classes
+from mld.processors.spark.session.failing_rows import FailingRows
 from mld.processors.spark.session.spark_session import jvm_pid, start
 from mld.processors.spark.sink_port import SessionError
 from mld.processors.spark.testing import batch, records, session
@@ -149,42 +150,90 @@ def transform(records, batch):
     assert [(row["n"], row["name"]) for row in rows(tmp_path / "out")] == [(1, "old"), (2, "new")]
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        pytest.param("row", [(0, 3), (0, 4), (3, 199)], id="Spark computes"),
-        pytest.param("python", [(0, None), (3, None)], id="Python does"),
-        pytest.param("sorted", [(0, 49), (0, None), (3, 199)], id="rows are gathered first"),
-    ],
-)
-def test_one_job_says_what_fails(spark: Any, how: str, told: list[tuple[int, int | None]]) -> None:
+IN_SQL = "CAST(IF(n IN (3, 4, 199), 'x', '5') AS INT)"
+FAILING: dict[str, tuple[Callable[[Any, Any], Any], list[tuple[int, int | None]]]] = {
+    "Spark computes": (lambda frame, inverse: frame.selectExpr(IN_SQL), [(0, 3), (0, 4), (3, 199)]),
+    "Python does": (lambda frame, inverse: frame.select(inverse("n")), [(0, 3), (0, 4), (3, 199)]),
+    "it does after a filter": (lambda frame, inverse: frame.where("n > 3").select(inverse("n")), [(0, 4), (3, 199)]),
+    "it does for two columns": (
+        lambda frame, inverse: frame.withColumn("one", inverse("n")).withColumn("two", inverse(frame.n + 100)),
+        [(0, 3), (0, 4), (1, 99), (3, 199)],
+    ),
+    "it does for a filter": (lambda frame, inverse: frame.where(inverse("n") == 1), [(0, 3), (0, 4), (3, 199)]),
+    "SQL names a function": (lambda frame, inverse: frame.selectExpr("inverse(n)"), [(0, None), (3, None)]),
+    "what has no result fails": (
+        lambda frame, inverse: frame.select(inverse("n").alias("one")).selectExpr("assert_true(one IS NOT NULL)"),
+        [(0, None), (0, 3), (0, 4), (3, None), (3, 199)],
+    ),
+    "rows are gathered first": (
+        lambda frame, inverse: frame.sortWithinPartitions("n").selectExpr(IN_SQL),
+        [(0, None), (0, 49), (3, 199)],
+    ),
+    "Python gets gathered rows": (
+        lambda frame, inverse: frame.sortWithinPartitions("n").select(inverse("n")),
+        [(0, 49), (3, 199)],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", sliced(FAILING, "Spark computes", "it does after a filter"))
+def test_one_job_says_what_fails(spark: Any, how: str) -> None:
     """Of rows that a step has gathered some other one is told, and then none: who asks has each confirmed alone."""
     from pyspark.sql import functions as F
 
-    fails = F.expr("CAST(IF(n IN (3, 4, 199), 'x', '5') AS INT)")
-    if how == "python":
-        fails = F.udf(lambda n: 1 // (n not in (3, 4, 199)), "int")("n")
+    inverse = F.udf(lambda n: 1 // (n not in (3, 4, 199)), "int")
+    spark.udf.register("inverse", inverse)
+    search, (pipeline, told) = FailingRows(spark), FAILING[how]
     numbers = spark.range(200).toDF("n").repartitionById(4, F.expr("CAST(n / 50 AS INT)"))
-    rows_of = jvm_classes.rows_told(numbers, "n")
-    frame = (rows_of.sortWithinPartitions("n") if how == "sorted" else rows_of).select(fails)
-    found = jvm_classes.failing_rows(frame, 4)
-    assert found is not None and [(one.partition, one.row) for one in found] == told
-    assert all(("CAST_INVALID_INPUT" in one.text) != ("ZeroDivisionError" in one.text) for one in found)
-    assert jvm_classes.failing_rows(frame, 5) is None
+    with search.functions_told():
+        frame = pipeline(search.told(numbers, "n"), inverse)
+    found = search.failing(frame, 4)
+    assert sorted({(one.partition, -1 if one.row is None else one.row) for one in found}) == [
+        (partition, -1 if row is None else row) for partition, row in told
+    ]
+    said = ("CAST_INVALID_INPUT", "ZeroDivisionError", "USER_RAISED_EXCEPTION")
+    assert all(sum(words in one.text for words in said) == 1 for one in found)
+    with pytest.raises(ValueError, match="partitions of its own"):
+        search.failing(frame, 5)
 
 
-def test_what_one_job_says_is_bounded_whatever_the_producer_puts(spark: Any) -> None:
-    rows_of = jvm_classes.rows_told(spark.range(500, numPartitions=1).toDF("n"), "n")
-    found = jvm_classes.failing_rows(rows_of.selectExpr("CAST(repeat('x', 100000) || n AS INT)"), 1)
-    assert found is not None and len(found) == jvm_classes.ROWS_MAX + 1
-    assert [one.row for one in found][-2:] == [jvm_classes.ROWS_MAX - 1, None]
-    assert max(len(one.text) for one in found) <= 2 * jvm_classes.TEXT_CHARS_MAX + 1
+def test_a_function_that_tells_its_rows_raises_in_jobs_that_do_not_search(spark: Any) -> None:
+    """Else what a pipeline writes by itself while it is searched would have nulls where nothing was computed."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.udf import UserDefinedFunction
+
+    call = UserDefinedFunction.__call__
+    with FailingRows(spark).functions_told(), pytest.raises(Exception, match="ZeroDivisionError"):
+        spark.range(1).select(F.udf(lambda n: 1 // n, "int")("id")).collect()
+    assert UserDefinedFunction.__call__ is call
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+def test_what_one_job_says_is_bounded_whatever_the_producer_puts(spark: Any, by_function: bool) -> None:
+    from pyspark.sql import functions as F
+
+    search, count = FailingRows(spark), failing_rows.ROWS_MAX + 200
+    with search.functions_told():
+        rows_of = search.told(spark.range(count, numPartitions=1).toDF("n"), "n").selectExpr("repeat('x', 20000) || n")
+        cast = F.udf(lambda text: int(text), "int") if by_function else (lambda column: F.col(column).cast("int"))
+        frame = rows_of.toDF("text").select(cast("text"))
+    found = search.failing(frame, 1)
+    assert [one.row for one in found] == [*range(failing_rows.ROWS_MAX), None]
+    assert max(len(one.text) for one in found) <= 2 * failing_rows.TEXT_CHARS_MAX + 1
 
 
 CAST = "def transform(records, batch):\n    return records.selectExpr('payload.n', 'CAST(payload.kind AS INT) AS k')\n"
 TOGETHER = """
 def transform(records, batch):
     return records.selectExpr("payload.n", "CAST(payload.kind AS INT) AS k").repartition(7, "n")
+"""
+FUNCTION = """
+from pyspark.sql import functions as F
+
+number, half = F.udf(lambda kind: int(kind), "int"), F.udf(lambda n: n // 2, "int")
+
+def transform(records, batch):
+    return records{before}.select("payload.n", {made}.alias("k")){after}
 """
 
 
@@ -194,6 +243,20 @@ def transform(records, batch):
     [
         pytest.param(CAST, 1, id="by records"),
         pytest.param(TOGETHER, None, id="by its own parts", marks=pytest.mark.full),
+        pytest.param(FUNCTION.format(before="", made="number('payload.kind')", after=""), 1, id="by a function"),
+        pytest.param(
+            FUNCTION.format(before="", made="half(number('payload.kind'))", after=""), 1, id="by one upon another"
+        ),
+        pytest.param(
+            FUNCTION.format(before="", made="number('payload.kind')", after=".where('assert_true(k > 0) IS NULL')"),
+            1,
+            id="by a function without whose result the next step fails",
+        ),
+        pytest.param(
+            FUNCTION.format(before=".sortWithinPartitions('partitionKey')", made="number('payload.kind')", after=""),
+            1,
+            id="by a function over rows that were gathered first",
+        ),
     ],
 )
 def test_records_that_fail_are_found_together(spark: Any, tmp_path: Path, pipeline: str, commits: int | None) -> None:
@@ -207,6 +270,38 @@ def test_records_that_fail_are_found_together(spark: Any, tmp_path: Path, pipeli
     assert all(f"'{kind}'" in dead[n] for n, kind in bad.items())
     if commits is not None:
         assert len([*(tmp_path / "dead").glob("*.json")]) == len([*(tmp_path / "out").glob("*.json")]) == commits
+
+
+def test_a_record_over_which_a_function_raised_before_but_not_alone_is_not_buried(spark: Any, tmp_path: Path) -> None:
+    """It raises in the batch, and in the first job of the search."""
+    calls = tmp_path / "calls"
+    pipeline = f"""
+from pyspark.sql import functions as F
+
+def moody(n):
+    if n == 300:
+        with open({str(calls)!r}, "a+") as calls:
+            calls.write("x")
+            calls.seek(0)
+            if len(calls.read()) <= 2:
+                raise ValueError(n)
+    return n
+
+def transform(records, batch):
+    return records.select(F.udf(moody, "int")("payload.n").alias("n"))
+"""
+    bed = engine_bed(spark, tmp_path, pipeline, *JSON)
+    assert bed.run({n: event(n) for n in range(1, 601)}).failed == {}
+    assert sorted(row["n"] for row in rows(tmp_path / "out")) == [*range(1, 601)]
+    assert len(calls.read_text()) > 2 and rows(tmp_path / "dead") == []
+
+
+@pytest.mark.full
+def test_a_function_that_raises_for_every_record_stops_the_shard(spark: Any, tmp_path: Path) -> None:
+    pipeline = FUNCTION.format(before="", made="number('payload.kind')", after="")
+    bed = engine_bed(spark, tmp_path, pipeline, *JSON)
+    assert "and so do the 8 others" in bed.run({n: event(n, "x") for n in range(1, 301)}).failed[A]
+    assert rows(tmp_path / "dead") == rows(tmp_path / "out") == []
 
 
 def test_a_column_that_is_not_there_stops_with_a_sentence(spark: Any, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from binascii import crc32
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import uuid4
 
 from mld.processors.spark.batch.attempts import Destinations
@@ -41,8 +41,8 @@ from mld.processors.spark.high_water_marks import (
 )
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.session.decoding import MalformedShare, StrayNames
+from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import Counted, Handed, Slices
-from mld.processors.spark.session.jvm_classes import PartitionFailure
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, first_line
 from mld.properties.spark import Format
@@ -115,9 +115,10 @@ class Repeats:
 
 log = logging.getLogger("mld.spark")
 
-SLICES_FIRST, SLICES_MAX, CONFIRMED_MAX = 16, 64, 1_000
-"""A job has so many tasks where records are searched for: the first one, in which Spark tells most rows that fail, the
-next ones, and the one that confirms what rows were told."""
+SLICES_FIRST, SLICES_MAX = 16, 1_000
+"""The first job that searches for records has so many tasks, and any further one at most."""
+SPLIT = 4
+"""A slice that fails, of which no row is told, is cut into so many."""
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
 
@@ -130,8 +131,11 @@ class Frames(Protocol):
         their definitions. `slices`: how the only page is cut for `failing`."""
 
     def compute(self, frame: DataFrame) -> None: ...
-    def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure] | None:
-        """Return what Spark says of what fails in so many slices; None if that cannot be told."""
+    def functions_told(self) -> AbstractContextManager[None]:
+        """Have functions in Python report to `failing` over which rows they raise, where frames are made in it."""
+
+    def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure]:
+        """Return what fails in so many slices, first what failed first. Raises ValueError if that cannot be told."""
 
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """Compute once what several frames have in common, while it lasts."""
@@ -152,6 +156,19 @@ class _Suspects:
 
     shards: frozenset[StreamShard]
     bitmap: bytes
+
+
+class _FailingSlice(NamedTuple):
+    """Records that were computed together, and with which of them that failed, None if nobody knows."""
+
+    records: tuple[int, ...]
+    told: int | None
+    text: str
+
+
+def _reasons(alone: Sequence[_FailingSlice]) -> dict[int, str]:
+    """Return what was said first of each record, in their order."""
+    return dict(sorted({one.records[0]: one.text for one in reversed(alone)}.items()))
 
 
 class Jobs:
@@ -399,42 +416,43 @@ class Jobs:
     def failing(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> Mapping[int, str]:
         """Return which of the records cannot be computed for these sinks, each alone, and what Spark says of it; none
         if that cannot be told, as where the pipeline takes records together."""
-        left, slices_max = list(range(len(records))), SLICES_FIRST
+        left, slices_max, are_told = list(range(len(records))), SLICES_FIRST, True
         try:
-            while left:
-                size = -(-len(left) // slices_max)
-                slices = Slices(-(-len(left) // size), size)
-                found = self._failing_slices([records[at] for at in left], slices, sinks)
-                if found is None:
-                    return {}
-                if size == 1:  # each record was alone: what was told of rows before is confirmed
-                    return {left[one.partition]: one.text for one in sorted(found, key=lambda one: one.partition)}
-                again: set[int] = set()
-                for one in found:
-                    begin = one.partition * size
-                    again.update(range(begin, min(begin + size, len(left))) if one.row is None else [one.row])
-                if len(again) == len(left) and slices_max != SLICES_FIRST:
+            while True:
+                found = self._failing_slices(records, left, slices_max, sinks)
+                if all(len(one.records) == 1 for one in found):
+                    return _reasons(found)
+                told = {one.told for one in found if one.told is not None}
+                if are_told and len(told) <= SLICES_MAX and all(one.told is not None for one in found):
+                    alone = _reasons(self._failing_slices(records, sorted(told), SLICES_MAX, sinks))
+                    if len(alone) == len(told):
+                        return alone
+                    are_told = False  # but others, as where the pipeline gathers or sorts them first
+                suspects = {at for one in found for at in one.records}
+                if len(suspects) == len(left) and slices_max != SLICES_FIRST:
                     return {}  # too many fail for this to narrow them down
-                slices_max = CONFIRMED_MAX if all(one.row is not None for one in found) else SLICES_MAX
-                left = [left[at] for at in sorted(again)]
+                slices_max = min(SLICES_MAX, SPLIT * max(SLICES_FIRST, len({one.records for one in found})))
+                left = sorted(suspects)
         except Exception as error:
             log.info("which records fail cannot be told at once: %s", first_line(error))
         return {}
 
     def _failing_slices(
-        self, records: Sequence[SparkRecord], slices: Slices, sinks: Sequence[Sink]
-    ) -> list[PartitionFailure] | None:
-        """Return what fails for any of these sinks; None if that cannot be told."""
+        self, records: Sequence[SparkRecord], which: Sequence[int], slices_max: int, sinks: Sequence[Sink]
+    ) -> list[_FailingSlice]:
+        """Return what fails of these records for any of the sinks, by one job for each."""
+        size = -(-len(which) // slices_max)
+        slices = Slices(-(-len(which) // size), size)
         found: list[PartitionFailure] = []
-        with self.handed_records(records, slices) as handed:
-            frames = self.frames(handed.records, {}, len(records), 1)
+        with self.handed_records([records[at] for at in which], slices) as handed, self._handover.functions_told():
+            frames = self.frames(handed.records, {}, len(which), 1)
             for sink in sinks:
                 if (frame := frames[sink.name]) is not None:
-                    said = self._handover.failing(frame, slices.number)
-                    if said is None:
-                        return None
-                    found += said
-        return found
+                    found += self._handover.failing(frame, slices.number)
+        cut = [tuple(which[begin : begin + size]) for begin in range(0, len(which), size)]
+        return [
+            _FailingSlice(cut[one.partition], None if one.row is None else which[one.row], one.text) for one in found
+        ]
 
     def fails_without_records(self) -> bool:
         """Return whether the pipeline raises its exception over no records at all: then no record is to blame."""

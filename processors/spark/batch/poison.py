@@ -1,8 +1,8 @@
 """The search for records with which the pipeline or a sink fails.
 
-Where each record is computed for itself, all that fail are found together, in two jobs where Spark computes, in more
-where Python does; if all others can be computed, they go to the dead letter in one commit, and then the others to the
-sinks. Else, and where a sink refuses a row, the search goes by halves, until a record is alone.
+Where each record is computed for itself, all that fail are found together, mostly in two jobs: one over all records,
+one in which those that it told are alone. If all others can be computed, they go to the dead letter in one commit, and
+then the others to the sinks. Else, and where a sink refuses a row, the search goes by halves, until a record is alone.
 
 Whether it goes to the dead letter then is a matter of evidence: a record is blamed only if the pipeline works for
 another one, right after it. What no record can cause is never taken for its fault. A sink that refuses rows is believed

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAYS, decoding
-from mld.processors.spark.session.jvm_classes import failing_rows, rows_told
+from mld.processors.spark.session.failing_rows import FailingRows
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.spark import Format
@@ -210,6 +210,9 @@ class Handover:
         self._settings = settings
         self._divert = divert
         self._definitions = Definitions()
+        self._failing_rows = FailingRows(session)
+        self.functions_told = self._failing_rows.functions_told
+        self.failing = self._failing_rows.failing
 
     def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
         """Make frames of pages (`batch.page_file`), by their URIs; `versions`: schema versions that their records name,
@@ -222,7 +225,7 @@ class Handover:
         if slices is not None:
             numbered = raw.select("*", F.col(ROW_INDEX).alias(NUMBER))
             cut = numbered.repartitionById(slices.number, (F.col(NUMBER) / slices.size).cast("int"))
-            raw = rows_told(cut, NUMBER).drop(NUMBER)
+            raw = self._failing_rows.told(cut, NUMBER).drop(NUMBER)
         elif settings.in_order:
             raw = raw.sort("s", "h", *map(F.expr, IN_ORDER))
         known: Mapping[str, str] | None = None
@@ -244,8 +247,6 @@ class Handover:
     def compute(frame: DataFrame) -> None:
         """Run the job of a frame and write it nowhere."""
         frame.write.format("noop").mode("overwrite").save()
-
-    failing = staticmethod(failing_rows)
 
 
 def of_rows(session: SparkSession, rows: Iterable[tuple[object, ...]]) -> DataFrame:

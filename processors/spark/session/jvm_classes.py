@@ -14,23 +14,19 @@ The file system is for a session of one machine. Without its native library, whi
 `chmod` for every file and directory that it makes, which is most of what a small file costs, and so of what a batch of
 many partitions costs. Here the JVM sets the same permissions by a call. The class takes the place of Hadoop's in the
 cache of file systems, in which every `FileSystem.get` of this JVM looks first.
-
-The third one says which rows of a frame fail, in one job: Spark itself would end the job at the first of them. Where
-Python computes, and no row can be told, it says which partitions. Executors get it as they get any jar of the session.
 """
 
 from __future__ import annotations
 
 import logging
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mld.processors.spark.sink_port import SessionError, first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 log = logging.getLogger("mld.spark")
@@ -123,7 +119,7 @@ def install(session: SparkSession, scratch: Path) -> None:
     """Let the JVM of the session find the class; `scratch` is a directory of this user alone. Raises SessionError."""
     java: Any = session._jvm
     try:
-        loader, compiler = _compiled(java, SOURCE)
+        loader, compiler = compiled(java, SOURCE)
         directory = scratch / "classes"
         directory.mkdir(exist_ok=True)
         for name, code in compiler.getBytecodes().items():
@@ -137,7 +133,7 @@ def install(session: SparkSession, scratch: Path) -> None:
         ) from error
 
 
-def _compiled(java: Any, source: str) -> tuple[Any, Any]:
+def compiled(java: Any, source: str) -> tuple[Any, Any]:
     """Return the JVM's loader of classes, and a compiler that has compiled the source."""
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     compiler = java.org.codehaus.janino.SimpleCompiler()
@@ -152,7 +148,7 @@ def install_files(session: SparkSession) -> bool:
     """
     java: Any = session._jvm
     try:
-        _, compiler = _compiled(java, FILES_SOURCE)
+        _, compiler = compiled(java, FILES_SOURCE)
         configuration = java.org.apache.hadoop.conf.Configuration(session.sparkContext._jsc.hadoopConfiguration())
         configuration.setClassLoader(compiler.getClassLoader())
         configuration.set(FILES_KEY, FILES_CLASS)
@@ -164,101 +160,3 @@ def install_files(session: SparkSession) -> bool:
         log.info("permissions of files are set by chmod: %s", first_line(error))
         return False
     return True
-
-
-ROWS_CLASS = "MldFailingRows"
-ROWS_MAX = 64
-"""A partition tells so many rows at most, and then that it has more: the driver's heap has to hold what all tell."""
-TEXT_CHARS_MAX = 8_000
-"""Kept of the beginning and of the end of an exception's text, which may quote the record."""
-ROWS_SOURCE = f"""
-public class {ROWS_CLASS} implements org.apache.spark.api.java.function.Function2 {{
-  private static final ThreadLocal AT = new ThreadLocal();
-  private boolean tellsRows = true;
-
-  public void tellPartitionsOnly() {{ tellsRows = false; }}
-
-  public static boolean at(long row) {{
-    AT.set(Long.valueOf(row));
-    return true;
-  }}
-
-  public Object call(Object partition, Object rows) throws Exception {{
-    java.util.List failed = new java.util.ArrayList();
-    java.util.Iterator every = (java.util.Iterator) rows;
-    AT.remove();
-    for (Object before = null; ; before = AT.get()) {{
-      try {{
-        while (every.hasNext()) every.next();
-        return failed.iterator();
-      }} catch (Exception error) {{
-        if (error instanceof org.apache.spark.TaskKilledException) throw error;
-        if (error instanceof org.apache.spark.shuffle.FetchFailedException) throw error;
-        boolean known = tellsRows && failed.size() < {ROWS_MAX} && AT.get() != null && !AT.get().equals(before);
-        java.io.StringWriter written = new java.io.StringWriter();
-        error.printStackTrace(new java.io.PrintWriter(written, true));
-        String text = written.toString();
-        int end = text.length() - {TEXT_CHARS_MAX};
-        if (end > {TEXT_CHARS_MAX}) text = text.substring(0, {TEXT_CHARS_MAX}) + "\\n" + text.substring(end);
-        failed.add(partition + " " + (known ? AT.get() : "?") + " " + text);
-        if (!known) return failed.iterator();
-      }}
-    }}
-  }}
-}}
-"""
-"""`at` is called with each row before anything is computed from it, so the row of an exception is known, and the next
-one is computed. Python computes many rows at once, and its worker ends with an exception: nothing is read after it."""
-OF_PYTHON = ("Python", "InPandas", "InArrow")
-"""Names of the nodes of a plan for which functions in Python are run."""
-
-
-class PartitionFailure(NamedTuple):
-    """What failed in a partition: the row, by the number that `rows_told` was given, or None if nobody knows; and the
-    exception."""
-
-    partition: int
-    row: int | None
-    text: str
-
-
-def rows_told(frame: DataFrame, number: str) -> DataFrame:
-    """Return the frame, of which `failing_rows` learns the rows by a column of their numbers."""
-    _failing_rows(frame.sparkSession)
-    return frame.filter(f"reflect('{ROWS_CLASS}', 'at', {number}) IS NOT NULL")
-
-
-def failing_rows(frame: DataFrame, count: int) -> Sequence[PartitionFailure] | None:
-    """Return what cannot be computed of a frame, by one job. None if it has not so many partitions. Raises what Spark
-    raises while it plans, and if the job fails otherwise than by a row.
-    """
-    execution = frame._jdf.queryExecution()
-    rdd = execution.toRdd().toJavaRDD()
-    if rdd.getNumPartitions() != count:
-        return None
-    function = _failing_rows(frame.sparkSession)
-    if any(name in execution.executedPlan().toString() for name in OF_PYTHON):
-        function.tellPartitionsOnly()
-    outcomes = rdd.mapPartitionsWithIndex(function, False).collect()
-    told = (str(one).split(" ", 2) for one in outcomes)
-    return [PartitionFailure(int(partition), None if row == "?" else int(row), text) for partition, row, text in told]
-
-
-def _failing_rows(session: SparkSession) -> Any:
-    """Return an object of the class, which this JVM and its executors know from now on."""
-    java: Any = session._jvm
-    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        return java.java.lang.Class.forName(ROWS_CLASS, True, loader).newInstance()
-    except Exception:
-        log.debug("%s is compiled", ROWS_CLASS)
-    _, compiler = _compiled(java, ROWS_SOURCE)
-    directory = Path(java.org.apache.spark.SparkFiles.getRootDirectory()) / "mld"
-    directory.mkdir(exist_ok=True)
-    jar = directory / f"{ROWS_CLASS}.jar"
-    with zipfile.ZipFile(jar, "w") as opened:
-        for name, code in compiler.getBytecodes().items():
-            opened.writestr(f"{name}.class", bytes(code))
-    session.sparkContext._jsc.addJar(str(jar))
-    loader.addURL(java.java.net.URI(jar.as_uri()).toURL())
-    return java.java.lang.Class.forName(ROWS_CLASS, True, loader).newInstance()

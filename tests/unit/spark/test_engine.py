@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch.attempts import Stopped
-from mld.processors.spark.batch.jobs import CONFIRMED_MAX, PIPELINE
+from mld.processors.spark.batch.jobs import PIPELINE, SLICES_MAX
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
 from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.session.jvm_classes import PartitionFailure
+from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.sink_port import (
     Blameless,
     DataRefused,
@@ -266,8 +266,27 @@ def test_more_rows_than_one_job_confirms_end_the_search_in_slices(tmp_path):
         return [PartitionFailure(row * count // len(frame.records), row, "x") for row in range(len(frame.records))]
 
     bed.frames.failing = failing
-    assert bed.run(bed.offer("a", range(1, CONFIRMED_MAX + 2))).failed.keys() == {A}
+    assert bed.run(bed.offer("a", range(1, SLICES_MAX + 2))).failed.keys() == {A}
     assert len(asked) == 2 and dead.rows == []
+
+
+def test_rows_that_were_told_and_do_not_fail_alone_are_looked_for_in_slices(tmp_path):
+    """As where a pipeline sorts rows before a function gets them; what was said first of a row is the reason."""
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    poison = {700, 900}
+    bed.poison(lambda data: int(data) in poison)
+    by_slices, asked = bed.frames.failing, []
+
+    def failing(frame, count):
+        asked.append(count)
+        found = [one._replace(text=text) for text in ("first", "then") for one in by_slices(frame, count)]
+        return [one._replace(row=5) for one in found] if len(frame.records) > 100 else found
+
+    bed.frames.failing = failing
+    assert bed.run(bed.offer("a", range(1000))).failed == {}
+    assert numbers(dead) == sorted(poison) and all("first" in reason.decode() for *_, reason in dead.rows)
+    assert asked[:2] == [16, 1]
 
 
 @pytest.mark.parametrize("slices", [True, False])
