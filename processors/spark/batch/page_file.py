@@ -380,22 +380,6 @@ def rows(path: Path) -> Iterator[Row]:
                 yield record.position, record
 
 
-def as_line(record: SparkRecord) -> bytes:
-    """Return a record as a line of JSON, with the columns of a page."""
-    from pybase64 import b64encode
-
-    texts = [None if text is None else text.decode() for text in record[5:]]
-    value = {
-        "data": b64encode(record.data).decode(),
-        "partitionKey": None if record.key is None else record.key.decode(),
-        "sequenceNumber": record.sequence.decode(),
-        "approximateArrivalTimestamp": record.arrival,
-        "subSequenceNumber": record.sub,
-        **{name: text for (name, *_), text in zip(_COLUMNS[5:], texts, strict=True) if text is not None},
-    }
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
-
-
 def _some(body: bytes, kind: int, count: int) -> list[Any]:
     start = _LENGTH.size
     at = start + _LENGTH.unpack_from(body)[0]

@@ -11,18 +11,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
 from mld.processors.spark.batch.jobs import Repeats
 from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch
-from mld.processors.spark.batch.page_file import as_line
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit.store import local_directory, stage
-from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
+from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, spans
 from mld.processors.spark.pipeline import Pipeline, PipelineError
 from mld.processors.spark.session import spark_session
 from mld.processors.spark.settings import SparkSettings
@@ -144,7 +143,8 @@ class StreamingEngine:
                 assert head is not None
                 return head
             name = f"{self._settings.application}-{self._number}"
-            entry = self._inbox.publish(missing, _writer(source, missing), name)
+            records = (record for _, (_, record) in source.each_of(missing))
+            entry = self._inbox.publish(missing, records, name)
             self._newest = entry.number
             self._repeats.published(NAME, missing)
             return entry
@@ -188,13 +188,6 @@ class StreamingEngine:
         if number:
             self._inbox.clear(number)
             self._queries.trim(min([number, *(found - 1 for found in self._inbox.pending())]))
-
-
-def _writer(source: BatchSource, missing: ShardSpans) -> Callable[[BinaryIO], None]:
-    def write(target: BinaryIO) -> None:
-        target.writelines(as_line(record) for _, (_, record) in source.each_of(missing))
-
-    return write
 
 
 def make_engine(

@@ -1,6 +1,6 @@
 """The inbox of the streaming mode: what a host publishes, exactly once, and its queries consume.
 
-    <checkpoint>/inbox/<number>.jsonl     one micro-batch, until every query has committed it
+    <checkpoint>/inbox/<number>.parquet   one micro-batch, a page, until every query has committed it
     <checkpoint>/inbox/_mld/              its ledger: the marks of all shards (`mld.processors.spark.commit.journal`)
     <checkpoint>/queries/<sink>/          Spark's checkpoint of one query
     <checkpoint>/worker                   locked by the JVM that runs the queries
@@ -12,10 +12,12 @@ that order, and forgets those that it has taken by it, whatever the clock says.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
+from mld.processors.spark.batch.page_file import write_records
+from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import LEDGER, AdmittedSink, Journal
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry
@@ -25,8 +27,9 @@ from mld.processors.spark.sink_port import SinkError, SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity
 
 NAME = "inbox"
-SUFFIX = ".jsonl"
+SUFFIX = ".parquet"
 DATA = f"records{SUFFIX}"
+_FILE = re.compile(r"(\d{12,})\.\w+", re.ASCII)
 LAYOUT = "inbox"
 
 
@@ -69,12 +72,12 @@ class Inbox(AdmittedSink):
         """Return the newest entry; its file, or that of one before, may still be on its way."""
         return self._journal.head()
 
-    def publish(self, batch: ShardSpans, write: Callable[[BinaryIO], None], batch_id: str) -> LedgerEntry:
+    def publish(self, batch: ShardSpans, records: Iterable[SparkRecord], batch_id: str) -> LedgerEntry:
         """Publish the records of a batch. Raises Fenced if a shard is not where the batch was trimmed."""
         self._admission.check(self._journal.head(), batch)
         with self._journal.staged() as token:
             stage("staging")
-            path = self._write(token, write)
+            path = self._write(token, records)
             stage("durable")
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
@@ -86,13 +89,12 @@ class Inbox(AdmittedSink):
 
             return self._journal.commit(token, follow)
 
-    def _write(self, token: str, write: Callable[[BinaryIO], None]) -> Path:
+    def _write(self, token: str, records: Iterable[SparkRecord]) -> Path:
         data = self._journal.data(token)
         path = self._store.root / data / DATA
         try:
             self._store.make(data)
-            with path.open("wb") as file:
-                write(file)
+            write_records(path, records)
             self._store.sync_below(data)
         except OSError as error:
             raise as_sink_error(error, "publishing a batch in the inbox") from error
@@ -128,7 +130,9 @@ def name_of(number: int) -> str:
 
 
 def number_of(name: str) -> int | None:
-    return ledger.number_of(name, SUFFIX)
+    """Return the number of a file of the inbox, also of one that an older version has written; None of another."""
+    found = _FILE.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def check_not_lost(head: LedgerEntry | None, newest: int) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -39,6 +38,7 @@ from mld.processors.spark.session import handover
 from mld.processors.spark.session.decoding import StrayNames
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused, failure, first_line
+from mld.processors.spark.streaming.inbox import SUFFIX, number_of
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
@@ -51,17 +51,10 @@ COMPACT = ".compact"
 KEPT = 100
 """Entries of files that are gone; Spark needs those of its last batches, of which it keeps 100."""
 TRIMMED_FROM = 10 * KEPT
-_ENTRY = re.compile(r"/(\d{12,})\.jsonl$")
 
 
 class LogUnknown(Exception):
     """The log is not written as this program knows it; one sentence."""
-
-
-def number_of(path: str) -> int | None:
-    """Return the number of an inbox file in the path of an entry."""
-    found = _ENTRY.search(path)
-    return int(found[1]) if found else None
 
 
 def entries(data: bytes, place: str) -> list[tuple[int, bytes]]:
@@ -72,8 +65,8 @@ def entries(data: bytes, place: str) -> list[tuple[int, bytes]]:
     found = []
     for line in rest.splitlines():
         try:
-            number = number_of(json.loads(line)["path"])
-        except (ValueError, KeyError, TypeError) as error:
+            number = number_of(json.loads(line)["path"].rpartition("/")[2])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LogUnknown(f"{place} has an entry that is none: {line[:80]!r}") from error
         if number is not None:
             found.append((number, line))
@@ -310,8 +303,8 @@ class SparkQueries:
         """Return the streaming frame of every sink. Raises PipelineError."""
         raw = (
             self._spark.readStream.schema(handover.RAW)
-            .options(mode="FAILFAST", lineSep="\n", maxFileAge=FILES_REMEMBERED, pathGlobFilter="*.jsonl")
-            .json(f"file://{self._inbox}")
+            .options(maxFileAge=FILES_REMEMBERED, pathGlobFilter=f"*{SUFFIX}")
+            .parquet(f"file://{self._inbox}")
         )
         handed = handover.handed(
             raw,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch import page_file, record_columns
-from mld.processors.spark.batch.page_file import PageWriter, SpoolPage, as_line, rows
+from mld.processors.spark.batch.page_file import PageWriter, SpoolPage, rows
 from mld.processors.spark.batch.record_columns import LineError, read_line
 from mld.processors.spark.batch.record_columns import SparkRecord as PageRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
@@ -206,14 +206,6 @@ def test_records_of_several_shards_make_a_page_of_their_own(tmp_path: Path) -> N
     assert records_of(tmp_path / "page") == others
     assert page_file.write_records(tmp_path / "page", []) == {}
     assert records_of(tmp_path / "page") == []
-
-
-def test_a_record_as_a_line_has_the_columns_of_a_page() -> None:
-    assert as_line(PLAIN) == (
-        b'{"data":"QQ==","partitionKey":"k","sequenceNumber":"1","approximateArrivalTimestamp":17,'
-        b'"subSequenceNumber":0,"s":"clicks","h":"shardId-000000000007"}\n'
-    )
-    assert json.loads(as_line(PLAIN._replace(key=None, arrival=None, version=b"v")))["schemaVersionId"] == "v"
 
 
 @pytest.mark.parametrize("count", [1, 1_000])

@@ -78,7 +78,7 @@ def test_a_foreign_writer_is_refused_and_by_sharing_has_marks_of_its_own(tmp_pat
 def test_the_inbox_is_one_writers(tmp_path, other):
     inbox = Inbox(tmp_path, ONE)
     inbox.open()
-    inbox.publish({A: ShardSpan(None, RecordPosition(5))}, lambda file: None, "b")
+    inbox.publish({A: ShardSpan(None, RecordPosition(5))}, [], "b")
     with pytest.raises(SinkRefused, match="is written by application one"):
         Inbox(tmp_path, OTHERS[other]).open()
     assert Inbox(tmp_path, ONE).marks(Inbox(tmp_path, ONE).open()) == {A: RecordPosition(5)}

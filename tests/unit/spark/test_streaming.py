@@ -9,6 +9,8 @@ import threading
 
 import pytest
 
+from mld.processors.spark.batch import page_file
+from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused
@@ -20,6 +22,7 @@ from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import Bed, Frame, MemoryHealth, MemorySink, settings_of
 
 A, B = StreamShard("s", "a"), StreamShard("s", "b")
+RECORD = SparkRecord(b"x", None, b"1", None, 0, b"s", b"a")
 BOUND_S = PATIENCE_S
 
 
@@ -57,8 +60,7 @@ class MemoryQueries:
             number = int(path.stem)
             if number not in self.taken and not self.blind:
                 self.taken.add(number)
-                lines = map(json.loads, path.read_text().splitlines())
-                self.rows += [(line["h"], int(line["sequenceNumber"])) for line in lines]
+                self.rows += [(record.shard.decode(), int(record.sequence)) for _, record in page_file.rows(path)]
 
     def untaken(self, numbers):
         return set(numbers) - self.taken
@@ -189,7 +191,7 @@ def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
     ):
         inbox.open()
     with pytest.raises(SinkRefused):
-        inbox.publish({A: ShardSpan(None, RecordPosition(3))}, lambda file: None, "b")
+        inbox.publish({A: ShardSpan(None, RecordPosition(3))}, [RECORD], "b")
     assert list(one.inbox.pending()) == []
 
 
@@ -348,7 +350,7 @@ def test_whoever_stops_the_queries_second_waits_until_they_have_stopped(tmp_path
     assert order == ["stopped", "returned"]
 
 
-ENTRY = '{"path":"file:///c%%20d/inbox/%012d.jsonl","timestamp":1000,"batchId":0}'
+ENTRY = '{"path":"file:///c%%20d/inbox/%012d.parquet","timestamp":1000,"batchId":0}'
 
 
 def log_of(directory, **files):
@@ -389,7 +391,7 @@ def test_records_and_state_on_this_machine_are_for_this_user_alone(tmp_path):
         inbox = Inbox(tmp_path / "root")
         inbox.open()
         inbox.make_home("queries")
-        inbox.publish({StreamShard("s", "a"): ShardSpan(None, RecordPosition(1))}, lambda file: None, "b")
+        inbox.publish({StreamShard("s", "a"): ShardSpan(None, RecordPosition(1))}, [RECORD], "b")
     finally:
         os.umask(before)
     found = [tmp_path / "root", *(tmp_path / "root").rglob("*")]
