@@ -24,7 +24,7 @@ STATUS_BYTES_MAX = 1 << 20
 UI_PORT = 4040  # Spark's `spark.ui.port`; if it is taken, the next free one
 TOLD = (
     *("pid", "daemonPid", "ui", "spark", "applicationId", "startedAt", "updatedAt"),
-    *("uncommittedSince", "triggerSince", "sinksAside", "counters"),
+    *("uncommittedSince", "triggerSince", "counters"),
 )
 """What the status page shows of a host; `ui` is an address on this machine."""
 LOCAL = "local"
@@ -69,7 +69,6 @@ def figures(application: str, daemon_pid: int) -> SparkFigures | None:
                     interval_s=float(about["triggerIntervalSeconds"]),
                     uncommitted_since=_time(about["uncommittedSince"]),
                     trigger_since=_time(about["triggerSince"]),
-                    sinks_aside=len(about.get("sinksAside", ())),
                     dropped=int(counters["dropped"]),
                     malformed=int(counters["malformed"]),
                     poisoned=int(counters["poisoned"]),

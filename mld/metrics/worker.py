@@ -59,9 +59,6 @@ class SparkFigures:
     """When the oldest record that is not in every sink was accepted."""
     trigger_since: float | None = given()
     """Since when a trigger has been at it."""
-    sinks_aside: int = given(
-        "mld_spark_sinks_aside", "Sinks of mld-spark that cannot be written and that the others do not wait for."
-    )
     dropped: int = given(
         "mld_spark_records_dropped_total",
         "Records delivered again that a sink of mld-spark was not given, because it has them.",

@@ -1,10 +1,6 @@
 """Attempts at a publication: what both engines do if another writer was faster, a sink cannot now, or the host ends.
 
-The sinks of an engine and its dead letter: what each holds, and which of them take part in a batch.
-
-A sink that cannot now is put aside, if there are others: they go on, and it is asked again with a later batch, which
-then has all that it misses. It is asked again after a pause that grows, and is never shorter than what its last failure
-took, so that a sink that hangs costs the others half of the time at most. A sink that is alone is waited for.
+The sinks of an engine and its dead letter: what each holds.
 
 A sink never gets a part of a batch while it misses what stands before it: its mark would move past records that it
 has not got (`BatchSource.follows`).
@@ -14,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from mld.processors.spark.batch.spool import BatchSource
@@ -129,144 +123,48 @@ NAMED_MAX = 3
 """How many shards that are new to a sink a line names."""
 
 
-@dataclass(frozen=True, slots=True)
-class SinkAside:
-    """Why a sink is not asked now, and when it is asked again, on the monotonic clock."""
-
-    reason: str
-    failures: int
-    due_at: float
-
-
-def aside(before: SinkAside | None, reason: str, now: float, took_s: float, backoff_s: float) -> SinkAside:
-    """Put the sink aside after another failure, which took so long."""
-    failures = before.failures + 1 if before else 1
-    return SinkAside(reason, failures, now + max(pause_s(backoff_s, failures), min(took_s, BACKOFF_MAX_S)))
-
-
 def buried_in(shard: StreamShard, sink: str, at: RecordPosition) -> StreamShard:
     """Stand in the marks of the dead letter for a record that was buried because of one sink, until that has got past
     it.
 
-    No mark for several records: which ones fail may be another matter when the sink gets there after a restart. And
-    none for several sinks: one that was put aside may bury a record long after another one has moved on."""
+    No mark for several records: which ones fail may be another matter when the sink gets there after a restart."""
     return StreamShard(shard.stream, OF_A_RECORD.join((shard.shard, sink, at.encode())))
 
 
 class Destinations:
     """Sinks with their marks. Called on the engine's thread only."""
 
-    def __init__(
-        self,
-        sinks: Sequence[Sink],
-        dead: Sink | None,
-        patience: Patience,
-        backoff_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, sinks: Sequence[Sink], dead: Sink | None, patience: Patience) -> None:
         self.sinks = tuple(sinks)
         self.dead = dead
         self.marks: dict[str, HighWaterMarks] = {}
-        self.puts_aside = len(self.sinks) > 1
         self._patience = patience
-        self._backoff_s = backoff_s
-        self._clock = clock
-        self._aside: dict[str, SinkAside] = {}
-        self._out: set[str] = set()
 
     def all(self) -> list[Sink]:
         return [*self.sinks, *([self.dead] if self.dead is not None else [])]
 
     def open(self) -> None:
-        """Raise SinkError: a sink refuses, or none of the sinks can now, or the dead letter cannot."""
-        errors = []
+        """Raise SinkError."""
         for sink in self.all():
-            started = time.monotonic()
-            try:
-                self.marks[sink.name] = sink.open()
-            except SinkRefused:
-                raise
-            except SinkError as error:
-                if not self.may_put_aside(sink):
-                    raise
-                errors.append(error)
-                self.marks[sink.name] = {}
-                self.put_aside(sink, error, time.monotonic() - started)
-        if errors and len(errors) == len(self.sinks):
-            raise errors[0]
-
-    def begin(self) -> None:
-        """Begin another batch: sinks that were put aside and are due take part if they can be opened. Raises
-        SinkRefused.
-        """
-        now = self._clock()
-        self._out = {name for name, one in self._aside.items() if one.due_at > now}
-        for sink in self.sinks:
-            if sink.name in self._aside and sink.name not in self._out:
-                self.reopen(sink)
-
-    def end(self) -> None:
-        """End the batch: sinks that took part are no longer aside."""
-        for name in self._aside.keys() - self._out:
-            log.info("sink %s goes on", name)
-            del self._aside[name]
-        self._forget_buried()
-
-    def aside(self) -> Mapping[str, str]:
-        """Return sinks that were put aside, with the reason."""
-        return {name: one.reason for name, one in self._aside.items()}
-
-    def due_in_s(self) -> float | None:
-        """Return when the next one of them is to be asked again."""
-        now = self._clock()
-        return min((max(0.0, one.due_at - now) for one in self._aside.values()), default=None)
-
-    def due_now(self) -> None:
-        """Ask every sink that was put aside again, with the next batch."""
-        self._aside = {name: replace(one, due_at=0.0) for name, one in self._aside.items()}
-
-    def takes_part(self, sink: Sink) -> bool:
-        return sink.name not in self._out
-
-    def may_put_aside(self, sink: Sink) -> bool:
-        return self.puts_aside and sink is not self.dead
-
-    def put_aside(self, sink: Sink, error: Exception, took_s: float) -> None:
-        """Go on without it, for this batch."""
-        now = self._clock()
-        one = self._aside[sink.name] = aside(self._aside.get(sink.name), str(error), now, took_s, self._backoff_s)
-        self._out.add(sink.name)
-        log.error("%s; the other sinks go on, it is tried again in %.1f s", error, one.due_at - now)
+            self.marks[sink.name] = sink.open()
 
     def reopen(self, sink: Sink) -> None:
         """Open again after any failure, before the next attempt. Raises SinkRefused, SessionGone and Stopped."""
-        started = time.monotonic()
 
         def attempt() -> None:
             self.marks[sink.name] = sink.open()
 
-        if not self.may_put_aside(sink):
-            until_published(attempt, self._patience.wait)
-            return
-        try:
-            attempt()
-        except SinkRefused:
-            raise
-        except SinkError as error:
-            self._patience.check()
-            self.put_aside(sink, error, time.monotonic() - started)
+        until_published(attempt, self._patience.wait)
 
     def check_continuity(self, source: BatchSource, *, accepts: bool) -> None:
-        """Look whether every sink that takes part holds what stands right before the batch; a sink that seems not to is
+        """Look whether every sink holds what stands right before the batch; a sink that seems not to is
         opened again first, because another worker may have had the shard. A sink that has never held anything of a
         shard begins there; so do all if gaps are accepted. Raises GoneBack, SinkRefused, SessionGone and Stopped."""
         for sink in self.sinks:
-            if not self.takes_part(sink) or not source.begins_in(self.marks[sink.name]):
+            if not source.begins_in(self.marks[sink.name]):
                 continue
             self.reopen(sink)
             marks = self.marks[sink.name]
-            if not self.takes_part(sink):
-                continue
             check_continues(sink.name, source.preceding, marks, accepts=accepts)
             if sink.exactly_once and (new := sorted(source.preceding.keys() - marks.keys())):
                 named = ", ".join(f"{shard.label} after {source.preceding[shard]}" for shard in new[:NAMED_MAX])
@@ -275,11 +173,11 @@ class Destinations:
             source.preceding = {}
 
     def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:
-        """Return sinks that take part and miss the same records, with what they miss."""
+        """Return sinks that miss the same records, with what they miss."""
         groups: list[tuple[ShardSpans, list[Sink]]] = []
         for sink in self.sinks:
             marks = self.marks[sink.name]
-            if not self.takes_part(sink) or not source.follows(marks):
+            if not source.follows(marks):
                 continue
             missing = spans(source.ends, marks)
             mine = next((sinks for batch, sinks in groups if batch == missing), None)
@@ -299,7 +197,7 @@ class Destinations:
             if (mark := self.marks[sink.name].get(shard)) is not None:
                 sink.retire({shard: mark})
 
-    def _forget_buried(self) -> None:
+    def forget_buried(self) -> None:
         """Tell the dead letter of which buried records the sinks have got past."""
         dead = self.dead
         if dead is not None:

@@ -7,8 +7,7 @@ What an attempt may end in, for each sink by itself:
 
 * another writer moved a shard (Fenced): read the marks anew, trim, go on at once
 * a file that the pipeline has read is gone (InputGone): have it read anew, and the same
-* the sink cannot now (SinkError, SinkFull): if it is the only one, wait and try again, for as long as it takes;
-  else put it aside (`attempts`). What it misses is kept, and comes again with the next batch
+* the sink cannot now (SinkError, SinkFull): wait and try again, for as long as it takes
 * the job failed, and computes if nobody writes it: the same
 * the job or the pipeline failed: try again, then search for the record (`poison`)
 * a sink has gone back in time (GoneBack): the shards of which it lacks something stop
@@ -19,19 +18,18 @@ What an attempt may end in, for each sink by itself:
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience, bound_fences
-from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
+from mld.processors.spark.batch.jobs import PIPELINE, Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.batch.spool import BatchSource, Spool, SpoolError, source_of, source_of_rows
-from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import (
@@ -41,7 +39,6 @@ from mld.processors.spark.sink_port import (
     InputGone,
     JobFailed,
     Sink,
-    SinkError,
     SinkRefused,
     ValueFailed,
     first_line,
@@ -69,12 +66,11 @@ class Engine:
         sinks: Sequence[Sink],
         dead_letter: Sink | None,
         spool: Spool,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._health = health
         self._patience = Patience(settings.retry_backoff_s, health)
-        self._destinations = Destinations(sinks, dead_letter, self._patience, settings.retry_backoff_s, clock)
+        self._destinations = Destinations(sinks, dead_letter, self._patience)
         self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience.check)
         self._poison = PoisonSearch(
             settings, self._jobs, self._destinations, self._patience, self._until_done, self._wait_for_sinks
@@ -101,16 +97,22 @@ class Engine:
         self._ended.append(shard)
 
     def run(self, batch: MicroBatch) -> BatchOutcome:
-        """Run a batch to its end, or until only sinks that were put aside miss something of it. Raises SessionGone and
-        Stopped."""
+        """Run a batch to its end. Raises SessionGone and Stopped."""
         while self._ended:
             self._destinations.retire(self._ended.popleft())
         self._jobs.begin()
         outcome = BatchOutcome({}, self._jobs.figures)
-        if batch.slices:
-            outcome.failed = self._run(source_of(batch, self._spool))
+        left = batch
+        while left.slices:
+            self._patience.check()
+            try:
+                outcome.failed |= self._run(source_of(left, self._spool))
+            except GoneBack as error:
+                outcome.failed |= error.reasons
+            held = {shard for shard, upto in left.ends.items() if not fresh(upto, self.held(shard))}
+            left = left.without(held | outcome.failed.keys())  # a sink may have gone back in the midst of it
         self._count_repeats(batch, outcome)
-        self._keep(batch.ends, outcome)
+        self._destinations.forget_buried()
         return outcome
 
     def held(self, shard: StreamShard) -> RecordPosition | None:
@@ -118,10 +120,8 @@ class Engine:
         return self._destinations.held(shard, self._jobs.own)
 
     def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:
-        """Run records by positions of their own into the sinks, or into some of them; all sinks are waited for. If it
-        has to stop, the marks say where. Raises SessionGone and Stopped."""
-        self._destinations.puts_aside = False
-        self._destinations.due_now()
+        """Run records by positions of their own into the sinks, or into some of them. If it has to stop, the marks say
+        where. Raises SessionGone and Stopped."""
         self._jobs.begin()
         source = source_of_rows(shard, rows, only=only)
         return BatchOutcome(self._run(source, in_a_row_max=FOR_EVER), self._jobs.figures)
@@ -132,9 +132,8 @@ class Engine:
         return self._jobs.works_for([record for _, record in rows], sinks)
 
     def _run(self, source: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
-        """Return the shards that have to stop, with the reason."""
+        """Return the shards that have to stop, with the reason. Raises GoneBack, and nothing was run then."""
         try:
-            self._destinations.begin()
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             try:
                 self._until_done(source, self._settings.attempts_max)
@@ -143,8 +142,8 @@ class Engine:
             for _, (_, record) in islice(source.each(source.whole()), 1):
                 self._poison.keep(record)
             return {}
-        except GoneBack as error:  # the other shards are kept, and come again
-            return error.reasons
+        except GoneBack:
+            raise
         except (SinkRefused, PipelineError) as error:
             return dict.fromkeys(source.ends, str(error))
 
@@ -157,16 +156,16 @@ class Engine:
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():
             return dict.fromkeys(source.ends, f"{error}; correct the pipeline")
         if isinstance(error, JobFailed) and not isinstance(error, DataRefused) and self._jobs.computes(source):
-            self._wait_for_sinks(source, error)
-            return {}
+            try:
+                self._wait_for_sinks(source, error)
+                return {}
+            except DataRefused as refused:
+                log.warning("the sink takes something again, but not all of it: %s", refused)
         return self._poison.search(source, in_a_row_max)
 
     def _wait_for_sinks(self, source: BatchSource, error: JobFailed) -> None:
-        """Wait for the sinks: the records can be computed. Raises SinkRefused and PipelineError."""
+        """Wait for the sinks: the records can be computed. Raises SinkRefused, PipelineError, and DataRefused."""
         log.error("%s; the batch can be computed, so it is tried until the sink takes it", error)
-        for sink in [sink for _, sinks in self._destinations.groups(source) for sink in sinks]:
-            if self._destinations.may_put_aside(sink):
-                self._destinations.put_aside(sink, error, 0.0)
         self._until_done(source, FOR_EVER)
 
     def _count_repeats(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
@@ -174,26 +173,12 @@ class Engine:
         every = {sink.name: marks[sink.name] for sink in self._destinations.sinks} or {PIPELINE: self._jobs.own}
         outcome.figures.dropped = self._jobs.repeats.counts(batch, every, outcome.failed)
 
-    def _keep(self, ends: HighWaterMarks, outcome: BatchOutcome) -> None:
-        """Note which shards have records that a sink misses yet, up to where all sinks hold them, and when to come
-        again.
-        """
-        for shard, upto in ends.items():
-            held = self._destinations.held(shard, self._jobs.own)
-            if shard not in outcome.failed and fresh(upto, held):
-                outcome.kept[shard] = held
-        self._destinations.end()
-        outcome.figures.aside = self._destinations.aside()
-        if outcome.kept:
-            due_in_s = self._destinations.due_in_s()
-            outcome.again_in_s = self._settings.retry_backoff_s if due_in_s is None else due_in_s
-
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def _until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Try until every sink that takes part holds all of it, or no attempt is left: after a value failed it is the
-        last one. Raises SinkRefused, PipelineError, JobFailed, PipelineFailed, and what ends all attempts: SessionGone
-        and Stopped."""
+        """Try until every sink holds all of it, or no attempt is left: after a value failed it is the last one; and
+        however many are left, after a sink has refused a row. Raises SinkRefused, PipelineError, JobFailed,
+        PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
         failures = fenced = waits = 0
         while True:
             try:
@@ -216,12 +201,14 @@ class Engine:
                 bound_fences(moved, fenced)
                 log.info("%s", moved)
             failed = _first(errors, DataRefused) or _first(errors, JobFailed) or _first(errors, PipelineFailed)
-            cannot = self._put_aside(found) or _first(errors, SpoolError)
+            cannot = next(
+                (error for error in errors if not isinstance(error, (Fenced, JobFailed, PipelineFailed))), None
+            )
             if failed is not None:
                 self._patience.check()
                 self._jobs.figures.failures += 1
                 failures += 1
-                if isinstance(failed, ValueFailed) and attempts_max < FOR_EVER:
+                if isinstance(failed, DataRefused) if attempts_max == FOR_EVER else isinstance(failed, ValueFailed):
                     attempts_max = failures
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
@@ -232,22 +219,9 @@ class Engine:
             if _first(errors, InputGone) is not None:
                 self._pipeline.read_again()
             for one in found:
-                if self._destinations.takes_part(one.sink):
-                    self._destinations.reopen(one.sink)
+                self._destinations.reopen(one.sink)
             if failed is not None and failures >= attempts_max:
                 raise failed
-
-    def _put_aside(self, found: Sequence[SinkFailure]) -> SinkError | None:
-        """Go on without sinks that cannot now; the error of one that has to be waited for."""
-        wait_for: SinkError | None = None
-        for one in found:
-            if isinstance(one.error, (Fenced, JobFailed)):
-                continue
-            if self._destinations.may_put_aside(one.sink):
-                self._destinations.put_aside(one.sink, one.error, one.took_s)
-            else:
-                wait_for = one.error
-        return wait_for
 
 
 def _first(errors: Sequence[Exception], kind: type[Kind]) -> Kind | None:

@@ -84,8 +84,6 @@ class Repeats:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._before: dict[str, dict[StreamShard, RecordPosition | None]] = {}
-        self._counted: set[tuple[int, int]] = set()
-        """The offers of the last batch: those that come again as a sink was put aside are no repeats."""
 
     def begin(self) -> None:
         """Begin another batch."""
@@ -103,12 +101,10 @@ class Repeats:
         """Return repeated records by sink, from its marks after the batch. Of shards that `failed`, it
         counts only records that are known to be dropped."""
         found = {}
-        fresh = [offer for offer in batch.offers if (offer.link, offer.number) not in self._counted]
-        self._counted = {(offer.link, offer.number) for offer in batch.offers}
         for sink, marks in sinks.items():
             after = {shard: mark for shard, mark in marks.items() if shard not in failed}
             known = {shard: mark for shard, mark in {**after, **self._before.get(sink, {})}.items() if mark is not None}
-            if count := held(fresh, known, self._spool.rows):
+            if count := held(batch.offers, known, self._spool.rows):
                 found[sink] = count
         return found
 
@@ -143,11 +139,10 @@ class Frames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkFailure:
-    """What a sink raised, and how long that took."""
+    """What a sink raised."""
 
     sink: Sink
     error: SinkError
-    took_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +215,8 @@ class Jobs:
     # --- one attempt -------------------------------------------------------------------------------------------------
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
-        """Give every sink that takes part what it misses; what some of them raised. Then what is malformed goes
-        to the dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError.
+        """Give every sink what it misses; what some of them raised. Then what is malformed goes to the dead
+        letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError.
         """
         self._suspects = self._counted = None
         failures: list[SinkFailure] = []
@@ -231,11 +226,11 @@ class Jobs:
         elif batch := spans(source.ends, self.own):
             self._publish(source, batch, [], attempt)
         if self._destinations.dead is not None and self._settings.format is not Format.BINARY and not failures:
-            dead, started = self._destinations.dead, time.monotonic()
+            dead = self._destinations.dead
             try:
                 self._publish_malformed(source, dead)
             except SinkError as error:
-                failures.append(SinkFailure(dead, error, time.monotonic() - started))
+                failures.append(SinkFailure(dead, error))
                 self._check()
         return failures
 
@@ -268,11 +263,10 @@ class Jobs:
     ) -> None:
         """Publish to each of them; what one raises is added to `failures`. Raises SessionGone and Stopped."""
         for sink in sinks:
-            started = time.monotonic()
             try:
                 self.into(sink, frames.get(sink.name), batch)
             except SinkError as error:
-                failures.append(SinkFailure(sink, error, time.monotonic() - started))
+                failures.append(SinkFailure(sink, error))
                 self._check()
 
     def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:

@@ -11,7 +11,7 @@ What became of a micro-batch: which shards stop, and figures for the log and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mld.processors.spark.batch.record_columns import Row
@@ -77,6 +77,10 @@ class MicroBatch:
     def size(self) -> int:
         return sum(piece.offer.size for piece in self.slices)
 
+    def without(self, shards: Container[StreamShard]) -> MicroBatch:
+        """Return what there is to run of other shards."""
+        return MicroBatch(tuple(piece for piece in self.slices if piece.offer.shard not in shards), ())
+
 
 def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
     """Return one micro-batch of everything offered, shard by shard in the order of the offers."""
@@ -128,17 +132,11 @@ class BatchFigures:
     """Of the streaming queries that run here, in ISO 8601."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Records that were delivered again and not written, by the sink whose ledger has their positions."""
-    aside: Mapping[str, str] = field(default_factory=dict)
-    """Sinks that cannot now and that the others do not wait for, with the reason."""
 
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """`failed` says why a shard stops. All others of the batch are committed to their ends, but for those that are
-    `kept` because a sink misses some of their records: the records come again, with the next batch, in `again_in_s`."""
+    """`failed` says why a shard stops. All others of the batch are committed to their ends."""
 
     failed: dict[StreamShard, str] = field(default_factory=dict)
     figures: BatchFigures = field(default_factory=BatchFigures)
-    kept: dict[StreamShard, RecordPosition | None] = field(default_factory=dict)
-    """With the position up to which all sinks hold a shard."""
-    again_in_s: float | None = None

@@ -206,6 +206,8 @@ class PoisonSearch:
                 try:
                     if self._is_a_sinks_fault(source, error):
                         continue
+                except DataRefused as refused:
+                    error = refused
                 except (SinkRefused, PipelineError) as refused:
                     return str(refused)
                 in_a_row += 1
@@ -296,9 +298,6 @@ class PoisonSearch:
             if isinstance(error, Fenced):
                 fenced += 1
                 bound_fences(error, fenced)
-            elif self._destinations.may_put_aside(sink):
-                self._destinations.put_aside(sink, error, failure.took_s)
-                continue
             else:
                 waits += 1
                 self._patience.wait(error, waits)
@@ -316,7 +315,7 @@ class PoisonSearch:
         try:
             self._put_letters(dead, [(*one, reason) for one in source.each(source.whole())], names)
         except SinkError as error:
-            return SinkFailure(dead, error, 0.0)
+            return SinkFailure(dead, error)
         failures: list[SinkFailure] = []
         for batch, group in groups:
             if failures:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -87,10 +86,8 @@ class OfferQueue:
         self._asked = False
         self._changed = asyncio.Event()
         self._first_waiting_at = 0.0
-        self._kept: list[Offer] = []
-        """Pages that were in a micro-batch and that a sink misses, in their order; they are in flight."""
-        self._again_at: float | None = None
         self._taken: list[Offer] = []
+        """Pages of the micro-batch that runs."""
 
     # --- what children bring -----------------------------------------------------------------------------------------
 
@@ -147,7 +144,7 @@ class OfferQueue:
         self._held_back = deque(held for held in self._held_back if held is not child)
         size = child.open_bytes + sum(offer.size for offer in dropped)
         self._waiting_bytes -= size
-        busy = {(offer.link, offer.number) for offer in (*self._taken, *self._kept)}
+        busy = {(offer.link, offer.number) for offer in self._taken}
         self._spool.remove_pages(child.number, busy)
         self.release(size)
         self._changed.set()
@@ -158,15 +155,11 @@ class OfferQueue:
         """Wait until a micro-batch is to start."""
         while True:
             self._changed.clear()
-            now = time.monotonic()
-            due_at = self._due_at(last_start)
+            now, due_at = time.monotonic(), self._due_at(last_start)
             waits = bool(self._waiting_bytes)
             if waits and self._pace.is_due(now, due_at, self._waiting_bytes, asked=self._is_asked):
                 return
-            if self._again_at is not None and now >= self._again_at:
-                return
-            times = [*([due_at] if waits else []), *([] if self._again_at is None else [self._again_at])]
-            await self._change(min(times) - now if times else None)
+            await self._change(due_at - now if waits else None)
 
     async def _change(self, within_s: float | None) -> None:
         with suppress(TimeoutError):
@@ -180,10 +173,8 @@ class OfferQueue:
     def _is_asked(self) -> bool:
         return self._asked or bool(self._held_back)
 
-    async def take(self) -> tuple[list[Offer], list[Offer]]:
-        """Return the pages that were kept from the last micro-batch, and those that are new, once all that grow are
-        cut.
-        """
+    async def take(self) -> list[Offer]:
+        """Return the pages of a micro-batch, once all that grow are cut."""
         asked = list(self._open.values())
         for child in asked:
             child.cut()
@@ -195,7 +186,7 @@ class OfferQueue:
         while taken < len(self._pages) and size < self._pace.bytes_max:
             size += self._pages[taken].size
             taken += 1
-        new, self._pages = self._pages[:taken], self._pages[taken:]
+        self._taken, self._pages = self._pages[:taken], self._pages[taken:]
         self._waiting_bytes -= size
         if self._pages:
             self._first_waiting_at = self._pages[0].arrived_at
@@ -203,20 +194,10 @@ class OfferQueue:
             self._first_waiting_at = min(child.open_since for child in self._open.values())
         else:
             self._asked = False
-        kept, self._kept, self._again_at = self._kept, [], None
-        self._taken = [*kept, *new]
-        return kept, new
-
-    def keep(self, offers: Iterable[Offer], again_in_s: float) -> None:
-        """Keep pages of a micro-batch that a sink misses: they go into the next one, in this time at the latest."""
-        self._kept = list(offers)
-        self._again_at = time.monotonic() + again_in_s if self._kept else None
-        self._changed.set()
+        return self._taken
 
     def clear(self) -> None:
-        """End the micro-batch: remove the pages that are not kept."""
-        kept = {(offer.link, offer.number) for offer in self._kept}
+        """End the micro-batch: remove its pages."""
         for offer in self._taken:
-            if (offer.link, offer.number) not in kept:
-                self._spool.remove(self._spool.page(offer.link, offer.number))
+            self._spool.remove(self._spool.page(offer.link, offer.number))
         self._taken = []

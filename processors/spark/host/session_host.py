@@ -35,7 +35,7 @@ from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
-from mld.processors.spark.high_water_marks import StreamShard, fresh
+from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
@@ -71,7 +71,6 @@ class HostStatus:
         self._count(0, 0, 0, BatchFigures(), 0)
         self._lag_ms: Mapping[str, int | None] = {}
         self._watermarks: Mapping[str, str] = {}
-        self._aside: list[str] = []
         self._uncommitted_since: float | None = None
         self._trigger_since: float | None = None
         self._about: dict[str, object] = {
@@ -97,7 +96,6 @@ class HostStatus:
         self._count(1, records, size, figures, stopped)
         self._lag_ms = dict(lag_ms)
         self._watermarks = dict(figures.watermarks)
-        self._aside = sorted(figures.aside)
         self.write()
 
     def _count(self, triggers: int, records: int, size: int, figures: BatchFigures, stopped: int) -> None:
@@ -136,8 +134,6 @@ class HostStatus:
         }
         if self._watermarks:
             said["watermarks"] = self._watermarks
-        if self._aside:
-            said["sinksAside"] = self._aside
         text = json.dumps({**self._about, **said})
         fresh = self._file.with_suffix(".new")
         try:
@@ -392,10 +388,10 @@ class SessionHost:
         while True:
             await self._offers.due(self._last_start)
             self._trigger_at = self._last_start = time.monotonic()
-            kept, new = await self._offers.take()
+            taken = await self._offers.take()
             try:
-                if kept or new:
-                    await self._trigger(kept, new, session.engine)
+                if taken:
+                    await self._trigger(taken, session.engine)
             finally:
                 self._offers.clear()
             self._trigger_at = None
@@ -423,43 +419,35 @@ class SessionHost:
                     jvm_pid or "of the driver",
                 )
 
-    async def _trigger(self, kept: list[Offer], taken: list[Offer], engine: Engine | StreamingEngine) -> None:
+    async def _trigger(self, taken: list[Offer], engine: Engine | StreamingEngine) -> None:
         """Run what was taken, without the offers of children that are gone: nothing of them is checkpointed, so they
         are delivered again, and what stands before them may not be committed.
         """
         started = self._last_start
         there = {child.number for child in self._children.values() if not child.closed}
-        every = [*kept, *taken]
-        self._offers.release(sum(offer.size for offer in every if offer.link not in there))
-        offers = [offer for offer in every if offer.link in there]
+        self._offers.release(sum(offer.size for offer in taken if offer.link not in there))
+        offers = [offer for offer in taken if offer.link in there]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
         outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch)
-        new = plan(taken, marks)
         lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
-        self._status.triggered(new.records, new.size, outcome.figures, len(outcome.failed), lags)
+        self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
-        self._report(batch, new, outcome, started)
+        self._report(batch, outcome, started)
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
-        kept = {
-            offer: None
-            for offer in batch.offers
-            if offer.shard in outcome.kept and fresh(offer.last, outcome.kept[offer.shard])
-        }
         for offer in batch.offers:
             child = self._children.get(offer.link)
             reason = outcome.failed.get(offer.shard)
             if child is not None and reason is not None and not child.closed:
                 child.fail(reason)
-            elif child is not None and reason is None and offer not in kept:
+            elif child is not None and reason is None:
                 child.commit(offer.number)
         for shard, reason in outcome.failed.items():
             log.error("%s stops: %s", shard.label, reason)
-        self._offers.release(sum(offer.size for offer in batch.offers) - sum(offer.size for offer in kept))
-        self._offers.keep(kept, outcome.again_in_s or 0.0)
+        self._offers.release(sum(offer.size for offer in batch.offers))
 
-    def _report(self, batch: MicroBatch, new: MicroBatch, outcome: BatchOutcome, started: float) -> None:
+    def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
         figures = outcome.figures
         for sink, count in figures.dropped.items():
             log.warning(
@@ -474,10 +462,10 @@ class SessionHost:
         log.info(
             "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
             "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d stray=%d late_rows=%d "
-            "failed_shards=%d%s",
+            "failed_shards=%d",
             len(batch.ends),
-            new.records,
-            new.size,
+            batch.records,
+            batch.size,
             figures.rows,
             figures.jobs,
             figures.handover_s * 1000,
@@ -492,7 +480,6 @@ class SessionHost:
             figures.stray,
             figures.late_rows,
             len(outcome.failed),
-            f" aside={','.join(sorted(figures.aside))}" if figures.aside else "",
         )
 
     # --- what is printed ---------------------------------------------------------------------------------------------

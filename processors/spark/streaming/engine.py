@@ -110,13 +110,12 @@ class StreamingEngine:
             return BatchOutcome({}, figures)
         started = time.monotonic()
         try:
-            entry = self._publish(source_of(batch, self._spool))
+            entry, failed = self._publish(batch)
+            if entry is None:
+                return BatchOutcome(failed, figures)
             figures.handover_s = time.monotonic() - started
             stage("inboxed")
             self._process()
-        except GoneBack as error:
-            others = {shard: self.mark_of(shard) for shard in batch.ends.keys() - error.reasons.keys()}
-            return BatchOutcome(error.reasons, figures, others, self._settings.retry_backoff_s)
         except (SinkRefused, PipelineError) as error:
             self._queries.stop()
             return BatchOutcome(dict.fromkeys(batch.ends, str(error)), figures)
@@ -126,10 +125,22 @@ class StreamingEngine:
         figures.late_rows, self._late_rows = late_rows - self._late_rows, late_rows
         figures.watermarks = self._queries.watermarks()
         self._committed = self._inbox.marks(entry)
-        figures.dropped = self._repeats.counts(batch, {NAME: self._committed})
-        return BatchOutcome({}, figures)
+        figures.dropped = self._repeats.counts(batch, {NAME: self._committed}, failed)
+        return BatchOutcome(failed, figures)
 
-    def _publish(self, source: BatchSource) -> LedgerEntry:
+    def _publish(self, batch: MicroBatch) -> tuple[LedgerEntry | None, dict[StreamShard, str]]:
+        """Return the entry of the inbox that holds all of the batch, and which shards have to stop as the inbox has
+        gone back in time; of these it holds nothing."""
+        failed: dict[StreamShard, str] = {}
+        while batch.slices:
+            try:
+                return self._published_in(source_of(batch, self._spool)), failed
+            except GoneBack as error:
+                failed |= error.reasons
+                batch = batch.without(error.reasons)
+        return None, failed
+
+    def _published_in(self, source: BatchSource) -> LedgerEntry:
         """Return the entry of the inbox that holds all of the batch, with what was there before."""
         attempts = count()
 

@@ -45,7 +45,7 @@ def busy_worker() -> Metrics:
     metrics.worker.framed_records.add("decoded")
     metrics.worker.units.add("write", 3)
     metrics.worker.loop_delay.note(0.001)
-    metrics.worker.spark = SparkFigures(1_000.0, 30.0, 900.0, 990.0, 1, 2, 3, 4, 5)
+    metrics.worker.spark = SparkFigures(1_000.0, 30.0, 900.0, 990.0, 2, 3, 4, 5)
     table = metrics.worker.table
     table.workers, table.unassigned, table.corrupt, table.without_room, table.holes_of = 2, 0, 0, 0, {None: 0}
     return metrics

@@ -238,11 +238,6 @@ def test_the_dead_letter_forgets_records_that_every_sink_has_got_past(tmp_path):
         sink.poison = lambda data: data == b"2"
     bed.sinks["slow"].faults = [None, SinkError("not now")]
     bed.run(bed.offer("a", range(1, 5)))
-    passed = [one.shard for one in dead.ended]
-    assert all(shard.startswith("a#out") for shard in passed)
-    while bed.kept:
-        bed.sinks_are_due()
-        bed.run(*bed.kept)
     assert {one.shard for one in dead.ended} == {"a#out#2", "a#slow#2"}
 
 
@@ -383,53 +378,21 @@ def two_sinks(directory: Path, *keys: str, dead: MemorySink | None = None) -> Be
         lambda records, batch: dict.fromkeys(sinks, records),
         sinks=sinks,
         dead=dead,
-        clock=lambda: 0.0,
     )
 
 
-def test_a_sink_that_cannot_now_does_not_stop_the_others(tmp_path):
+def test_a_sink_that_cannot_now_is_waited_for_and_the_others_are_not_asked_again(tmp_path):
     bed = two_sinks(tmp_path)
-    bed.sinks["slow"].faults = [SinkError("it does not answer")] * 2
-    first = bed.run(bed.offer("a", range(1, 4)), bed.offer("b", [1]))
-    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["slow"]), first.failed) == ([1, 2, 3], [], {})
-    assert first.kept == {A: None, StreamShard("s", "b"): None}
-    assert first.figures.aside == {"slow": "it does not answer"}
-    assert 0 < first.again_in_s <= 1
-    offers = [*bed.kept, bed.offer("a", [4, 5])]
-    bed.sinks_are_due()
-    second = bed.run(*offers)
-    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["slow"])) == ([1, 2, 3, 4, 5], [])
-    assert second.figures.dropped == {}, "what was kept is not delivered again"
-    bed.sinks_are_due()
-    third = bed.run(*bed.kept)
-    assert (numbers(bed.sinks["slow"]), numbers(bed.sinks["slow"], "b"), third.kept) == ([1, 2, 3, 4, 5], [1], {})
-    assert (third.figures.aside, bed.sinks["out"].publications) == ({}, 2)
+    bed.sinks["slow"].faults = [SinkError("it does not answer")] * 3
+    assert bed.run(bed.offer("a", range(1, 4)), bed.offer("b", [1])).failed == {}
+    for name in ("out", "slow"):
+        assert (numbers(bed.sinks[name]), numbers(bed.sinks[name], "b")) == ([1, 2, 3], [1])
+    assert bed.sinks["out"].publications == 1
 
 
-def test_a_sink_is_not_asked_again_before_its_time(tmp_path):
-    bed = two_sinks(tmp_path, "mld.spark.retryBackoffMillis = 60000")
-    bed.sinks["slow"].faults = [SinkError("it does not answer")]
-    bed.run(bed.offer("a", [1]))
-    assert bed.run(*bed.kept, bed.offer("a", [2])).figures.aside == {"slow": "it does not answer"}
-    assert (numbers(bed.sinks["out"]), bed.sinks["slow"].opened) == ([1, 2], 1)
-
-
-def test_a_sink_that_cannot_be_opened_at_the_start_does_not_stop_the_others(tmp_path):
+def test_a_host_does_not_start_if_a_sink_cannot_be_opened(tmp_path):
     bed = two_sinks(tmp_path)
     bed.sinks["slow"].openings = [SinkError("it is down")]
-    bed.sinks["slow"].marks = {A: RecordPosition(2)}
-    bed.use(bed.spool)
-    bed.run(bed.offer("a", range(1, 4)))
-    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["slow"])) == ([1, 2, 3], [])
-    bed.sinks_are_due()
-    assert bed.run(*bed.kept).kept == {}
-    assert numbers(bed.sinks["slow"]) == [3]
-
-
-def test_a_host_does_not_start_if_no_sink_can_be_opened(tmp_path):
-    bed = two_sinks(tmp_path)
-    for sink in bed.sinks.values():
-        sink.openings = [SinkError("it is down")]
     with pytest.raises(SinkError, match="it is down"):
         bed.use(bed.spool)
 
@@ -444,11 +407,8 @@ def test_a_sink_that_fails_in_the_midst_of_a_search_misses_nothing(tmp_path):
     bed.sinks["slow"].faults = [None, None, SinkError("not now")]
     bed.run(bed.offer("a", range(1, 9)))
     assert numbers(bed.sinks["out"]) == [1, 2, 3, 4, 5, 7, 8]
-    while bed.kept:
-        bed.sinks_are_due()
-        bed.run(*bed.kept)
     assert numbers(bed.sinks["slow"]) == [1, 2, 3, 4, 5, 7, 8]
-    assert sorted(data for _, _, data in dead.rows) == [b"division by zero for out", b"division by zero for slow"]
+    assert [data for _, _, data in dead.rows] == [b"division by zero"], "both miss it"
 
 
 def test_a_sink_that_goes_down_in_the_midst_of_a_search_buries_nobody(tmp_path):
@@ -459,6 +419,17 @@ def test_a_sink_that_goes_down_in_the_midst_of_a_search_buries_nobody(tmp_path):
     bed.sinks["out"].faults = [None, None, None, None, None, down, down, down]
     assert bed.run(bed.offer("a", range(1, 9))).failed == {}
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 3, 4, 5, 6, 7, 8], [2])
+
+
+def test_a_sink_that_comes_back_and_refuses_a_record_is_not_waited_for(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.run(bed.offer("a", [1]))
+    out = bed.sinks["out"]
+    out.poison, out.refusal = lambda data: data == b"3", DataRefused
+    out.faults = [JobFailed("connection refused")] * 2
+    assert bed.run(bed.offer("a", [2, 3, 4])).failed == {}
+    assert (numbers(out), numbers(dead)) == ([1, 2, 4], [3])
 
 
 @settings(max_examples=25)
@@ -478,16 +449,12 @@ def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
     dead.faults = data.draw(st.lists(st.sampled_from([None, SinkError("no room")]), max_size=4))
     bed.run(bed.offer("b", [1, 2]))
     at = stopped = 0
-    while (at < 30 or bed.kept) and stopped < 20:
-        offers = list(bed.kept)
-        if at < 30:
-            width = data.draw(st.integers(1, 12))
-            offers.append(bed.offer("a", range(max(1, at - data.draw(st.integers(0, 4))), min(at + width, 30) + 1)))
-            at += width
-        if at >= 30 or data.draw(st.booleans()):
-            bed.sinks_are_due()
-        if bed.run(*offers).failed:
-            at, bed.kept, stopped = 0, [], stopped + 1  # the shard starts again from its checkpoint
+    while at < 30 and stopped < 20:
+        width = data.draw(st.integers(1, 12))
+        offer = bed.offer("a", range(max(1, at - data.draw(st.integers(0, 4))), min(at + width, 30) + 1))
+        at += width
+        if bed.run(offer).failed:
+            at, stopped = 0, stopped + 1  # the shard starts again from its checkpoint
             bed.run(bed.offer("b", range(2 + stopped, 4 + stopped)))
     assert stopped < 20
     for name, sink in bed.sinks.items():
@@ -686,19 +653,9 @@ def test_a_sink_that_was_restored_from_a_backup_refuses_what_does_not_follow_its
     assert list(outcome.failed) == [A]
     for words in ("up to 100", "come to 200", "mld reset FILE --shard a --to 100", "-D mld.spark.onGap=accept"):
         assert words in outcome.failed[A]
-    assert (out.rows, [*outcome.kept], outcome.again_in_s) == ([], [StreamShard("s", "b")], 0.0)
-    assert bed.run(*bed.kept).failed == {}
     assert (numbers(out), numbers(out, "b"), out.marks[A]) == ([], [1], RecordPosition(100))
     assert bed.run(bed.offer("a", range(98, 204))).failed == {}, "after a reset to the mark"
     assert numbers(out) == [*range(101, 204)]
-
-
-def run_to_its_end(bed: Bed, offer) -> dict[StreamShard, str]:
-    """As a host: what is kept comes again. The shards that stop."""
-    outcome = bed.run(offer)
-    while outcome.kept and not outcome.failed:
-        outcome = bed.run(offer)
-    return outcome.failed
 
 
 @pytest.mark.parametrize("at", ["between batches", "in a batch", "in the search for poison"])
@@ -708,8 +665,8 @@ def test_a_database_that_fails_over_to_a_standby_that_lags_takes_no_batch_that_d
     bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1", "mld.spark.deadLetter = /d"), dead=dead)
     bed.sinks = {"out": out}
     bed.use(bed.spool)
-    run_to_its_end(bed, bed.offer("a", range(1, 11)))
-    run_to_its_end(bed, bed.offer("a", range(11, 21), after=10))
+    bed.run(bed.offer("a", range(1, 11)))
+    bed.run(bed.offer("a", range(11, 21), after=10))
     seen: list[bytes] = []
 
     def fail_over():
@@ -734,11 +691,11 @@ def test_a_database_that_fails_over_to_a_standby_that_lags_takes_no_batch_that_d
         out.poison = loses_its_connection
     else:
         bed.poison(is_poison)
-    failed = run_to_its_end(bed, offer)
+    failed = bed.run(offer).failed
     assert "holds a up to 5, and the application has come to 20" in failed[A]
     assert numbers(out) == [1, 2, 3, 4, 5]
     bed.poison(lambda data: False)
-    assert run_to_its_end(bed, bed.offer("a", range(4, 31), after=3)) == {}
+    assert bed.run(bed.offer("a", range(4, 31), after=3)).failed == {}
     assert numbers(out) == [*range(1, 31)]
 
 
@@ -770,16 +727,13 @@ def test_an_application_that_comes_from_another_processor_begins_at_its_checkpoi
     assert "begins with b after 50" in caplog.text
 
 
-def test_a_second_sink_that_is_new_begins_and_one_that_is_aside_gets_what_it_misses(tmp_path):
+def test_a_second_sink_that_is_new_begins_and_gets_what_it_misses(tmp_path):
     sinks = {"out": MemorySink("out", marks={A: RecordPosition(100)}), "new": MemorySink("new")}
     bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
     bed.engine.start()
     assert bed.run(bed.offer("a", range(101, 104), after=100)).failed == {}
     sinks["new"].faults = [SinkError("down")]
     first, second = bed.offer("a", range(104, 106), after=103), bed.offer("a", range(106, 108), after=105)
-    bed.run(first)
-    assert (bed.kept, numbers(sinks["new"])) == ([first], [101, 102, 103])
-    bed.sinks_are_due()
     assert bed.run(first, second).failed == {}
     assert numbers(sinks["new"]) == numbers(sinks["out"]) == [*range(101, 108)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Off
 from mld.processors.spark.batch.page_file import PageWriter, rows
 from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import Counted, Handed, Slices
@@ -190,9 +189,6 @@ class Bed:
     transform: Callable[[Any, Any], Any] = lambda records, batch: records
     dead: MemorySink | None = None
     sinks: Mapping[str, MemorySink] = field(default_factory=dict)
-    kept: list[Offer] = field(default_factory=list)
-    clock: Callable[[], float] = time.monotonic
-    """By which sinks that were put aside are due; where it stands still, `sinks_are_due` alone says so."""
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.directory / "spool")
@@ -213,7 +209,6 @@ class Bed:
             list(self.sinks.values()),
             self.dead,
             self.spool,
-            self.clock,
         )
         self.engine.start()
 
@@ -229,20 +224,12 @@ class Bed:
         return replace(offer, preceding=None if after is None else RecordPosition(after))
 
     def run(self, *offers: Offer) -> BatchOutcome:
-        """As a host does; `kept` are the offers that are to come again."""
-        outcome = run_offers(self.engine, *offers)
-        self.kept = [
-            offer for offer in offers if offer.shard in outcome.kept and fresh(offer.last, outcome.kept[offer.shard])
-        ]
-        return outcome
+        """As a host does."""
+        return run_offers(self.engine, *offers)
 
     def plan(self, *offers: Offer) -> MicroBatch:
         """A micro-batch as a host plans it by the marks of now."""
         return plan_of(self.engine, *offers)
-
-    def sinks_are_due(self) -> None:
-        """Let the time pass until every sink that was put aside is asked again."""
-        self.engine._destinations.due_now()
 
 
 OFFER_NUMBERS = count(1)
