@@ -89,7 +89,7 @@ class Daemon:
         self._statuses.put(None)
 
     def _write(self, line: bytes) -> None:
-        with suppress(BrokenPipeError), self._writing:
+        with suppress(BrokenPipeError, ValueError), self._writing:  # its end, or ours
             self._out.write(line)
 
     def say(self, line: bytes) -> str | None:
