@@ -213,14 +213,14 @@ class Engine:
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
                     self._patience.pause(failures)
-            elif cannot is not None:
+            if cannot is not None:  # whether the record fails there, too, is to be known first
                 waits += 1
                 self._patience.wait(cannot, waits)
             if _first(errors, InputGone) is not None:
                 self._pipeline.read_again()
             for one in found:
                 self._destinations.reopen(one.sink)
-            if failed is not None and failures >= attempts_max:
+            if failed is not None and cannot is None and failures >= attempts_max:
                 raise failed
 
 
