@@ -27,7 +27,7 @@ from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.commit import store
 from mld.processors.spark.link import EXIT_CONFIGURATION
-from mld.processors.spark.session import cluster, decoding, handover, lakehouse, spark_session
+from mld.processors.spark.session import decoding, handover, lakehouse, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
 from mld.processors.spark.sink_port import (
     SessionError,
@@ -92,7 +92,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         spark = spark_session.start(settings, scratch)
         if not settings.is_local:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
-                cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
+                spark_session.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
             check_spool(spark, spool, settings.where)
         key, schema = "mld.spark.schema", settings.schema
         if settings.schema_reader is not None:

@@ -12,6 +12,10 @@ PySpark would hand every setting to the JVM on its command line, which all users
 stand there. Here settings go in a file of this user alone, which is removed when the JVM has read it. What the JVM asks
 Python to do (streaming queries do) comes through a port of the loopback interface, and PySpark lets anybody call it;
 here the caller must have the token that guards the other direction.
+
+A standalone master that was restarted knows nothing of its old applications and gives them no executors any more, and
+Spark then waits for ever. So a job without any executor is given up after a while, with its session: a new session
+registers anew.
 """
 
 from __future__ import annotations
@@ -22,11 +26,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import string
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +58,7 @@ log = logging.getLogger("mld.spark")
 
 FILE = "spark.properties"
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-FILE_OPTION = "--properties-file"
-SHELL = "pyspark-shell"
+"""What PySpark calls spark-submit with; arguments of another Spark are replaced, our keys say how we run."""
 _PLAIN = frozenset(f"{string.ascii_letters}{string.digits}._-/")
 """What needs no escape in a properties file of Java's."""
 CLIENT = "py4j.Gateway"
@@ -62,9 +68,8 @@ CONNECTION_LIFE_S = 30
 
 
 def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
-    """Start the JVM of this process unless it runs; `scratch` is a directory of this user alone.
-
-    Raises SessionError, and whatever PySpark raises if the JVM does not start.
+    """Start the JVM of this process unless it runs; `scratch` is a directory of this user alone. Raises whatever
+    PySpark raises if the JVM does not start.
     """
     from pyspark import SparkContext
 
@@ -75,33 +80,17 @@ def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
 @contextmanager
 def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
     """Give, while the JVM starts: the file, and the arguments that name it."""
-    before = os.environ.get(ARGUMENTS)
-    told = arguments(before, file)
     file.unlink(missing_ok=True)
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as opened:
         opened.write(encode(settings))
-    os.environ[ARGUMENTS] = told
+    # The file takes the place of spark-defaults.conf, unless that is asked for too.
+    os.environ[ARGUMENTS] = shlex.join(["--properties-file", str(file), "--load-spark-defaults", "pyspark-shell"])
     try:
         yield
     finally:
         file.unlink(missing_ok=True)
-        if before is None:
-            del os.environ[ARGUMENTS]
-        else:
-            os.environ[ARGUMENTS] = before
-
-
-def arguments(given: str | None, file: Path) -> str:
-    """Return what PySpark is to call spark-submit with: the user's own arguments, and the file. Raises SessionError."""
-    try:
-        theirs = shlex.split(given or SHELL)
-    except ValueError as error:
-        raise SessionError(f"{ARGUMENTS} is no list of arguments: {error}; correct it, or remove it") from error
-    if any(word.split("=")[0] == FILE_OPTION for word in theirs):
-        raise SessionError(f"{ARGUMENTS} has {FILE_OPTION}, and Spark takes one; write its lines as mld.spark.conf.*")
-    # The file takes the place of spark-defaults.conf, unless that is asked for too.
-    return shlex.join([FILE_OPTION, str(file), "--load-spark-defaults", *theirs])
+        del os.environ[ARGUMENTS]
 
 
 def encode(settings: Mapping[str, str]) -> str:
@@ -228,14 +217,9 @@ NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def check_extra() -> None:
-    """Raise SessionError if there is no PySpark, or only the client of Spark Connect."""
-    if not _there("pyspark"):
+    """Raise SessionError if there is no PySpark with a JVM: `pyspark-client` has none."""
+    if not (_there("pyspark") and _there("py4j")):
         raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
-    if not _there("py4j"):
-        raise SessionError(
-            f"the environment of {sys.executable} has only the client of Spark Connect; {EXTRA} in an environment "
-            "without pyspark-client"
-        )
 
 
 def _there(module: str) -> bool:
@@ -470,3 +454,41 @@ def _jvm(session: SparkSession) -> subprocess.Popen[bytes] | None:
 def jvm_pid(session: SparkSession) -> int | None:
     process = _jvm(session)
     return None if process is None else process.pid
+
+
+# --- a cluster that is not ours -------------------------------------------------------------------------------------
+
+LOOK_MAX_S = 5.0
+"""Longest time between two looks at the executors."""
+
+
+def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: float) -> None:
+    """Start to end the JVM when a job gets no executor: whoever watches the JVM does the rest."""
+    context = session.sparkContext
+    tracker = context.statusTracker()
+
+    def look() -> None:
+        starved_at: float | None = None
+        while True:
+            try:
+                jobs = len(tracker.getActiveJobsIds())
+                executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # one is the driver
+            except Exception:  # the JVM is gone, or the session has ended: others say so
+                return
+            if not jobs or executors:
+                starved_at = None
+            elif starved_at is None:
+                starved_at = time.monotonic()
+            elif time.monotonic() - starved_at >= limit_s:
+                log.error(
+                    "the job has had no executor for %g s (key mld.spark.startTimeoutMillis): %s is gone, was "
+                    "restarted, or has no room for us; the session is given up, and a new one registers there",
+                    limit_s,
+                    where,
+                )
+                with suppress(ProcessLookupError):
+                    os.kill(jvm_pid, signal.SIGKILL)
+                return
+            time.sleep(min(LOOK_MAX_S, limit_s / 4))
+
+    threading.Thread(target=look, daemon=True, name="executors").start()
