@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
@@ -204,6 +204,8 @@ def examine(file: str, env: Mapping[str, str]) -> str:
     """Return what was found. Raises SettingsError, SessionError, SinkRefused or PipelineError."""
     settings = load(file, (), env)
     load_pipeline(settings)
+    for spec in settings.sinks:
+        make_sink(spec, cast("SparkSession", None))  # nothing is touched, but what cannot work is refused
     java = f"Java at {spark_session.java_home(env)}"
     formats = _formats(settings)
     version = importlib.metadata.version("pyspark")

@@ -90,7 +90,8 @@ ONCE_BEFORE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
 
 
 def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) -> Sink:
-    """Return the sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key.
+    """Return the sink of a spec. Nothing is touched before its `open`, which needs the session. Raises SinkRefused that
+    names the key.
 
     `scratch`: a directory of this machine that Spark writes to as well, with room for a batch; None if there is none,
     as its executors are elsewhere."""

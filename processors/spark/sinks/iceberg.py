@@ -41,7 +41,7 @@ from uuid import uuid4
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import Columns, LedgerEntry
 from mld.processors.spark.commit.store import stage
-from mld.processors.spark.high_water_marks import ShardSpans
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.lake_table import (
     APPLICATION,
@@ -408,11 +408,16 @@ class IcebergSink(LakeSink):
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
         check_name(spec)
-        if self._merge is not None:
-            # A MERGE is told what to say in its snapshot by the settings of a session: by one of its own.
-            self._spark = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._seen: TableAsRead | None = None
         self._table: IcebergTable | None = None
+        self._has_own_session = self._merge is None
+
+    def open(self) -> HighWaterMarks:
+        if not self._has_own_session:
+            # A MERGE is told what to say in its snapshot by the settings of a session: by one of its own.
+            self._spark = type(self._spark)(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
+            self._has_own_session = True
+        return super().open()
 
     def _head(self) -> LedgerEntry | None:
         """Return the entry in force; remembers the table and its metadata, which the next commit is bound to."""

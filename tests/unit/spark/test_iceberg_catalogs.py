@@ -11,7 +11,7 @@ from mld.processors.spark.host import start_up
 from mld.processors.spark.session.lakehouse import formats_of, lake_settings
 from mld.processors.spark.session.spark_session import lake
 from mld.processors.spark.settings import SettingsError, load
-from mld.processors.spark.sink_port import SessionError
+from mld.processors.spark.sink_port import SessionError, SinkRefused
 from mld.properties.lines import Sources, parse
 from mld.properties.spark import read
 
@@ -121,6 +121,10 @@ def test_the_check_says_what_each_format_needs_and_what_is_there(tmp_path, monke
     assert "iceberg needs PySpark 4.1, pipeline" in start_up.examine("app.properties", os.environ)
     monkeypatch.setattr(pyspark, "__version__", "4.3.0")
     with pytest.raises(SessionError, match=r"iceberg needs PySpark 4\.1, and this is 4\.3\.0: pip install 'mld"):
+        start_up.examine("app.properties", os.environ)
+    database = "mld.spark.sink.out.format = jdbc\nmld.spark.sink.out.options.url = jdbc:mysql://db/x\n"
+    (tmp_path / "app.properties").write_text(GOOD + database + "mld.spark.sink.out.options.dbtable = t\n")
+    with pytest.raises(SinkRefused, match=r"sink\.out\.options\.url: of databases only PostgreSQL"):
         start_up.examine("app.properties", os.environ)
 
 
