@@ -24,7 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience, bound_fences
-from mld.processors.spark.batch.jobs import PIPELINE, Jobs
+from mld.processors.spark.batch.jobs import Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
@@ -111,7 +111,6 @@ class Engine:
                 outcome.failed |= error.reasons
             held = {shard for shard, upto in left.ends.items() if not fresh(upto, self.held(shard))}
             left = left.without(held | outcome.failed.keys())  # a sink may have gone back in the midst of it
-        self._count_repeats(batch, outcome)
         self._destinations.forget_buried()
         return outcome
 
@@ -167,11 +166,6 @@ class Engine:
         """Wait for the sinks: the records can be computed. Raises SinkRefused, PipelineError, and DataRefused."""
         log.error("%s; the batch can be computed, so it is tried until the sink takes it", error)
         self._until_done(source, FOR_EVER)
-
-    def _count_repeats(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
-        marks = self._destinations.marks
-        every = {sink.name: marks[sink.name] for sink in self._destinations.sinks} or {PIPELINE: self._jobs.own}
-        outcome.figures.dropped = self._jobs.repeats.counts(batch, every, outcome.failed)
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,6 @@
 
 No attempt is repeated here (`engine`), and no record is blamed (`poison`).
 
-How many records of a micro-batch its sinks were not given, because their ledgers have them, is counted (`Repeats`).
-After a crash that is what "exactly once" means. After a reset of the checkpoints it is a replay that goes nowhere, and
-the only sign of it is this count; so every trigger tells it, sink by sink.
-
 Which records of a batch may be malformed, by a small bitmap that the job over the batch makes on its way.
 
 A job says how many records it could not decode, not which: a list of them has no bound. So it sets one bit of 32,768
@@ -20,14 +16,14 @@ from __future__ import annotations
 import logging
 import time
 from binascii import crc32
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import uuid4
 
 from mld.processors.spark.batch.attempts import Destinations
-from mld.processors.spark.batch.micro_batch import BatchFigures, MicroBatch, held
+from mld.processors.spark.batch.micro_batch import BatchFigures
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import BatchSource, Rows, Spool
 from mld.processors.spark.high_water_marks import (
@@ -76,37 +72,6 @@ def suspects(rows: Sequence[Row], bitmap: bytes) -> list[Row]:
         if bitmap[bit >> 3] >> (bit & 7) & 1:
             found.append(row)
     return found
-
-
-class Repeats:
-    """Counts repeated records, one micro-batch at a time."""
-
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
-        self._before: dict[str, dict[StreamShard, RecordPosition | None]] = {}
-
-    def begin(self) -> None:
-        """Begin another batch."""
-        self._before = {}
-
-    def published(self, sink: str, batch: ShardSpans) -> None:
-        """Note that the sink has taken this; what its marks say of these shards from now on is our own work."""
-        before = self._before.setdefault(sink, {})
-        for shard, span in batch.items():
-            before.setdefault(shard, span.after)
-
-    def counts(
-        self, batch: MicroBatch, sinks: Mapping[str, HighWaterMarks], failed: Collection[StreamShard] = ()
-    ) -> dict[str, int]:
-        """Return repeated records by sink, from its marks after the batch. Of shards that `failed`, it
-        counts only records that are known to be dropped."""
-        found = {}
-        for sink, marks in sinks.items():
-            after = {shard: mark for shard, mark in marks.items() if shard not in failed}
-            known = {shard: mark for shard, mark in {**after, **self._before.get(sink, {})}.items() if mark is not None}
-            if count := held(batch.offers, known, self._spool.rows):
-                found[sink] = count
-        return found
 
 
 log = logging.getLogger("mld.spark")
@@ -185,7 +150,6 @@ class Jobs:
         self._destinations = destinations
         self.spool = spool
         self._check = check
-        self.repeats = Repeats(spool)
         self.own: dict[StreamShard, RecordPosition] = {}
         """What a pipeline without sinks has written by itself."""
         self.figures = BatchFigures()
@@ -210,7 +174,6 @@ class Jobs:
         """Begin another batch."""
         self.number += 1
         self.figures = BatchFigures()
-        self.repeats.begin()
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
@@ -248,7 +211,6 @@ class Jobs:
             mine = {sink.name: frame for sink in wanting if (frame := frames[sink.name]) is not None}
             with self._handover.shared(handed.records, list(mine.values())):
                 self.into_each(sinks, mine, batch, failures)
-            self.repeats.published(PIPELINE, batch)
             self.own.update({shard: span.upto for shard, span in batch.items()})
             if handed.malformed is not None and len(failures) < max(1, len(sinks)):
                 self._take_note(source, batch, handed, count)
@@ -274,7 +236,6 @@ class Jobs:
         started = time.monotonic()
         published = sink.publish(frame, batch, f"{self._settings.application}-{self._batch_id}")
         self._destinations.marks[sink.name] = published.marks
-        self.repeats.published(sink.name, batch)
         self.figures.publish_s += time.monotonic() - started
         self.figures.jobs += frame is not None
         self.figures.rows += published.rows or 0

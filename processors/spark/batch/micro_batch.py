@@ -11,10 +11,9 @@ What became of a micro-batch: which shards stop, and figures for the log and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
 
 
@@ -97,20 +96,6 @@ def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
     return MicroBatch(tuple(slices), tuple(done))
 
 
-def held(offers: Iterable[Offer], marks: HighWaterMarks, rows: Callable[[Offer], Iterable[Row]]) -> int:
-    """Return how many of the records offered stand at or below the marks. `rows` reads an offer with a mark in its
-    midst.
-    """
-    count = 0
-    for offer in offers:
-        mark = marks.get(offer.shard)
-        if fresh(offer.first, mark):
-            continue
-        whole = not fresh(offer.last, mark)
-        count += offer.records if whole else sum(not fresh(position, mark) for position, _ in rows(offer))
-    return count
-
-
 @dataclass(slots=True)
 class BatchFigures:
     """Figures of one micro-batch; durations in seconds."""
@@ -130,8 +115,8 @@ class BatchFigures:
     """Rows that streaming queries have left out since the last micro-batch, because they came after the watermark."""
     watermarks: Mapping[str, str] = field(default_factory=dict)
     """Of the streaming queries that run here, in ISO 8601."""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """Records that were delivered again and not written, by the sink whose ledger has their positions."""
+    dropped: int = 0
+    """Records of pages that every sink had held before, so that they were delivered again."""
 
 
 @dataclass(slots=True)

@@ -323,6 +323,5 @@ class PoisonSearch:
             self._jobs.into_each(group, {}, batch, failures)
         if failures:
             return failures[0]
-        self._jobs.repeats.published(PIPELINE, spans(source.ends, self._jobs.own))
         self._jobs.own.update(source.ends)
         return None

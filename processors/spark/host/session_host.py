@@ -35,7 +35,7 @@ from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
-from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.high_water_marks import StreamShard, fresh
 from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
@@ -105,7 +105,7 @@ class HostStatus:
             bytes=size,
             rows=figures.rows,
             commits=figures.jobs,
-            dropped=sum(figures.dropped.values()),
+            dropped=figures.dropped,
             malformed=figures.malformed,
             poisoned=figures.poisoned,
             stray=figures.stray,
@@ -429,7 +429,9 @@ class SessionHost:
         offers = [offer for offer in taken if offer.link in there]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
+        repeated = sum(offer.records for offer in offers if not fresh(offer.last, engine.held(offer.shard)))
         outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch)
+        outcome.figures.dropped = repeated
         lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
         self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
@@ -449,12 +451,12 @@ class SessionHost:
 
     def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
         figures = outcome.figures
-        for sink, count in figures.dropped.items():
+        if figures.dropped:
             log.warning(
-                "%s: %d records were delivered again and are not written again: its ledger has their positions. That "
-                "is right after a crash; for a replay, set %s to another name (docs/use/spark.md, Replay)",
-                sink,
-                count,
+                "%d records were delivered again and are not written again: the ledgers of the sinks have their "
+                "positions. That is right after a crash; for a replay, set %s to another name (docs/use/spark.md, "
+                "Replay)",
+                figures.dropped,
                 PIPELINE_KEY,
             )
         now = time.monotonic()
@@ -474,7 +476,7 @@ class SessionHost:
             (now - started) * 1000,
             (started - min((offer.arrived_at for offer in batch.offers), default=started)) * 1000,
             max(lags, default="?"),
-            sum(figures.dropped.values()),
+            figures.dropped,
             figures.malformed,
             figures.poisoned,
             figures.stray,

@@ -16,7 +16,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
-from mld.processors.spark.batch.jobs import Repeats
 from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of
 from mld.processors.spark.commit.ledger import LedgerEntry
@@ -62,7 +61,6 @@ class StreamingEngine:
         self._spool = spool
         self._keep_s = keep_s
         self._committed: HighWaterMarks = {}
-        self._repeats = Repeats(spool)
         self._patience = Patience(settings.retry_backoff_s, health)
         self._ended: deque[StreamShard] = deque()
         self._kept: deque[tuple[float, int]] = deque()
@@ -88,6 +86,8 @@ class StreamingEngine:
         """Return what the queries are known to have committed of a shard."""
         return self._committed.get(shard)
 
+    held = mark_of
+
     def ended(self, shard: StreamShard) -> None:
         """Note that all of the shard is in the inbox, and nothing of it is new again; called on any thread."""
         self._ended.append(shard)
@@ -104,9 +104,7 @@ class StreamingEngine:
         self._retire()
         self._number += 1
         figures = BatchFigures(attempts=1)
-        self._repeats.begin()
         if not batch.slices:
-            figures.dropped = self._repeats.counts(batch, {NAME: self._committed})
             return BatchOutcome({}, figures)
         started = time.monotonic()
         try:
@@ -125,7 +123,6 @@ class StreamingEngine:
         figures.late_rows, self._late_rows = late_rows - self._late_rows, late_rows
         figures.watermarks = self._queries.watermarks()
         self._committed = self._inbox.marks(entry)
-        figures.dropped = self._repeats.counts(batch, {NAME: self._committed}, failed)
         return BatchOutcome(failed, figures)
 
     def _publish(self, batch: MicroBatch) -> tuple[LedgerEntry | None, dict[StreamShard, str]]:
@@ -157,7 +154,6 @@ class StreamingEngine:
             records = (record for _, (_, record) in source.each_of(missing))
             entry = self._inbox.publish(missing, records, name)
             self._newest = entry.number
-            self._repeats.published(NAME, missing)
             return entry
 
         return until_published(attempt, self._patience.wait)

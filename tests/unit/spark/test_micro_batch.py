@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.batch.micro_batch import Offer, held, plan
+from mld.processors.spark.batch.micro_batch import Offer, plan
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 A, B = StreamShard("s", "a"), StreamShard("s", "b")
@@ -26,21 +26,6 @@ def test_what_the_sinks_hold_is_dropped_and_trimmed():
     batch = plan([old, across, new], {A: RecordPosition(7)})
     assert batch.done == (old,)
     assert [(s.offer, s.after) for s in batch.slices] == [(across, RecordPosition(7)), (new, None)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8), st.integers(0, 40))
-def test_what_the_marks_hold_is_counted_and_only_an_offer_across_a_mark_is_read(parts, mark):
-    offers = [*(offer(A, first, first + more) for first, more in parts), offer(B, 1, 3)]
-    read: list[Offer] = []
-
-    def rows(one: Offer) -> list[tuple[RecordPosition, bytes]]:
-        read.append(one)
-        return [(RecordPosition(number), b"") for number in range(one.first.sequence, one.last.sequence + 1)]
-
-    assert held(offers, {A: RecordPosition(mark)}, rows) == sum(
-        number <= mark for first, more in parts for number in range(first, first + more + 1)
-    )
-    assert all(one.first.sequence <= mark < one.last.sequence for one in read)
 
 
 def test_an_overlap_within_a_batch_is_trimmed():

@@ -56,7 +56,7 @@ def test_check_shows_the_session_that_runs_and_its_counters(file, capsys):
 def test_a_daemon_is_told_for_how_long_its_host_has_committed_nothing(file):
     """Ages grow with the clock, whatever becomes of the host that has written when they began."""
     status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7, 120.0)
-    status.triggered(20, 4_000, BatchFigures(malformed=2, poisoned=1, stray=5, dropped={"a": 3}), 0, {})
+    status.triggered(20, 4_000, BatchFigures(malformed=2, poisoned=1, stray=5, dropped=3), 0, {})
     status.waits(300.0, 200.0)
     told = sparkhosts.figures("clicks", 7)
     assert told is not None and told.uncommitted_since is not None and told.trigger_since is not None
