@@ -53,7 +53,7 @@ def transform(records, batch):
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.poison", description=__doc__)
-    parser.add_argument("pipelines", nargs="*", choices=[[], *PIPELINES], help="default: all")
+    parser.add_argument("pipelines", nargs="*", help=f"any of {', '.join(PIPELINES)}; default: all")
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,15 @@ def test_a_function_that_tells_its_rows_raises_in_jobs_that_do_not_search(spark:
     with FailingRows(spark).functions_told(), pytest.raises(Exception, match="ZeroDivisionError"):
         spark.range(1).select(F.udf(lambda n: 1 // n, "int")("id")).collect()
     assert UserDefinedFunction.__call__ is call
+
+
+def test_a_function_that_tells_its_rows_needs_nothing_of_ours_where_executors_run() -> None:
+    from pyspark import cloudpickle
+
+    code = cloudpickle.dumps(failing_rows.telling(len, None, "length", False, None))
+    script = "import pickle, sys; sys.modules['mld'] = None; print(pickle.load(sys.stdin.buffer)(7, 'abc'))"
+    ran = subprocess.run([sys.executable, "-c", script], input=code, capture_output=True, check=True)
+    assert ran.stdout.strip() == b"3"
 
 
 @pytest.mark.parametrize("by_function", [False, True])

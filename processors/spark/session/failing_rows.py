@@ -23,6 +23,7 @@ import logging
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from threading import get_ident
@@ -135,12 +136,12 @@ class FailingRows:
         from pyspark.sql.classic.column import Column
         from pyspark.sql.udf import UserDefinedFunction
 
-        call, searcher = UserDefinedFunction.__call__, get_ident()
+        call, searcher, telling_of = UserDefinedFunction.__call__, get_ident(), cache(self._telling)
 
         def call_telling(function: UserDefinedFunction, *args: Any, **kwargs: Any) -> Any:
             if get_ident() == searcher:
                 try:
-                    if (telling := self._telling(function)) is not None:
+                    if (telling := telling_of(function)) is not None:
                         return call(telling, Column(self._java_object().row()), *args, **kwargs)
                 except Exception as error:  # whatever a future PySpark has changed
                     log.info("a function does not say over which rows it raises: %s", first_line(error))
