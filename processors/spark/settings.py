@@ -156,6 +156,8 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
     plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
+    if lines.values["mode"] is Mode.STREAMING and plain.get("mld.processes", "1") != "1":
+        problems.append(f"{file}: mld.processes: mld.spark.mode = streaming has one worker; remove it")
     if problems:
         raise SettingsError("\n".join(problems))
     return make(
