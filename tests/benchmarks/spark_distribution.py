@@ -4,8 +4,8 @@
 
 A standalone cluster of PySpark on loopback, executors of one core; spool, sink and input in a bucket of versitygw
 (`make test-s3` builds it). The same events of 1 KB, through the same pipeline, into Parquet on S3, by turns: as pages
-that children have written and the host copies to the spool, exactly once; and as files of JSON lines that a plain job
-of Spark reads there and writes with its own committer.
+that children have written and the host copies to the spool, exactly once; and by plain jobs of Spark, with its own
+committer: one reads files of JSON lines, the other one the same pages by `from_json`, and counts what is malformed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mld.processors.spark.batch.micro_batch import Offer, plan
-from mld.processors.spark.batch.page_file import PageWriter
+from mld.processors.spark.batch.page_file import PageWriter, SpoolPage
 from mld.processors.spark.batch.record_columns import RecordColumns
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.session.spark_session import jvm_pid
@@ -32,6 +33,9 @@ from tests.support.s3_servers import SECRET, Versitygw
 from tests.support.servers import ACCOUNT
 from tests.support.spark_bed import Bed, bed
 from tests.support.spark_servers import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 PAGE_RECORDS = 16_000
 """Some 16 MB, as a page that is complete."""
@@ -102,13 +106,34 @@ class Stand:
             body = b"".join(text + b"\n" for text in self._texts)
             self._s3.put_object(Bucket=self._bucket, Key=f"plain/{number}.json", Body=body)
 
-    def plain(self, pages: int) -> Cost:
-        self._outputs += 1
+            page = self._made.spool.page(0, number)
+            self._write(page, StreamShard("s", "shardId-000000000000"))
+            self._s3.put_object(Bucket=self._bucket, Key=f"plain/{number}.parquet", Body=page.read_bytes())
+            page.unlink()
+
+    def lines(self, pages: int) -> Cost:
         paths = [f"s3a://{self._bucket}/plain/{number}.json" for number in range(pages)]
         before = self.meter.now
-        frame = self._made.spark.read.schema(SCHEMA).option("mode", "FAILFAST").json(paths)
-        frame.where("kind <> 'bot'").write.parquet(f"s3a://{self._bucket}/plain-out/{self._outputs}")
+        self._publish(self._made.spark.read.schema(SCHEMA).option("mode", "FAILFAST").json(paths))
         return self.meter.cost(before)
+
+    def pages(self, pages: int) -> Cost:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        paths = [f"s3a://{self._bucket}/plain/{number}.parquet" for number in range(pages)]
+        before = self.meter.now
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
+        payload = F.from_json(F.col("data").cast("string"), f"{SCHEMA}, bad STRING", options)
+        read = self._made.spark.read.parquet(*paths).withColumn("payload", payload)
+        counted = read.observe(Observation(), F.count("payload.bad").alias("malformed")).where("payload.bad IS NULL")
+        arrival = F.timestamp_millis("approximateArrivalTimestamp").alias("arrival")
+        self._publish(counted.select("h", "sequenceNumber", arrival, "payload.*").drop("bad"))
+        return self.meter.cost(before)
+
+    def _publish(self, frame: DataFrame) -> None:
+        self._outputs += 1
+        frame.where("kind <> 'bot'").write.parquet(f"s3a://{self._bucket}/plain-out/{self._outputs}")
 
     def ours(self, pages: int) -> Cost:
         offers = [self._offer() for _ in range(pages)]
@@ -123,18 +148,21 @@ class Stand:
         return cost
 
     def _offer(self) -> Offer:
-        """A page as a child has written it."""
         self._pages += 1
         shard = StreamShard("s", f"shardId-{self._pages % 4:012d}")
-        writer = PageWriter(self._made.spool.page(1, self._pages), shard)
+        page = self._write(self._made.spool.page(1, self._pages), shard)
+        return Offer(1, self._pages, shard, page.first, page.last, page.records, page.size)
+
+    def _write(self, path: Path, shard: StreamShard) -> SpoolPage:
+        """Write a page as a child does."""
+        writer = PageWriter(path, shard)
         for start in range(0, len(self._texts), 250):
             texts = self._texts[start : start + 250]
             sequences = [b"%056d" % (10**55 + self._sequence + number) for number in range(len(texts))]
             self._sequence += len(texts)
             count, size = len(texts), sum(map(len, texts))
             writer.add(RecordColumns(texts, [b"k"] * count, sequences, [1] * count, [0] * count, (), size))
-        page = writer.close()
-        return Offer(1, self._pages, shard, page.first, page.last, page.records, page.size)
+        return writer.close()
 
 
 def measured(executors: int, server: Versitygw, megabytes: int, directory: Path) -> list[tuple[str, Cost]]:
@@ -164,7 +192,7 @@ def measured(executors: int, server: Versitygw, megabytes: int, directory: Path)
             found = []
             for turn in range(TURNS + 1):
                 count = pages if turn else min(pages, WARM_PAGES)
-                for way in (stand.ours, stand.plain):
+                for way in (stand.ours, stand.lines, stand.pages):
                     cost = way(count)
                     if turn:
                         found.append((way.__name__, cost))
@@ -194,8 +222,9 @@ def main() -> None:
                 figures = f"{size / MEGABYTE / cost.wall_s:.0f} | {cost.executors_s * 1e9 / size:.1f}"
                 driver = f"{cost.driver_s * 1e9 / size:.1f} | {cost.driver_bytes / size:.2%}"
                 print(f"| {executors} | {way} | {figures} | {driver} |")
-            ratio = best["ours"].executors_s / best["plain"].executors_s
-            print(f"| {executors} | ours to plain |  | {ratio:.2f} |  |  |", flush=True)
+            for plain in ("lines", "pages"):
+                ratio = best["ours"].executors_s / best[plain].executors_s
+                print(f"| {executors} | ours to plain {plain} |  | {ratio:.2f} |  |  |", flush=True)
 
 
 if __name__ == "__main__":
