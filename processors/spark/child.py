@@ -336,6 +336,8 @@ class ChildRelay:
                 self._process_records(line)
             elif action == "checkpoint":
                 self._replied(message.get("error"))
+                if message.get("error") is None and self._host is not None:
+                    self._checkpoint(self._host)  # of what was committed meanwhile
             else:
                 self._act(action, message)
         if self._host is not None:

@@ -56,10 +56,13 @@ class Daemon:
         self._statuses: queue.Queue[str | None] = queue.Queue()
         self._heard = threading.Condition()
         self._is_over = False
-        child = ChildRelay(
+        self.replies = threading.Event()
+        """Set unless replies to checkpoints are held."""
+        self.replies.set()
+        self.child = ChildRelay(
             os.fdopen(to_child, "rb"), os.fdopen(from_child, "wb"), "f", attach=lambda file: connection()
         )
-        self._thread = threading.Thread(target=self._serve, args=[child], daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=[self.child], daemon=True)
         self._thread.start()
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
@@ -78,6 +81,7 @@ class Daemon:
             if message["action"] == "status":
                 self._statuses.put(message["responseFor"])
                 continue
+            assert self.replies.wait(BOUND_S)
             error = self.errors.pop(0) if self.errors else None
             self._write(json.dumps({**message, "error": error}).encode() + b"\n")
             with self._heard:
@@ -518,6 +522,19 @@ async def test_a_checkpoint_that_fails_is_made_with_the_next_batch(tmp_path):
         assert numbers(world.bed) == [1, 2], "the lease is lost: what comes still is not worked on"
         assert await world.call(daemon.act, "leaseLost") == "leaseLost"
         assert await world.call(daemon.end) is None
+
+
+async def test_what_is_committed_while_a_reply_is_on_its_way_is_checkpointed_after_it(tmp_path):
+    """A shard that then is quiet has its checkpoint at its last record."""
+    async with serving(tmp_path, QUICK) as world:
+        daemon = await world.child()
+        daemon.replies.clear()
+        assert await world.call(daemon.say, line_of([1], lag=0)) == "processRecords"
+        await until(lambda: daemon.child._asked == ("1", 0))
+        daemon._write(line_of([2], lag=0))
+        await until(lambda: daemon.child._host.position == ("2", 0))
+        daemon.replies.set()
+        await until(lambda: daemon.checkpoints == [("1", 0), ("2", 0)])
 
 
 async def test_the_host_ends_after_its_daemon(tmp_path):
