@@ -241,6 +241,8 @@ class S3Bucket:
         self.requests += 1
         try:
             answer = getattr(self._client, operation)(**self._common, **parameters)
+        except ObjectError:  # there is no client
+            raise
         except Exception as error:  # of the SDK, of urllib3, of a socket, of a credentials provider
             code, status, message = _answer_of(error)
             doing = f"{operation} of {self._place(str(parameters.get('Key', parameters.get('Prefix', ''))))}"

@@ -36,7 +36,7 @@ from mld.processors.spark.high_water_marks import (
     fresh,
     gaps,
 )
-from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused, is_s3
+from mld.processors.spark.sink_port import S3Access, SinkRefused, is_s3
 
 KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
@@ -151,7 +151,7 @@ class S3Spool(Spool):
     def _uri(self, path: Path) -> str:
         try:
             return f"s3a://{self._bucket}/{self._copy(path).result()}"
-        except (SinkError, OSError) as error:
+        except OSError as error:
             remedy = f"; correct {KEY} or the rights of this user" if isinstance(error, ObjectRefused) else ""
             raise SpoolError(f"a page cannot be copied to {KEY}: {error}{remedy}") from error
 
@@ -161,11 +161,11 @@ class S3Spool(Spool):
             self._workers.submit(self._delete, copied)
 
     def _delete(self, copied: Future[str]) -> None:
-        with suppress(OSError, SinkError):  # what stays is swept after a while
+        with suppress(OSError):  # what stays is swept after a while
             self._objects.delete([copied.result()])
 
     def _sweep(self, prefix: str) -> None:
-        with suppress(OSError, SinkError):
+        with suppress(OSError):
             if old := [one.key for one in self._objects.list(f"{prefix}mld-") if self._is_left(one.modified_s)]:
                 self._objects.delete(old)
 
@@ -179,7 +179,7 @@ class S3Spool(Spool):
         self._copied.clear()
 
         def delete() -> None:
-            with suppress(OSError, SinkError):
+            with suppress(OSError):
                 self._objects.delete([one.result() for one in done])
 
         if done:

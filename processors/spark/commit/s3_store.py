@@ -30,7 +30,7 @@ from mld.core.errors import StartupError
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import HOME, LEDGER, STAGING
 from mld.processors.spark.commit.store import PosixStore, each
-from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused
+from mld.processors.spark.sink_port import S3Access, SinkRefused
 
 AT_ONCE = 8
 """Requests of one client at the same time."""
@@ -99,7 +99,7 @@ class LateClient:
                     connections_max=AT_ONCE,
                 )
             except StartupError as error:
-                raise SinkError(str(error)) from error
+                raise ObjectError(str(error)) from error
         return getattr(self._client, name)
 
 
@@ -246,28 +246,31 @@ def take_over(store: S3Store, sink: str) -> None:
     while not ledger.Names.of(store.names(LEDGER)).taken and (found := store.objects.get(key)) is not None:
         try:
             head = json.loads(found.data)
-            entry, done, sources = head["entry"], head["done"], head["sources"]
-            known = None if entry is None else ledger.decode(json.dumps(entry).encode())
+            known = None if head["entry"] is None else ledger.decode(json.dumps(head["entry"]).encode())
+            moves = []
+            if known is not None and not head["done"]:
+                staged = f"{STAGING}/{known.token}"
+                moves = [(f"{staged}/{head['sources'][one.source][0]}", one.target) for one in known.moves]
         except (KeyError, TypeError, ValueError) as error:
-            raise SinkRefused(
-                f"sink {sink}: {store.place}{OLD_HEAD} is damaged: {error!r}; restore it, or use a new directory"
-            ) from error
-        if known is not None and not done:
-            for move in known.moves:
-                try:
-                    store.move(f"{STAGING}/{known.token}/{sources[move.source][0]}", move.target)
-                except FileNotFoundError as error:
-                    if not store.exists(move.target):
-                        raise SinkRefused(
-                            f"sink {sink}: commit {known.number} is published, but its file {move.target} is nowhere; "
-                            "restore it (a versioned bucket has it)"
-                        ) from error
+            error = error if isinstance(error, ValueError) else ValueError(repr(error))
+            remedy = "restore it, or use a new directory"
+            raise ledger.refusal(sink, f"{store.place}{OLD_HEAD}", error, remedy) from error
+        for source, target in moves:
+            try:
+                store.move(source, target)
+            except FileNotFoundError as error:
+                if not store.exists(target):
+                    raise SinkRefused(
+                        f"sink {sink}: a commit is published, but its file {target} is nowhere; restore it (a "
+                        "versioned bucket has it)"
+                    ) from error
         closed = json.dumps({**head, "version": CLOSED, "done": True}).encode()
         try:
             store.objects.put(key, closed, if_etag=found.etag)
         except NotMatched:
             continue  # another one has come meanwhile
         if known is None:
-            return
+            return  # nothing was committed before, or it was taken over
         store.mark(f"{LEDGER}/{ledger.entry_name(known.number, ledger.DONE)}")
         store.create(f"{LEDGER}/{ledger.entry_name(known.number)}", ledger.encode(known), "")
+        store.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())  # no ledger begins there again
