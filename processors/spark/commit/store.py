@@ -73,7 +73,7 @@ class Store(Protocol):
     """A directory that commits can be made in; FileNotFoundError where a path does not exist. Raises OSError."""
 
     machine: str
-    """Begins what `hold` says of this boot of this machine; empty where nobody can be asked whether a writer lives."""
+    """Part of the tokens of writers of this boot of this machine; empty where nobody can tell whether one lives."""
     at_once: int
     """How many operations of one process may be under way."""
 
@@ -244,7 +244,9 @@ class PosixStore:
         return sorted((str(file.relative_to(top)), file.stat().st_size) for file in _walk(top) if not file.is_dir())
 
     def glimpse(self, most: int, beside: str) -> list[str]:
-        found = (str(file.relative_to(self.root)) for file in _walk(self.root) if not file.is_dir())
+        """Pass over directories that this user may not read, such as `lost+found`."""
+        files = (Path(top, name) for top, _, names in os.walk(self.root) for name in names)
+        found = (str(file.relative_to(self.root)) for file in files)
         return list(islice((name for name in found if not name.startswith(f"{beside}/")), most))
 
     def sync(self, path: str) -> None:

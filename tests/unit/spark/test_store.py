@@ -15,6 +15,7 @@ from mld.processors.spark.commit.store import PosixStore, as_sink_error, local_d
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access, SinkError, SinkFull, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
+from mld.properties.credentials import parse_chain
 from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.twins.store import Disk, MemoryStore
 
@@ -101,6 +102,38 @@ def test_a_look_at_what_is_there_is_bounded_and_leaves_one_directory_out(store):
         store.write(f"{directory}/f", b"")
     assert sorted(store.glimpse(10, "_mld")) == ["p=1/f", "q=2/f"]
     assert store.glimpse(1, "_mld") in (["p=1/f"], ["q=2/f"])
+
+
+def test_a_look_passes_over_what_this_user_may_not_read(tmp_path, monkeypatch):
+    """As `lost+found` at the root of a disk."""
+    store = PosixStore(tmp_path)
+    for directory in ("lost+found", "p=1"):
+        store.make(directory)
+        store.write(f"{directory}/f", b"")
+
+    def unreadable(of_system):
+        def look(path="."):
+            if str(path).endswith("lost+found"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return of_system(path)
+
+        return look
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, unreadable(getattr(os, name)))
+    assert store.glimpse(10, "_mld") == ["p=1/f"]
+
+
+def test_a_bucket_without_credentials_says_so(tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    credentials, _ = parse_chain("EnvironmentVariableCredentialsProvider")
+    assert credentials is not None
+    spec = SinkSpec("out", "parquet", "s3://bucket/x", s3=S3Access(credentials, "us-east-1"))
+    monkeypatch.setattr("mld.aws.objects.PAUSE_S", 0.0)
+    monkeypatch.setattr("mld.processors.spark.commit.s3_store.PAUSE_S", 0.0)
+    with pytest.raises(SinkError, match="opening its ledger: no credentials provider yields credentials"):
+        make_sink(spec, None, tmp_path).open()  # type: ignore[arg-type]
 
 
 def test_a_lock_ends_with_its_process(tmp_path):
