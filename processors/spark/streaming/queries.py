@@ -157,6 +157,9 @@ log = logging.getLogger("mld.spark")
 QUERIES, CLAIM = "queries", "worker"
 CLAIM_WAIT_S, CLAIM_POLL_S = 30.0, 0.2
 """The JVM of a host that was killed ends a moment after it."""
+_CLAIMED: list[Any] = []
+"""Channels that this process keeps to its end: to close any one of a file, as the JVM does if nobody knows it, gives up
+the lock on it."""
 CONF = {
     "spark.sql.streaming.pollingDelay": "250ms",  # how often a query without work looks into the inbox; default 10 ms
     # Of all batches since the last look; only what is new is asked for.
@@ -251,7 +254,6 @@ class SparkQueries:
         self._watermarks: dict[str, str] = {}
         self._stopping = threading.Event()
         self._ending = threading.Lock()
-        self._claim: Any = None
 
     def claim(self) -> None:
         """Have the JVM lock a file of the checkpoint: whoever runs queries has the lock, and the kernel drops it when
@@ -265,14 +267,15 @@ class SparkQueries:
                 time.sleep(CLAIM_POLL_S)
         except Exception as error:
             if "OverlappingFileLockException" in str(error):
-                return  # this JVM has it
+                _CLAIMED.append(channel)  # this JVM has it
+                return
             raise failure(error, f"locking mld.spark.checkpoint = {self._root}") from error
         if lock is None:
             raise SinkError(
                 f"mld.spark.checkpoint = {self._root} is in use by another worker, and a stateful pipeline has one: "
                 "stop the other, and start one process (mld.processes = 1)"
             )
-        self._claim = channel, lock  # the JVM gives up the lock of a channel that nobody knows
+        _CLAIMED.append(channel)
 
     def newest(self) -> int:
         try:
