@@ -202,7 +202,8 @@ class Engine:
                 self._patience.check()
                 self._jobs.figures.failures += 1
                 failures += 1
-                if isinstance(failed, DataRefused) if attempts_max == FOR_EVER else isinstance(failed, ValueFailed):
+                last = DataRefused if attempts_max == FOR_EVER else ValueFailed
+                if isinstance(failed, last):
                     attempts_max = failures
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
