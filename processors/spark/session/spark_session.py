@@ -381,6 +381,8 @@ def environment(settings: SparkSettings) -> None:
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     for name in OTHERS:
         os.environ.pop(name, None)
+    if os.environ.get(ARGUMENTS):
+        log.warning("%s is not used here: write what it sets as mld.spark.conf.*", ARGUMENTS)
 
 
 def java_home(env: Mapping[str, str]) -> Path:

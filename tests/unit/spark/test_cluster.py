@@ -188,12 +188,16 @@ def test_a_cluster_gets_the_users_settings_and_nothing_of_this_machine(tmp_path,
     assert not {"spark.driver.bindAddress", "spark.local.dir", "spark.sql.shuffle.partitions"} & set(made)
 
 
-def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, tmp_path):
+def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr("mld.processors.spark.session.spark_session.java_home", lambda *_: tmp_path)
-    monkeypatch.setattr("os.environ", dict(os.environ) | {"SPARK_LOCAL_IP": "10.0.0.5", "SPARK_HOME": "/old"})
+    monkeypatch.setattr(
+        "os.environ",
+        dict(os.environ) | {"SPARK_LOCAL_IP": "10.0.0.5", "SPARK_HOME": "/old", "PYSPARK_SUBMIT_ARGS": "--jars x"},
+    )
     environment(settings_of("mld.spark.master = spark://h:7077", "mld.spark.conf.spark.pyspark.python = /py"))
     assert (os.environ["SPARK_LOCAL_IP"], os.environ["PYSPARK_PYTHON"]) == ("10.0.0.5", "/py")
     assert "SPARK_HOME" not in os.environ
+    assert "PYSPARK_SUBMIT_ARGS is not used here: write what it sets as mld.spark.conf.*" in caplog.text
     environment(settings_of())
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
