@@ -262,8 +262,8 @@ $(FAST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/fast.txt
 test-fast: test-tools $(FAST)/.installed
 	$(FAST)/bin/python -m pytest -n 4 $(BY_FILE) --timeout 900 -rs -m "not spark" tests/integration tests/conformance $(PYTEST_ARGS)
 
-# The oldest PySpark that setup.cfg allows, in an environment of its own: the engine, streaming, the whole under kills,
-# and what other users of the machine get.
+# The oldest PySpark that setup.cfg allows, in an environment of its own: the engine, the whole under kills, and
+# what other users of the machine get.
 OLDEST := .venv-spark-oldest
 .PHONY: test-spark-oldest
 $(OLDEST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-oldest.txt
@@ -273,7 +273,7 @@ $(OLDEST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-oldest.txt
 
 test-spark-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest --timeout 900 -rs -m spark tests/integration/test_spark.py \
-	  tests/integration/test_spark_engine.py tests/integration/test_spark_streaming.py \
+	  tests/integration/test_spark_engine.py tests/integration/test_spark_windows.py \
 	  tests/integration/test_other_users.py $(PYTEST_ARGS)
 
 # The JDBC sink against a PostgreSQL as a process of the tests, which is fetched. Each file in a process of its own, because the JVM

@@ -117,11 +117,6 @@ class Format(Enum):
     TEXT = "text"
 
 
-class Mode(Enum):
-    BATCH = "batch"
-    STREAMING = "streaming"
-
-
 class OnPoison(Enum):
     DEAD_LETTER = "deadLetter"
     STOP = "stop"
@@ -159,8 +154,6 @@ KEYS: tuple[Key, ...] = (
     _key("rescuedColumn", TEXT, "With json and jsonlines: a field of the payload for the fields that the schema does "
          "not name, as a text of JSON.", default_text="they are left out, and a warning names them",
          shown_as=Shown.FULL),
-    _key("mode", CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
-         Mode.BATCH, choices=Mode),
     _key("triggerIntervalMillis", LONG, "Shortest time from the start of one micro-batch to that of the next, whatever "
          "waits.", default_text="30 s, or 120 s while less than 1 MiB waits", minimum=10, maximum=3_600_000),
     _key("maxBatchBytes", LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
@@ -190,8 +183,6 @@ KEYS: tuple[Key, ...] = (
          "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
          shown_as=Shown.PLACE),
     _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.", shown_as=Shown.PLACE),
-    _key("checkpoint", TEXT, "Directory of the worker's machine for the inbox, the state and the progress of "
-         "streaming queries.", default_text="required by mode = streaming", shown_as=Shown.PLACE),
     _key("s3.region", TEXT, "Region of the buckets of sinks.", default_text="regionName, else the SDK's",
          shown_as=Shown.FULL),
     _key("s3.endpoint", ValueKind.URL, "Address of a store that speaks S3, for sinks.", default_text="AWS"),
@@ -216,8 +207,6 @@ KEYS: tuple[Key, ...] = (
          "mode = merge deletes its row."),
     _key("sink.<name>.writers", TEXT, "`one`: refuse a sink that another application, pipeline or stream writes; "
          "`shared`: write beside them, each with marks of its own.", "one"),
-    _key("sink.<name>.outputMode", TEXT, "What a streaming query writes: append (rows that are final), update "
-         "(rows that have changed) or complete (all rows).", "append"),
     _key("sink.<name>.files", TEXT, "Without partitionBy: `one` file a commit, so that readers see whole commits; "
          "`many`: as many as Spark's tasks make.", default_text="one on S3, else many"),
     _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
@@ -238,8 +227,7 @@ _SINK_KEY = re.compile(
     + ")",
     re.ASCII,
 )
-OUTPUT_MODE, OUTPUT_MODES = "outputMode", ("append", "update", "complete")
-CHOICES = {OUTPUT_MODE: OUTPUT_MODES, "writers": ("one", "shared"), "files": ("one", "many")}
+CHOICES = {"writers": ("one", "shared"), "files": ("one", "many")}
 """Properties of a sink that have few values; the first of each is the default."""
 
 
@@ -251,7 +239,12 @@ CATALOG_REMEDY = (
     "register plain files by a crawler, ALTER TABLE … ADD PARTITION or Athena's partition projection, or write a table "
     "that its catalog knows: mld.spark.table.<name> with mld.spark.catalog.<catalog>.type = glue"
 )
+WINDOWS_REMEDY = (
+    "remove it: every micro-batch is run by itself; windows, joins and state are a query of Spark's over a table that "
+    "the pipeline writes (docs/use/spark-pipeline.md, Windows)"
+)
 REMOVED: Mapping[str, tuple[Level, str]] = {
+    **dict.fromkeys(("mode", "checkpoint", "sink.<name>.outputMode", "alignMillis"), (Level.ERROR, WINDOWS_REMEDY)),
     "pageBytes": (Level.WARNING, "all records reach Spark as files of columns now"),
     "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
     "archives": (Level.ERROR, "write mld.spark.conf.spark.archives, Spark's own key for the same"),
@@ -260,11 +253,6 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
         "put modules beside the pipeline; for a cluster name them in mld.spark.conf.spark.submit.pyFiles",
     ),
     "javaHome": (Level.ERROR, "set JAVA_HOME for the daemon, or put java first on its PATH"),
-    "alignMillis": (
-        Level.ERROR,
-        "remove it, and give withWatermark as much time as shards may be apart while they catch up; or write rows as "
-        f"they come, partitioned by the time in the record, with {PREFIX}mode = batch: there no row is late",
-    ),
     "latency": (Level.ERROR, f"remove it; for low write {PREFIX}triggerIntervalMillis = 1000"),
     "networkFileSystem": (
         Level.ERROR,
@@ -433,8 +421,6 @@ def _of_registry(values: Mapping[str, object], say: Callable[[str, str, str], No
         say("schema", f"is {REGISTRY}, which is for the formats json and avro", f"set {PREFIX}format")
     elif not values["schema.reader"]:
         say("schema.reader", f"is required by {PREFIX}schema = {REGISTRY}", "give the schema that the pipeline sees")
-    if values["mode"] is Mode.STREAMING:
-        say("schema", f"is {REGISTRY}, which streaming queries cannot follow", f"set {PREFIX}mode = batch")
 
 
 def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
@@ -530,22 +516,9 @@ def _together(
     owner = values["s3.bucketOwner"]
     if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):
         say("s3.bucketOwner", "is no account", "write its twelve digits")
-    streaming = values["mode"] is Mode.STREAMING
-    if str(values["master"]).split("[")[0] != "local":
-        where = places.get("master", file_name)
-        if streaming:
-            say("master", "is not local, and mld.spark.mode = streaming keeps its state here", "remove it", place=where)
-        elif not values["spool"]:
-            remedy = "name a directory that every node mounts at the same path, or s3://bucket/directory"
-            say("spool", "is required by a master that is not local", remedy, place=where)
-    place = places.get("checkpoint", places.get("mode", file_name))
-    if streaming and not values["checkpoint"]:
-        say("checkpoint", "is required by mld.spark.mode = streaming", "name a directory on a disk", place=place)
-    if streaming and not sinks:
-        say("sink", "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …", place=place)
-    unused = "has no effect without mld.spark.mode = streaming"
-    if not streaming and values["checkpoint"]:
-        say("checkpoint", unused, "set the mode", Level.WARNING)
+    if str(values["master"]).split("[")[0] != "local" and not values["spool"]:
+        remedy = "name a directory that every node mounts at the same path, or s3://bucket/directory"
+        say("spool", "is required by a master that is not local", remedy, place=places.get("master", file_name))
     _of_places(values, sinks, say)
     for name, sink in sinks.items():
         for part in sink.values.get("partitionBy", "").split(","):
@@ -555,8 +528,6 @@ def _together(
         for choice, known in CHOICES.items():
             if sink.values.get(choice, known[0]) not in known:
                 say(f"sink.{name}.{choice}", "has no such value", f"write {' or '.join(known)}", place=sink.place)
-        if not streaming and sink.values.get(OUTPUT_MODE) in OUTPUT_MODES:
-            say(f"sink.{name}.{OUTPUT_MODE}", unused, "set the mode", Level.WARNING, sink.place)
     return remarks
 
 

@@ -66,8 +66,6 @@ class StreamShard(NamedTuple):
 
 OF_A_RECORD = "#"
 """In the id of a shard: what stands for one of its records in the marks of a dead letter. No shard can be called so."""
-QUERY = "(query)"
-"""Stands for the stream in the marks of streaming queries; no stream can be called so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,6 @@ from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load as load_daemon
 from mld.properties.redaction import printable
 from mld.properties.settings import Settings
-from mld.properties.spark import Mode
 from mld.retrieval.reader_factory import StreamNaming
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -236,11 +235,6 @@ def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
     settings = load(file, (), env)
     if settings.dead_letter is None:
         raise ReplayError(f"{file}: mld.spark.deadLetter is not set, so there is nothing to replay")
-    if settings.mode is Mode.STREAMING:
-        raise ReplayError(
-            f"{file}: mld.spark.mode = streaming: its queries take records in order, and a letter comes late; read the "
-            "letters by a job of your own"
-        )
     if not settings.sinks:
         raise ReplayError(
             f"{file}: the pipeline writes by itself, and nobody would know what it was given again; name a sink"
@@ -292,7 +286,7 @@ def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str
         signal.signal(signal.SIGINT, lambda *_: started.engine.stop())
         try:
             engine, dead = started.engine, started.dead_letter
-            assert isinstance(engine, Engine) and isinstance(dead, FileSink)
+            assert isinstance(dead, FileSink)
             names = frozenset(spec.name for spec in settings.sinks)
             one = LetterReplay(engine, dead.letters(), dead.newest(), settings.writer, names)
             if dry_run:

@@ -27,7 +27,6 @@ from mld.properties.spark import (
     NEW_PARTITIONS_PER_HOUR,
     PREFIX,
     Format,
-    Mode,
     OnGap,
     OnPoison,
     SinkLines,
@@ -94,7 +93,6 @@ class SparkSettings:
     """What the payload is read as, if `schema` is registry."""
     rescued_column: str | None
     """The field of the payload for what the schema does not name."""
-    mode: Mode
     trigger_interval_s: float
     trigger_quiet_s: float
     """The interval while little waits; the same where the pace is not adaptive."""
@@ -111,9 +109,6 @@ class SparkSettings:
     master: str = field(repr=False)
     spool: str | None
     ledger: str | None
-    checkpoint: str | None
-    output_modes: Mapping[str, str]
-    """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
     s3: S3Access = field(repr=False)
@@ -156,8 +151,6 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
     plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
-    if lines.values["mode"] is Mode.STREAMING and plain.get("mld.processes", "1") != "1":
-        problems.append(f"{file}: mld.processes: mld.spark.mode = streaming has one worker; remove it")
     if problems:
         raise SettingsError("\n".join(problems))
     return make(
@@ -216,7 +209,7 @@ def make(
     if value("triggerIntervalMillis") is not None:
         interval_s = quiet_s = seconds("triggerIntervalMillis")
     short = {key: said for key, name in SHORT_FOR.items() if (said := text(name))}
-    format_, mode, on_poison, on_gap = value("format"), value("mode"), value("onPoison"), value("onGap")
+    format_, on_poison, on_gap = value("format"), value("onPoison"), value("onGap")
     writer = identity_of(
         env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=text("streamId")
     )
@@ -228,7 +221,7 @@ def make(
         text("s3.kmsKey"),
         text("s3.bucketOwner"),
     )
-    assert isinstance(format_, Format) and isinstance(mode, Mode) and isinstance(on_poison, OnPoison)
+    assert isinstance(format_, Format) and isinstance(on_poison, OnPoison)
     assert isinstance(on_gap, OnGap)
     return SparkSettings(
         pipeline=str(value("pipeline")),
@@ -236,7 +229,6 @@ def make(
         schema=text("schema"),
         schema_reader=text("schema.reader"),
         rescued_column=text("rescuedColumn"),
-        mode=mode,
         trigger_interval_s=interval_s,
         trigger_quiet_s=quiet_s,
         batch_bytes_max=_number(value("maxBatchBytes")),
@@ -252,8 +244,6 @@ def make(
         master=str(value("master")),
         spool=text("spool"),
         ledger=text("ledger"),
-        checkpoint=text("checkpoint"),
-        output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf={**short, **lines.conf},
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,

@@ -49,7 +49,6 @@ LOCAL = block("properties", "triggerIntervalMillis = 1000")
 INSTEAD = {
     "database": block("properties", "format = jdbc"),
     "Delta": block("properties", "format = delta"),
-    "windows": ON_S3.splitlines()[-2] + "\n" + block("properties", "mode = streaming"),
 }
 """What the page puts in place of the sink's path."""
 PROPERTIES = file_of({**keys(ON_S3), **keys(LOCAL)})

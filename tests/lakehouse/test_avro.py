@@ -93,10 +93,8 @@ def avro_bed(directory: Path, *keys: str) -> Iterator[Bed]:
         pytest.skip(f"the jar cannot be fetched: {error}")
 
 
-@pytest.mark.parametrize("mode", ["batch", "streaming"])
-def test_what_is_no_record_of_the_schema_goes_to_the_dead_letter(tmp_path: Path, mode: str) -> None:
-    keys = [f"mld.spark.mode = {mode}", f"mld.spark.deadLetter = {tmp_path / 'dead'}"]
-    keys += [f"mld.spark.checkpoint = {tmp_path / 'state'}"] if mode == "streaming" else []
+def test_what_is_no_record_of_the_schema_goes_to_the_dead_letter(tmp_path: Path) -> None:
+    keys = [f"mld.spark.deadLetter = {tmp_path / 'dead'}"]
     with avro_bed(tmp_path, *keys) as made:
         assert made.run({n: (GOOD | BAD)[n] for n in (1, 2, 11, 12, 13, 14)}).failed == {}
     with avro_bed(tmp_path, *keys) as made:

@@ -1,6 +1,6 @@
 """`make prove-spark RUNS=n`: every record exactly once in the sink, whatever dies; and a plain append that is not.
 
-    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
+    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,naive]
 
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
 `jdbc`, a table of a database, with `naive-jdbc` beside
@@ -28,7 +28,6 @@ from tests.prove_spark.delta_runs import DELTA, DELTA_S3, NAIVE_DELTA, DeltaRun,
 from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.s3_runs import S3, S3_CLUSTER, S3_NAIVE, S3ClusterRun, S3Run, clustered
-from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
 from tests.support.databases import Postgres
 from tests.support.fetch_databases import DRIVERS
@@ -52,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.prove_spark", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--layouts", default=",".join((*LAYOUTS[:-1], STREAMING, LAYOUTS[-1])))
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
     arguments = parser.parse_args()
     layouts = arguments.layouts.split(",")
     with contextlib.ExitStack() as stack:
@@ -74,9 +73,6 @@ def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack, store: 
             return lambda seed, root: S3ClusterRun(seed, machine, root, store, layout)
         case chain.CHAIN:
             return lambda seed, root: _ChainAlone(seed, machine, root)
-        case "streaming":
-            assert layout == STREAMING
-            return lambda seed, root: StreamingRun(seed, machine, root)
         case "jdbc" | "naive-jdbc":
             assert layout in (JDBC, NAIVE_JDBC)
             database = stack.enter_context(Postgres())

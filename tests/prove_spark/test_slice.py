@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.prove_spark.runs import Machine, Run
-from tests.prove_spark.streaming_runs import StreamingRun
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,16 +32,6 @@ def test_every_record_exactly_once(layout, machine, tmp_path):
     for seed in range(SLICE):
         outcome = Run(seed, layout, machine, tmp_path / str(seed)).play()
         assert outcome.exactly_once, outcome
-
-
-@pytest.mark.parametrize(
-    "stage", [pytest.param("inboxed", marks=[pytest.mark.spark_slice, pytest.mark.full]), "published", "processed"]
-)
-def test_streaming_through_kills_at(stage, machine, tmp_path):
-    """After the publication in the inbox; before the query's commit, with its batch in the sink; and after it."""
-    outcome = StreamingRun(0, machine, tmp_path / "run", only=stage).play()
-    assert outcome.killed[stage], "it has to die for the test to say anything"
-    assert outcome.exactly_once, outcome
 
 
 def test_a_plain_append_doubles_records_so_the_proof_bites(machine, tmp_path):

@@ -17,11 +17,12 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchOutcome
 from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.host.start_up import HostStartError, engine_of, start
+from mld.processors.spark.host.start_up import HostStartError, start
 from mld.processors.spark.pipeline import load
+from mld.processors.spark.session.handover import Handover
+from mld.processors.spark.session.spark_session import SessionHealth
 from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.streaming.engine import StreamingEngine
 from tests.unit.spark.twins import run_data, settings_of
 
 A = StreamShard("s", "a")
@@ -39,7 +40,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
 class Bed:
     """Batches into sinks of JSON, each in a directory of its own name."""
 
-    def __init__(self, spark: Any, engine: Engine | StreamingEngine, spool: Spool, directory: Path) -> None:
+    def __init__(self, spark: Any, engine: Engine, spool: Spool, directory: Path) -> None:
         self.spark, self.engine, self.spool, self.out = spark, engine, spool, directory / "out"
 
     def run(self, data: Mapping[int, bytes], shard: str = "a", after: int | None = None) -> BatchOutcome:
@@ -108,7 +109,9 @@ def engine_bed(
     spool = Spool(Path(tempfile.mkdtemp(prefix="spool-", dir=directory)))
     dead_letter = make_sink(SinkSpec("dead", "json", settings.dead_letter), spark) if dead else None
     made = [make_sink(spec, spark) for spec in settings.sinks]
-    engine = engine_of(spark, settings, loaded, made, dead_letter, spool)
+    loaded.setup(spark)
+    frames = Handover(spark, settings, divert=dead)
+    engine = Engine(settings, frames, SessionHealth(spark), loaded, made, dead_letter, spool)
     engine.start()
     return Bed(spark, engine, spool, directory)
 

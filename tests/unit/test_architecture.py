@@ -86,8 +86,7 @@ REPLAY_MAY_USE = (*SPARK_MAY_USE, "mld.core.clock", "mld.operating.stream_access
 """It runs without a daemon, and asks Kinesis itself which stream this is."""
 SPARK_ROOMS: dict[str, set[str]] = {
     "child": {"batch", "host", "replay"},
-    "host": {"batch", "commit", "session", "sinks", "streaming"},
-    "streaming": {"batch", "commit", "session"},
+    "host": {"batch", "commit", "session", "sinks"},
     "batch": {"commit", "session"},
     "sinks": {"commit"},
     "session": set(),

@@ -111,10 +111,6 @@ class BatchFigures:
     attempts: int = 0
     failures: int = 0
     jobs: int = 0
-    late_rows: int = 0
-    """Rows that streaming queries have left out since the last micro-batch, because they came after the watermark."""
-    watermarks: Mapping[str, str] = field(default_factory=dict)
-    """Of the streaming queries that run here, in ISO 8601."""
     dropped: int = 0
     """Records of pages that every sink had held before, so that they were delivered again."""
 

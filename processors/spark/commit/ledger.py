@@ -44,7 +44,6 @@ from typing import Any
 from mld.processors.spark.high_water_marks import (
     ENDED,
     OF_A_RECORD,
-    QUERY,
     HighWaterMarks,
     RecordPosition,
     ShardSpans,
@@ -460,8 +459,8 @@ def _other_names(
     """Return how `writer` calls the shards of `other` that become its own."""
     if (other.application, other.pipeline) != (writer.application, writer.pipeline):
         return {}
-    if other.is_of_several == writer.is_of_several or any(shard.stream == QUERY for shard in theirs):
-        return {}  # progress of a query is that of a checkpoint, which is not taken over
+    if other.is_of_several == writer.is_of_several:
+        return {}
     one = writer if other.is_of_several else other
     identifier = key_of_one(one)
     if identifier is None:

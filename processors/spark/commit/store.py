@@ -378,14 +378,12 @@ def is_network(type: str) -> bool:
     return type in NETWORK or FUSE_NETWORK.fullmatch(type) is not None
 
 
-def places(
-    sinks: Iterable[SinkSpec], *, dead_letter: str | None, ledger: str | None, checkpoint: str | None
-) -> Iterator[tuple[str, str]]:
+def places(sinks: Iterable[SinkSpec], *, dead_letter: str | None, ledger: str | None) -> Iterator[tuple[str, str]]:
     """Return key and path of everything in the settings that commits stand on."""
     for sink in sinks:
         if sink.path:
             yield f"mld.spark.sink.{sink.name}.path", sink.path
-    named = {"deadLetter": dead_letter, "ledger": ledger, "checkpoint": checkpoint}
+    named = {"deadLetter": dead_letter, "ledger": ledger}
     yield from ((f"mld.spark.{name}", path) for name, path in named.items() if path)
 
 

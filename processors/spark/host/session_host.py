@@ -50,7 +50,6 @@ from mld.processors.spark.link import (
 )
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by, sanitizer_of
 from mld.processors.spark.sink_port import SessionGone
-from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.processors.spark.writer_identity import PIPELINE_KEY
 
 STATUS_FILE = "status.json"
@@ -70,7 +69,6 @@ class HostStatus:
         """Since the start of the host; docs/use/spark-operating.md says what each of them is."""
         self._count(0, 0, 0, BatchFigures(), 0)
         self._lag_ms: Mapping[str, int | None] = {}
-        self._watermarks: Mapping[str, str] = {}
         self._uncommitted_since: float | None = None
         self._trigger_since: float | None = None
         self._about: dict[str, object] = {
@@ -95,7 +93,6 @@ class HostStatus:
         """Count a micro-batch."""
         self._count(1, records, size, figures, stopped)
         self._lag_ms = dict(lag_ms)
-        self._watermarks = dict(figures.watermarks)
         self.write()
 
     def _count(self, triggers: int, records: int, size: int, figures: BatchFigures, stopped: int) -> None:
@@ -109,7 +106,6 @@ class HostStatus:
             malformed=figures.malformed,
             poisoned=figures.poisoned,
             stray=figures.stray,
-            late_rows=figures.late_rows,
             failed_jobs=figures.failures,
             retries=max(0, figures.attempts - 1),
             stopped_shards=stopped,
@@ -125,15 +121,13 @@ class HostStatus:
 
     def write(self) -> None:
         """Replace the file. What goes wrong is said once."""
-        said: dict[str, object] = {
+        said = {
             "updatedAt": round(time.time(), 3),
             "uncommittedSince": self._uncommitted_since,
             "triggerSince": self._trigger_since,
             "lagMillis": self._lag_ms,
             "counters": self._counters,
         }
-        if self._watermarks:
-            said["watermarks"] = self._watermarks
         text = json.dumps({**self._about, **said})
         fresh = self._file.with_suffix(".new")
         try:
@@ -419,7 +413,7 @@ class SessionHost:
                     jvm_pid or "of the driver",
                 )
 
-    async def _trigger(self, taken: list[Offer], engine: Engine | StreamingEngine) -> None:
+    async def _trigger(self, taken: list[Offer], engine: Engine) -> None:
         """Run what was taken, without the offers of children that are gone: nothing of them is checkpointed, so they
         are delivered again, and what stands before them may not be committed.
         """
@@ -463,7 +457,7 @@ class SessionHost:
         lags = [lag for lag in self._lag_ms.values() if lag is not None]
         log.info(
             "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
-            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d stray=%d late_rows=%d "
+            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d stray=%d "
             "failed_shards=%d",
             len(batch.ends),
             batch.records,
@@ -480,7 +474,6 @@ class SessionHost:
             figures.malformed,
             figures.poisoned,
             figures.stray,
-            figures.late_rows,
             len(outcome.failed),
         )
 

@@ -39,9 +39,7 @@ from mld.processors.spark.sink_port import (
     sentence,
 )
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.streaming.engine import StreamingEngine, make_engine
 from mld.processors.spark.writer_identity import UNKNOWN
-from mld.properties.spark import Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +63,7 @@ class HostStartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    engine: Engine | StreamingEngine
+    engine: Engine
     dead_letter: Sink | None
     spark: SparkSession
     pipeline: pipeline.Pipeline
@@ -104,7 +102,8 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(dead_letter_of(settings), spark, own) if settings.dead_letter else None
         loaded.setup(spark)
-        engine = engine_of(spark, settings, loaded, sinks, dead, spool)
+        frames = handover.Handover(spark, settings, divert=dead is not None)
+        engine = Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
         engine.start()
     except (pipeline.PipelineError, SessionError, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SinkError)) and not isinstance(error, SinkRefused)
@@ -131,14 +130,7 @@ def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
     PipelineError.
     """
     spark_session.check_extra()
-    store.check(
-        store.places(
-            settings.sinks,
-            dead_letter=settings.dead_letter,
-            ledger=settings.ledger,
-            checkpoint=settings.checkpoint,
-        )
-    )
+    store.check(store.places(settings.sinks, dead_letter=settings.dead_letter, ledger=settings.ledger))
     return pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
 
 
@@ -183,21 +175,6 @@ def dead_letter_of(settings: SparkSettings) -> SinkSpec:
         one_file=True,
         s3=settings.s3,
     )
-
-
-def engine_of(
-    spark: SparkSession,
-    settings: SparkSettings,
-    loaded: pipeline.Pipeline,
-    sinks: Sequence[Sink],
-    dead: Sink | None,
-    spool: Spool,
-) -> Engine | StreamingEngine:
-    """Return the engine of the mode, not started. Raises SinkRefused and PipelineError."""
-    if settings.mode is Mode.STREAMING:
-        return make_engine(spark, settings, loaded, sinks, dead, spool)
-    frames = handover.Handover(spark, settings, divert=dead is not None)
-    return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
 
 
 def examine(file: str, env: Mapping[str, str]) -> str:

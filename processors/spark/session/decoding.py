@@ -54,8 +54,6 @@ NOT_DECODED = {
 }
 SAMPLE = "monotonically_increasing_id() % (1L << 33) < 1000"
 """Which records of a batch are looked at for stray fields: the first ones of each task."""
-STREAM_SAMPLE = "pmod(crc32(cast(sequenceNumber AS BINARY)), 16) = 0"
-"""The same in a streaming query, where rows have no numbers."""
 NAMES_MAX, NAME_CHARS_MAX = 8, 60
 VALUE_CHARS_MAX = 80
 FIRST_DAY, LAST_DAY = "DATE'0001-01-01'", "DATE'9999-12-31'"
@@ -109,8 +107,6 @@ def decoding(
     format: Format,
     schema: str | None,
     versions: Mapping[str, str] | None = None,
-    *,
-    streaming: bool = False,
     rescued: str | None = None,
 ) -> Decoding:
     """Return how data is decoded. `versions`: definitions of Avro that frames name. `rescued`: the field of the payload
@@ -131,7 +127,7 @@ def decoding(
         clean = F.expr(_with_rescued(format, fields, rescued))
         strays = F.expr(_strays(format, fields, "data"))
         return Decoding(decoded, bad, clean, reason, strays, F.expr(_stray_names(STRAYS)))
-    sample = F.expr(f"CASE WHEN {STREAM_SAMPLE if streaming else SAMPLE} THEN data END")
+    sample = F.expr(f"CASE WHEN {SAMPLE} THEN data END")
     return Decoding(decoded, bad, clean, reason, sample, F.expr(_stray_names(_strays(format, fields, STRAYS))))
 
 

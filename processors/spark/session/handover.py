@@ -157,7 +157,6 @@ NUMBER = "mld_row"
 """The same, of a page that is cut into slices."""
 BAD, NAMES = "_mld_bad", "_mld_names"
 """Columns of a decoded record: whether it is malformed, and `Decoding.stray_names`."""
-OBSERVED = "mld"
 IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
 """Sequence numbers are decimal, without zeros before them."""
 
@@ -261,7 +260,6 @@ def handed(
     schema: str | None,
     *,
     divert: bool,
-    streaming: bool = False,
     versions: Mapping[str, str] | None = None,
     letter: WriterIdentity = NOBODY,
     rescued: str | None = None,
@@ -269,9 +267,7 @@ def handed(
     """Return the frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
 
     `versions` are the definitions with which Avro records were written, by version, where frames name them; `schema` is
-    the reader's then, and the frames have the columns of `NAMED_MORE` as well.
-
-    If it is `streaming`, the progress of a query has the counts, as `OBSERVED`."""
+    the reader's then, and the frames have the columns of `NAMED_MORE` as well."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -296,7 +292,7 @@ def handed(
 
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
-    found = decoding(format, schema, versions, streaming=streaming, rescued=rescued)
+    found = decoding(format, schema, versions, rescued=rescued)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need. What is
     # counted is a column first: an expression in a count is interpreted.
     more = () if versions is None else SCHEMA_COLUMNS[len(NAMED_MORE) :]
@@ -306,12 +302,12 @@ def handed(
     parsed, bad = decoded.select("*", found.bad.alias(BAD), *names), F.col(BAD)
     counts = Observation()
     observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
-    if divert and not streaming:
+    if divert:
         observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT))).alias("bitmap"))
     if names:
         of_good = F.when(~bad, F.col(NAMES))
         observed += [F.count(of_good).alias("stray"), F.max(of_good).alias("stray_names")]
-    seen = parsed.observe(OBSERVED if streaming else counts, *observed)
+    seen = parsed.observe(counts, *observed)
     good = seen.filter(~bad) if divert else seen
     clean = found.clean if divert else F.when(~bad, found.clean)
     if format is Format.JSON_LINES:

@@ -9,9 +9,7 @@ Everything the user sets by `mld.spark.conf.*` wins.
 The way between Python and the JVM, closed to the other users of this machine.
 
 PySpark would hand every setting to the JVM on its command line, which all users can read; the keys of a bucket would
-stand there. Here settings go in a file of this user alone, which is removed when the JVM has read it. What the JVM asks
-Python to do (streaming queries do) comes through a port of the loopback interface, and PySpark lets anybody call it;
-here the caller must have the token that guards the other direction.
+stand there. Here settings go in a file of this user alone, which is removed when the JVM has read it.
 
 A standalone master that was restarted knows nothing of its old applications and gives them no executors any more, and
 Spark then waits for ever. So a job without any executor is given up after a while, with its session: a new session
@@ -35,7 +33,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mld import pip_install
 from mld.processors.spark.session import class_archive, jvm_classes
@@ -47,7 +45,7 @@ from mld.processors.spark.session.lakehouse import (
     s3a_settings,
 )
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import SessionError, SessionGone, SessionUnreachable, first_line
+from mld.processors.spark.sink_port import SessionError, SessionGone, SessionUnreachable, first_line, sentence
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
@@ -61,10 +59,6 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 """What PySpark calls spark-submit with; arguments of another Spark are replaced, our keys say how we run."""
 _PLAIN = frozenset(f"{string.ascii_letters}{string.digits}._-/")
 """What needs no escape in a properties file of Java's."""
-CLIENT = "py4j.Gateway"
-CLIENT_FIELD = "cbClient"
-CONNECTION_LIFE_S = 30
-"""Py4J's own default: how long a connection of a call is kept for the next one."""
 
 
 def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
@@ -105,54 +99,6 @@ def _escaped(text: str) -> str:
 def _units(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
-
-
-def guard_calls_to_python(session: SparkSession) -> None:
-    """Make every later call to Python show the token that PySpark and its JVM share.
-
-    Py4J can do it on both sides, but its JVM forgets the token when it is told the port; so its client of that port is
-    replaced by one that has it. Raises SessionError if this Py4J has no place for that.
-    """
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    gateway: Any = session.sparkContext._gateway
-    token = gateway.gateway_parameters.auth_token
-    if gateway.callback_server_parameters.auth_token == token:
-        return
-    gateway.callback_server_parameters.auth_token = token
-    try:
-        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        _have_jvm_show(token, gateway)
-    except Exception as error:  # whatever a future Py4J has changed
-        raise SessionError(
-            f"calls from the JVM to Python cannot be kept to this user ({str(error).splitlines()[:1]}); use the "
-            "PySpark that this version names"
-        ) from error
-
-
-def _have_jvm_show(token: str, gateway: Any) -> None:
-    """Replace the JVM's client of our port; the constructor is Py4J's own, the field has no other way to it."""
-    from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
-
-    java = gateway.jvm
-    server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
-    its_gateway = server.getGateway()
-    client = java.py4j.PythonClient(
-        its_gateway,
-        None,
-        gateway._callback_server.port,
-        java.java.net.InetAddress.getByName(gateway.callback_server_parameters.address),
-        CONNECTION_LIFE_S,
-        java.java.util.concurrent.TimeUnit.SECONDS,
-        java.javax.net.SocketFactory.getDefault(),
-        server,
-        True,
-        0,
-        token,
-    )
-    field = java.java.lang.Class.forName(CLIENT).getDeclaredField(CLIENT_FIELD)
-    field.setAccessible(True)
-    field.set(its_gateway, client)
 
 
 JAVA_MIN = 17
@@ -248,7 +194,6 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     try:
         start_jvm(conf, scratch)
         session = builder.getOrCreate()
-        guard_calls_to_python(session)
     except SessionError:
         raise
     except Exception as error:
@@ -423,10 +368,12 @@ def check_format(session: SparkSession, name: str, key: str) -> None:
 
 
 class SessionHealth:
-    """Whether the session can still run jobs; both raise SessionGone."""
+    """Whether the session can still run jobs, and the streaming queries that the user has started in it run; both raise
+    SessionGone."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+        self._queries = session.streams.active
 
     def check(self) -> None:
         """Ask cheaply: has our JVM ended, or the session in it?"""
@@ -441,6 +388,9 @@ class SessionHealth:
             raise SessionGone(f"Spark does not answer any more: {first_line(error)}") from error
         if stopped:
             raise SessionGone("Spark has stopped the application; see its lines above")
+        for query in self._queries:
+            if failed := query.exception():
+                raise SessionGone(f"the streaming query {query.name or query.id} has failed: {sentence(str(failed))}")
 
     def probe(self) -> None:
         """Run a job without data: if even that fails, it is not the records."""

@@ -38,8 +38,6 @@ def test_a_cluster_needs_a_spool_that_its_executors_read(master: str) -> None:
     (error,) = errors(text)
     assert "mld.spark.spool: is required by a master that is not local" in error
     assert errors(f"{text}\nmld.spark.spool = s3://bucket/spool") == []
-    (error,) = errors(f"{text}\n{STREAMING}")
-    assert "mld.spark.master: is not local, and mld.spark.mode = streaming keeps its state here" in error
 
 
 def test_a_dead_letter_is_used_once_it_is_named() -> None:
@@ -66,18 +64,6 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
     assert lines(text, ("mld.spark.format", "binary")).values["format"] is Format.BINARY
 
 
-STREAMING = "mld.spark.mode = streaming\nmld.spark.checkpoint = /c\nmld.spark.sink.out.path = /x"
-
-
-def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
-    assert lines(STREAMING).remarks == ()
-    batch = lines("mld.spark.checkpoint = /c\nmld.spark.sink.out.outputMode = update")
-    assert [(remark.level, remark.key) for remark in batch.remarks] == [
-        (Level.WARNING, "mld.spark.checkpoint"),
-        (Level.WARNING, "mld.spark.sink.out.outputMode"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -90,10 +76,7 @@ def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
         ("mld.spark.format = yaml", "mld.spark.format: has no such value; use one of binary, json"),
         ("mld.spark.triggerIntervalMillis = 1", "mld.spark.triggerIntervalMillis"),
         ("mld.spark.format = json", "mld.spark.schema: is required"),
-        ("mld.spark.mode = streaming\nmld.spark.sink.out.path = /x", "mld.spark.checkpoint: is required by"),
-        ("mld.spark.mode = streaming\nmld.spark.checkpoint = /c", "mld.spark.sink: is required by"),
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = many", "has no such value; write one or shared"),
-        (f"{STREAMING}\nmld.spark.sink.out.outputMode = all", "has no such value; write append or update or complete"),
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.partitionBy = day, hours(at)", "such as hours(at)"),
         ("mld.spark.sink.out.format = iceberg\nmld.spark.sink.out.partitionBy = bucket(4, id)", "what is no column"),

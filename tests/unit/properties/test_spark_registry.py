@@ -47,10 +47,6 @@ def test_what_fits_together_is_accepted(tmp_path: Path, changes: dict[str, str])
         ({"mld__schemaRegistry": "json"}, "mld.spark.schema: is registry, and mld.schemaRegistry is json"),
         ({"mld__spark__schema__reader": ""}, "mld.spark.schema.reader: is required by mld.spark.schema = registry"),
         ({"mld__spark__format": "csv"}, "mld.spark.schema: is registry, which is for the formats json and avro"),
-        (
-            {"mld__spark__mode": "streaming", "mld__spark__checkpoint": "/c", "mld__spark__sink__a__path": "/a"},
-            "mld.spark.schema: is registry, which streaming queries cannot follow",
-        ),
         ({"mld__spark__schema": "user STRING"}, "mld.spark.schema.reader: has no effect without"),
     ],
 )

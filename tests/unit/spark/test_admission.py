@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry, admission_of
-from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.twins.store import Disk, MemoryStore
@@ -146,9 +146,3 @@ def test_a_mark_in_both_forms_counts_by_its_higher_position():
 def test_marks_of_another_application_pipeline_or_incarnation_are_not_taken_for_those_of_a_stream(other):
     head = LedgerEntry(7, "t", {other: {A: RecordPosition(500)}})
     assert OF_ID[A] not in admission(ALL, shared=True).marks(head)
-
-
-def test_progress_of_queries_is_not_taken_over():
-    head = LedgerEntry(7, "t", {ME: {StreamShard(QUERY, "q"): RecordPosition(4)}})
-    with pytest.raises(SinkRefused, match="is written by"):
-        admission(ALL).marks(head)

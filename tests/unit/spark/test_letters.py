@@ -275,7 +275,6 @@ OUT = "mld.spark.sink.out.path = out\n"
     [
         (PLAIN + OUT, "mld.spark.deadLetter is not set"),
         (PLAIN + DEAD, "writes by itself"),
-        (PLAIN + DEAD + OUT + "mld.spark.mode = streaming\nmld.spark.checkpoint = c\n", "mode = streaming"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_a_sentence(tmp_path, text, words):

@@ -46,11 +46,10 @@ def test_types_of_the_network(type, wanted):
 
 def test_every_place_that_commits_stand_on():
     sinks = [SinkSpec("a", path="/a"), SinkSpec("b", "jdbc")]
-    found = dict(places(sinks, dead_letter="/dead", ledger=None, checkpoint="/state"))
+    found = dict(places(sinks, dead_letter="/dead", ledger=None))
     assert found == {
         "mld.spark.sink.a.path": "/a",
         "mld.spark.deadLetter": "/dead",
-        "mld.spark.checkpoint": "/state",
     }
 
 

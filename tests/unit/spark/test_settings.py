@@ -9,7 +9,6 @@ from mld.processors.spark.settings import SettingsError, load
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity
 
 GOOD = "streamName = clicks\napplicationName = app\nmld.spark.pipeline = p.py:transform\n"
-STREAMING = "mld.spark.mode = streaming\nmld.spark.checkpoint = /state\nmld.spark.sink.out.path = /out\n"
 
 
 def loaded(tmp_path, text, overrides=(), env=None):
@@ -63,7 +62,7 @@ def test_a_sink(tmp_path):
     [
         ("streamName = s\n", "mld.spark.pipeline: is required"),
         (GOOD + "mld.spark.format = xml\n", "mld.spark.format"),
-        (GOOD + STREAMING + "mld.processes = 2\n", "mld.processes: .* has one worker"),
+        (GOOD + "mld.spark.mode = streaming\n", "mld.spark.mode: .* are a query of Spark's over a table"),
         ("a = \\u12\n", "backslash"),
     ],
 )

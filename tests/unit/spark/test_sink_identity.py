@@ -14,7 +14,6 @@ from mld.processors.spark.host.start_up import DEAD_LETTER, dead_letter_of
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import GenericSink
 from mld.processors.spark.sinks.files import FileSink
-from mld.processors.spark.streaming.inbox import Inbox
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.unit.spark.twins import settings_of
 
@@ -72,16 +71,6 @@ def test_a_foreign_writer_is_refused_and_by_sharing_has_marks_of_its_own(tmp_pat
     assert make(tmp_path, ONE).open() == {A: RecordPosition(5)}
     assert committed(one, RecordPosition(5), 7) == {A: RecordPosition(7)}
     assert make(tmp_path, OTHERS[other]).open() == {A: RecordPosition(3)}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_the_inbox_is_one_writers(tmp_path, other):
-    inbox = Inbox(tmp_path, ONE)
-    inbox.open()
-    inbox.publish({A: ShardSpan(None, RecordPosition(5))}, [], "b")
-    with pytest.raises(SinkRefused, match="is written by application one"):
-        Inbox(tmp_path, OTHERS[other]).open()
-    assert Inbox(tmp_path, ONE).marks(Inbox(tmp_path, ONE).open()) == {A: RecordPosition(5)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

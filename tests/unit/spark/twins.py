@@ -21,7 +21,6 @@ from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings, make
 from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SessionGone, SinkSpec
-from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.properties.lines import Sources, parse
 from mld.properties.spark import read
 from mld.protocol.codec import encode_process_records
@@ -251,17 +250,17 @@ def page_of(spool: Spool, shard: StreamShard, *lines: bytes) -> Offer:
     return Offer(1, number, shard, page.first, page.last, page.records, page.size, versions=page.versions)
 
 
-def run_offers(engine: Engine | StreamingEngine, *offers: Offer) -> BatchOutcome:
+def run_offers(engine: Engine, *offers: Offer) -> BatchOutcome:
     """One micro-batch, as a host plans it."""
     return engine.run(plan_of(engine, *offers))
 
 
-def plan_of(engine: Engine | StreamingEngine, *offers: Offer) -> MicroBatch:
+def plan_of(engine: Engine, *offers: Offer) -> MicroBatch:
     return plan(offers, {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None})
 
 
 def run_data(
-    engine: Engine | StreamingEngine,
+    engine: Engine,
     spool: Spool,
     data: Mapping[int, bytes],
     shard: str,
