@@ -90,10 +90,11 @@ def by_checker(code: str, text: str) -> str:
 
 def test_promtool_finds_nothing_in_the_metrics() -> None:
     """Its lint of names, units and help is silent too."""
-    from mld.serving.prometheus import exposition, process_collector
+    from mld.core.steps import finish
+    from mld.serving.prometheus import exposition_steps, process_collector
 
-    _, text = exposition(busy_worker(), ME, NOW, "", process_collector())
-    assert promtool("check", "metrics", text=text.decode()) == ""
+    _, pieces = finish(exposition_steps(busy_worker(), ME, NOW, "", process_collector()))
+    assert promtool("check", "metrics", text=b"".join(pieces).decode()) == ""
 
 
 def test_promtool_finds_what_is_wrong() -> None:
