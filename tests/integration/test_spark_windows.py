@@ -44,7 +44,6 @@ def spark() -> Iterator[Any]:
 
 
 def worker(spark: Any, directory: Path, term: str = "1") -> Bed:
-    (directory / "out").mkdir(exist_ok=True)
     return engine_bed(
         spark, directory, WINDOWS.replace("PLACE", str(directory)).replace("TERM", term), *JSON, dead=False
     )

@@ -109,10 +109,11 @@ def engine_bed(
     spool = Spool(Path(tempfile.mkdtemp(prefix="spool-", dir=directory)))
     dead_letter = make_sink(SinkSpec("dead", "json", settings.dead_letter), spark) if dead else None
     made = [make_sink(spec, spark) for spec in settings.sinks]
-    loaded.setup(spark)
-    frames = Handover(spark, settings, divert=dead)
-    engine = Engine(settings, frames, SessionHealth(spark), loaded, made, dead_letter, spool)
+    frames, health = Handover(spark, settings, divert=dead), SessionHealth(spark)
+    engine = Engine(settings, frames, health, loaded, made, dead_letter, spool)
     engine.start()
+    loaded.setup(spark)
+    health.check()
     return Bed(spark, engine, spool, directory)
 
 

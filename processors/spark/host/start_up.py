@@ -31,6 +31,7 @@ from mld.processors.spark.session import decoding, handover, lakehouse, spark_se
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
 from mld.processors.spark.sink_port import (
     SessionError,
+    SessionGone,
     SessionUnreachable,
     Sink,
     SinkError,
@@ -101,12 +102,13 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         own = scratch if settings.is_local else None
         sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(dead_letter_of(settings), spark, own) if settings.dead_letter else None
-        loaded.setup(spark)
-        frames = handover.Handover(spark, settings, divert=dead is not None)
-        engine = Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
+        frames, health = handover.Handover(spark, settings, divert=dead is not None), spark_session.SessionHealth(spark)
+        engine = Engine(settings, frames, health, loaded, sinks, dead, spool)
         engine.start()
-    except (pipeline.PipelineError, SessionError, SinkError) as error:
-        passing = isinstance(error, (SessionUnreachable, SinkError)) and not isinstance(error, SinkRefused)
+        loaded.setup(spark)  # may start a streaming query over what a sink has made
+        health.check()
+    except (pipeline.PipelineError, SessionError, SessionGone, SinkError) as error:
+        passing = isinstance(error, (SessionUnreachable, SessionGone, SinkError)) and not isinstance(error, SinkRefused)
         raise HostStartError(str(error), passing=passing) from error
     address = spark.sparkContext.uiWebUrl
     log.info(

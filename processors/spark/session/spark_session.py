@@ -50,6 +50,7 @@ from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 log = logging.getLogger("mld.spark")
@@ -373,7 +374,7 @@ class SessionHealth:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._queries = session.streams.active
+        self._queries: list[StreamingQuery] = []
 
     def check(self) -> None:
         """Ask cheaply: has our JVM ended, or the session in it?"""
@@ -391,6 +392,7 @@ class SessionHealth:
         for query in self._queries:
             if failed := query.exception():
                 raise SessionGone(f"the streaming query {query.name or query.id} has failed: {sentence(str(failed))}")
+        self._queries = self._session.streams.active
 
     def probe(self) -> None:
         """Run a job without data: if even that fails, it is not the records."""
