@@ -102,7 +102,6 @@ TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Stru
 """Directories by which Spark's readers know the files of a table, whatever else is there."""
 JDBC = "jdbc"
 MEBIBYTE = 1024 * 1024
-NEW_PARTITIONS_PER_HOUR = 1_000
 CHOICE, INT, LONG, TEXT = ValueKind.CHOICE, ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
 
 
@@ -196,9 +195,6 @@ KEYS: tuple[Key, ...] = (
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
     _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out; for Iceberg also "
          "years, months, days or hours of one, such as `hours(at)`."),
-    _key("sink.<name>.newPartitionsPerHour", LONG, "Partitions that a sink of files, Delta or Iceberg begins in an "
-         "hour; rows beyond are kept aside, in the same commit.", NEW_PARTITIONS_PER_HOUR, minimum=1,
-         maximum=1_000_000),
     _key("sink.<name>.mode", TEXT, "append; merge, by keys, where the format can; a save mode of Spark for others.",
          "append"),
     _key("sink.<name>.keys", TEXT, "Columns that name a row, with commas between them, for mode = merge: of each key "
@@ -261,6 +257,10 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     ),
     "s3.timeoutMillis": (Level.WARNING, "an answer of S3 is waited for 60 s"),
     "glue.region": (Level.ERROR, f"write {CATALOG_PREFIX}<catalog>.client.region, unless it is regionName"),
+    "sink.<name>.newPartitionsPerHour": (
+        Level.WARNING,
+        "bound values of partitionBy that producers choose in the pipeline (docs/use/spark-sinks.md, Partitions)",
+    ),
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.glueTable": (Level.ERROR, f"remove it; the files go on as they are: {CATALOG_REMEDY}"),

@@ -24,7 +24,6 @@ from mld.properties.loader import entries_of, load_some, secret_of
 from mld.properties.redaction import Scrubber, printable, printable_lines, secrets_of_environment, where
 from mld.properties.spark import (
     JDBC,
-    NEW_PARTITIONS_PER_HOUR,
     PREFIX,
     Format,
     OnGap,
@@ -269,7 +268,6 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         delete_when=lines.values.get("deleteWhen") or None,
         ledger=ledger,
         writer=writer,
-        new_partitions_max=int(lines.values.get("newPartitionsPerHour", NEW_PARTITIONS_PER_HOUR)),
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),
         s3=s3,

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Protocol
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
 from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.credentials import CredentialsChain
-from mld.properties.spark import NEW_PARTITIONS_PER_HOUR
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -178,8 +177,6 @@ class SinkSpec:
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
-    new_partitions_max: int = NEW_PARTITIONS_PER_HOUR
-    """Directories of partitions that it begins in an hour (`mld.spark.sink.<name>.newPartitionsPerHour`)."""
     private: bool = False
     """Whether its files are for this user alone; else the umask says for whom."""
     one_file: bool | None = None
@@ -194,6 +191,8 @@ NO_ROOM = (
 """What the JVM says of ENOSPC, EDQUOT and EFBIG, and HDFS of its own; Spark keeps the words in its exceptions."""
 NO_PERMISSION = "AccessControlException"
 """HDFS; what the file system of this host does not allow is said before there is a job."""
+NO_NAME = "is no name of a directory"
+"""Said of the value of a column by which a sink is partitioned: its record is to blame."""
 UNMAPPABLE = "input contains unmappable characters"
 GONE = "FILE_NOT_EXIST"
 """While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
@@ -243,6 +242,8 @@ def failure(error: Exception, doing: str) -> SinkError:
     said = f"{doing}: {sentence(text) or type(error).__name__}"
     if any(words in text for words in NO_ROOM):
         return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
+    if NO_NAME in text:
+        return DataRefused(said)
     if NO_PERMISSION in text:
         return SinkRefused(f"{said}; give the account that Spark runs as the permission for it")
     if UNMAPPABLE in text:

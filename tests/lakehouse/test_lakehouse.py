@@ -5,14 +5,13 @@ They are released after Spark, so this has an environment of its own, with the n
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 
 import pytest
 
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, spans
-from mld.processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import DataRefused, Fenced, SinkRefused, SinkSpec
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.spark_bed import engine_bed, rows
 
@@ -226,43 +225,12 @@ def test_a_lost_race_against_a_writer_that_shares_keeps_the_marks_of_both(make, 
     assert read() == Counter([("0", n) for n in range(1, 4)]) + Counter([("0", n) for n in range(1, 5)])
 
 
-# --- partitions that producers choose --------------------------------------------------------------------------------
+# --- partitions ------------------------------------------------------------------------------------------------------
 
 
 def of_customers(spark, *customers):
     rows = [(customer, number) for number, customer in enumerate(customers)]
     return spark.createDataFrame(rows, "customer STRING, n INT").repartition(4)
-
-
-def test_rows_beyond_the_bound_are_in_the_same_commit_whole_and_known_partitions_go_on(make, stored, spark, caplog):
-    sink = make(partition_by=("customer",), new_partitions_max=3)
-    sink.publish(of_customers(spark, "good"), step(1), "b")
-    many = [f"c{number}" for number in range(40)]
-    with caplog.at_level(logging.ERROR, "mld.spark"):
-        sink.publish(of_customers(spark, *many, "good", None, ""), step(2), "b")
-    assert "39 rows, 39 since the start" in caplog.text
-    assert "newPartitionsPerHour" in caplog.text and "mld_beyond_customer" in caplog.text
-    sink.publish(of_customers(spark, "good", "new"), step(3), "b")
-    again = make(partition_by=("customer",), new_partitions_max=1)  # a host that knows nothing yet
-    assert again.open() == {A: RecordPosition(3)}
-    again.publish(of_customers(spark, "good", "newer", "newest"), step(4), "b")
-    rows = stored(sink).collect()
-    begun = {row.customer for row in rows} - {None, ""}
-    assert (len(begun), "good" in begun) == (3, True)
-    assert sum(row.customer == "good" for row in rows) == 4
-    assert Counter(row.customer or row.mld_beyond_customer or None for row in rows) == Counter(
-        [*many, *["good"] * 4, None, None, "new", "newer", "newest"]
-    )
-    assert all(row.mld_beyond_customer is None for row in rows if row.customer)
-    table = f"delta.`{sink._target}`" if sink._spec.format == "delta" else sink._target
-    spark.sql(
-        f"UPDATE {table} SET customer = mld_beyond_customer, mld_beyond_customer = NULL "
-        "WHERE mld_beyond_customer IS NOT NULL"
-    )  # as docs/use/spark-sinks.md says
-    if sink._spec.format == "iceberg":
-        spark.sql(f"REFRESH TABLE {table}")
-    assert {row.customer for row in stored(sink).collect()} - {None, ""} == {*many, "good", "new", "newer", "newest"}
-    assert make(partition_by=("customer",)).open() == {A: RecordPosition(4)}
 
 
 def test_a_partition_of_many_is_one_file(make, spark):
@@ -274,65 +242,22 @@ def test_a_partition_of_many_is_one_file(make, spark):
         assert spark.table(f"{sink._target}.data_files").count() == 200
 
 
-def test_a_merge_has_no_bound(make, stored, spark):
-    sink = make(partition_by=("customer",), new_partitions_max=1, mode="merge", keys=("n",))
-    for number in (1, 2):
-        frame = of_customers(spark, *(f"c{one}" for one in range(4))).selectExpr("*", f"'{number}' AS sequenceNumber")
-        assert sink.publish(frame, step(number), "b").rows == 4
-    assert {row.customer for row in stored(sink).collect()} == {f"c{one}" for one in range(4)}
-
-
-@pytest.mark.parametrize("table", ["delta", "iceberg"])
-def test_a_partition_that_takes_no_null_is_not_bounded_and_said_once(spark, warehouse, table, caplog):
-    path = str(warehouse / "strict") if table == "delta" else "lake.db.strict"
-    named = f"delta.`{path}`" if table == "delta" else path
-    spark.sql(f"CREATE TABLE {named} (customer STRING NOT NULL, n INT) USING {table} PARTITIONED BY (customer)")
-    from mld.processors.spark.sinks.factory import make_sink
-
-    sink = make_sink(SinkSpec("out", table, path, new_partitions_max=1), spark)
-    sink.open()
-    for number in (1, 2):
-        sink.publish(of_customers(spark, "a", "b", "c"), step(number), "b")
-    assert spark.sql(f"SELECT customer FROM {named}").distinct().count() == 3
-    assert caplog.text.count("takes no null") == 1
-
-
-@pytest.mark.parametrize(
-    "partitioned", ["hours(at)", "days(at)", "months(at)", "bucket(4, customer)", "truncate(1, customer)"]
-)
-def test_hidden_partitions_are_counted_as_iceberg_makes_them(spark, partitioned):
-    path = f"lake.db.{partitioned.partition('(')[0]}"
-    column = "at" if "at)" in partitioned else "customer"
-    times = [f"TIMESTAMP '2026-01-02 0{hour}:30:00.123456'" for hour in range(5)]
-    from pyspark.sql.functions import coalesce
-
-    first, *more = [f"SELECT 'c{at[-17]}' AS customer, {at} AS at" for at in times]
-    rows = " UNION ALL ".join((first, *more))
-    for table, there in ((path, first), (f"{path}_whole", rows)):
-        spark.sql(f"CREATE TABLE {table} (customer STRING, at TIMESTAMP) USING iceberg PARTITIONED BY ({partitioned})")
-        spark.sql(f"INSERT INTO {table} {there}")  # by somebody else
-    sink = iceberg(spark, path, new_partitions_max=1)
-    sink.open()
-    sink.publish(spark.sql(rows), step(1), "b")
-    spark.sql(f"REFRESH TABLE {path}")
-    wanted = spark.table(f"{path}_whole.partitions").count()
-    assert spark.table(f"{path}.partitions").count() == min(wanted, 3)  # what is there, what is begun, what is beyond
-    found = spark.table(path)
-    if wanted > 2:
-        found = found.withColumn(column, coalesce(column, f"mld_beyond_{column}")).select("customer", "at")
-    assert Counter(found.collect()) == Counter(spark.sql(f"{rows} UNION ALL {first}").collect())
+def test_a_value_by_which_no_directory_can_be_called_is_the_record_s_fault(make, stored, spark):
+    sink = make(partition_by=("customer",))
+    sink.publish(of_customers(spark, "good", "q" * 200, None), step(1), "b")
+    with pytest.raises(DataRefused, match="customer is no name of a directory: &&&"):
+        sink.publish(of_customers(spark, "good", "&" * 300), step(2), "b")
+    assert stored(sink).count() == 3
 
 
 def test_a_sink_partitioned_by_the_hours_of_a_column_is_written(spark):
-    sink = iceberg(spark, "lake.db.by_hour", partition_by=("hours(at)", "customer"), new_partitions_max=2)
+    sink = iceberg(spark, "lake.db.by_hour", partition_by=("hours(at)", "customer"))
     marks = sink.open()
     for number in (1, 2):
         at = "timestamp_seconds(1767312000 + 3600 * id)"
         frame = spark.range(3).selectExpr("'c' AS customer", f"{at} AS at", "id")
         marks = sink.publish(frame, spans({A: RecordPosition(number)}, marks), "b").marks
-    rows = spark.table("lake.db.by_hour").collect()
-    assert sum(row.at is None and row.customer is None for row in rows) == 2
-    assert {row.mld_beyond_at.hour for row in rows if row.at is None} == {2}
+    assert spark.table("lake.db.by_hour").count() == 6
     assert spark.table("lake.db.by_hour.partitions").count() == 3
 
 

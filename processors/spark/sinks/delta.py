@@ -21,17 +21,16 @@ from mld.processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntr
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import by_directories, quoted
 from mld.processors.spark.sinks.lake_table import (
     APPLICATION,
     LakeSink,
     LostRace,
     Merge,
-    PartitionField,
-    quoted,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 COMMITS_OF_OTHERS = 16
@@ -160,8 +159,7 @@ class DeltaSink(LakeSink):
                 self._look()
             if self._merge is None or frame is self._blank:
                 self._check_columns(frame)
-                with self._bounded(frame) as bounded:
-                    self._append(bounded, entry, said, widens=bounded.columns != frame.columns)
+                self._append(frame, entry, said)
             else:
                 self._change(self._merge, frame, entry, said)
         except SinkRefused:
@@ -177,13 +175,12 @@ class DeltaSink(LakeSink):
             raise LostRace
         return rows
 
-    def _append(self, frame: DataFrame, entry: LedgerEntry, said: str, *, widens: bool = False) -> None:
+    def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
         """Append the rows. Columns that the table has not got are added by the same commit, unless the user's options
-        say otherwise; `widens`: some are the sink's own.
+        say otherwise.
         """
+        frame = by_directories(frame, self._partition_columns())
         options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
-        if widens:
-            options["mergeSchema"] = "true"
         mine = {"mergeSchema": "true", **self._spec.options, **options}
         writing = frame.write.format("delta").mode("append").options(**mine)
         if self._spec.partition_by:
@@ -253,21 +250,10 @@ class DeltaSink(LakeSink):
         snapshot = java.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, place)._2()
         self._snapshot = None if snapshot.version() < 0 else snapshot
 
-    def _partition_fields(self) -> list[PartitionField]:
-        from pyspark.sql.functions import col
-
+    def _partition_columns(self) -> tuple[str, ...]:
         if self._snapshot is None:
-            names, columns = list(self._spec.partition_by), {}
-        else:
-            said = json.loads(self._snapshot.metadata().json())["metaData"]
-            names = said["partitionColumns"]
-            columns = {field["name"]: field for field in json.loads(said["schemaString"])["fields"]}
-        return [_partition_field(name, columns.get(name, {}), col(quoted(name))) for name in names]
-
-    def _stored_partitions(self) -> DataFrame | None:
-        from pyspark.sql import DataFrame
-
-        return None if self._snapshot is None else DataFrame(self._snapshot.allFiles().toDF(), self._spark)
+            return self._spec.partition_by
+        return tuple(json.loads(self._snapshot.metadata().json())["metaData"]["partitionColumns"])
 
     def _nothing(self) -> DataFrame | None:
         """Return a frame without rows that fits the table; None if there is no table."""
@@ -318,15 +304,6 @@ def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
         f"was taken for dead, overwrite each other's commits. Use PySpark 4.1, with which this program brings one of "
         f"its own; or format = iceberg; or name in {key} a log store that creates a file only if it is not there"
     )
-
-
-def _partition_field(name: str, column: Mapping[str, Any], value: Column) -> PartitionField:
-    """Return a field of the partitions by what the table's schema has about its column."""
-    metadata = column.get("metadata", {})
-    physical = metadata.get("delta.columnMapping.physicalName", name).replace("'", r"\'")
-    stored = f"CAST(partitionValues['{physical}'] AS {column.get('type', 'string')})"
-    takes_null = column.get("nullable", True) and "delta.generationExpression" not in metadata
-    return PartitionField(name, value, stored, takes_null)
 
 
 def _columns(schema: StructType) -> Columns:

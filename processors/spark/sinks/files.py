@@ -9,19 +9,18 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 to a directory of this machine, and needs no client; the executors of a cluster write to the staging area of the bucket
 by a client of their own (`session.lakehouse`).
 
-A batch whose rows are all of partitions that were written lately is written in one job. Any other one is looked at
-first (`new_partitions`); rows beyond the bound, and rows whose values no directory can be called by, go to `BEYOND`,
-which readers skip, in files that have all columns. Both are one commit.
+The rows of a partition of a batch are brought together first, as Spark's own `rebalance` does it, so that there are few
+files. A record with a value by which no directory can be called is to blame for that itself.
 
 And the files of a dead letter, by the commits that have brought them.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -34,12 +33,22 @@ from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, 
 from mld.processors.spark.commit.s3_store import S3Store, Uploads, take_over
 from mld.processors.spark.commit.store import Store, each, failures, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from mld.processors.spark.sink_port import JobFailed, Published, SinkError, SinkRefused, SinkSpec, failure, sentence
-from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
+from mld.processors.spark.sink_port import (
+    NO_NAME,
+    JobFailed,
+    Published,
+    SinkError,
+    SinkRefused,
+    SinkSpec,
+    failure,
+    sentence,
+)
 from mld.properties.spark import TAKEN_BY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger("mld.spark")
 
 IDENTITY_FILE = "_mld_replay"
 """Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""
@@ -140,9 +149,6 @@ class FileSink(AdmittedSink):
         self._journal = Journal(store, spec.name)
         self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
         self._layout = spec.format + (f" by {','.join(spec.partition_by)}" if spec.partition_by else self.flat_layout)
-        self._bound = PartitionBound(spec.name, spec.new_partitions_max)
-        self._recent: tuple[str, ...] = ()
-        """Keys of partitions that were written lately; none if they are too many."""
 
     def open(self) -> HighWaterMarks:
         for name, owner in TAKEN_BY.items():
@@ -177,9 +183,11 @@ class FileSink(AdmittedSink):
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         columns = self._columns(frame)
         self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
-        with self._bound.reported(), self._journal.staged() as token:
+        with self._journal.staged() as token:
             rows = self._written(frame, token) if frame is not None else 0
             files = self._clean(token, rows)
+            if len(files) > MANY_FILES:
+                log.warning("sink %s: %d files of %d rows: partition by something coarser", self.name, len(files), rows)
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
                 self._check(head, batch, columns)
@@ -199,64 +207,22 @@ class FileSink(AdmittedSink):
     def _written(self, frame: DataFrame, token: str) -> int:
         """Have Spark write the frame; its rows."""
         stage("staging")
-        if not self._spec.partition_by:
-            wanted = self.one_file if self._spec.one_file is None else self._spec.one_file
-            # Not `coalesce`, with which the whole pipeline would run in one task.
-            return self._write(frame.repartition(1) if wanted else frame, token)
-        if self._recent:
-            from pyspark.sql import Observation
-            from pyspark.sql import functions as F
+        if by := self._spec.partition_by:
+            return self._write(by_directories(frame, by), token)
+        wanted = self.one_file if self._spec.one_file is None else self._spec.one_file
+        # Not `coalesce`, with which the whole pipeline would run in one task.
+        return self._write(frame.repartition(1) if wanted else frame, token)
 
-            is_recent, others = self._key(frame).isin(*self._recent), Observation()
-            seen = frame.observe(others, F.count_if(~is_recent).alias("rows"))
-            rows = self._write(seen.filter(is_recent), token, self._spec.partition_by)
-            if not others.get["rows"]:
-                return rows
-            self._staging.remove(self._journal.data(token))
-        return self._written_by_values(frame, token)
-
-    def _written_by_values(self, frame: DataFrame, token: str) -> int:
-        by = self._spec.partition_by
-        try:
-            with computed(frame):
-                found = self._bound.look(frame, self._key(frame), self._begun, is_possible, self._directory)
-                wanted = frame_of(found.keys, frame)
-                same = self._key(frame) == wanted[KEY]
-                within = by_partition(frame.join(wanted, same, "left_semi"), by)
-                rows = self._write(within, token, by) if found.keys else 0
-                if found.rows_beyond:
-                    self._write(frame.join(wanted, same, "left_anti"), token, below=f"/{STAGED_BEYOND}")
-                    where = f"{self.place.rstrip('/')}/{BEYOND} with all their columns"
-                    self._bound.note(found.rows_beyond, where)
-            recent = dict.fromkeys((*found.keys, *self._recent))
-            is_calm = not found.rows_beyond and len(found.keys) <= RECENT_MAX  # else the next one is looked at at once
-            self._recent = tuple(recent)[:RECENT_MAX] if is_calm else ()
-            return rows + found.rows_beyond
-        except SinkError:
-            raise
-        except Exception as error:  # Spark's and the user's, of any kind
-            raise failure(error, f"sink {self.name}: looking at the values of partitionBy") from error
-
-    def _write(self, frame: DataFrame, token: str, by: tuple[str, ...] = (), below: str = "") -> int:
+    def _write(self, frame: DataFrame, token: str) -> int:
         return write(
             frame,
             sink=self.name,
             format=self._spec.format,
             options={**DEFAULTS.get(self._spec.format, {}), **self._spec.options, **OPTIONS},
             mode="error",
-            path=self._staging.uri(self._journal.data(token) + below),
-            partition_by=by,
+            path=self._staging.uri(self._journal.data(token)),
+            partition_by=self._spec.partition_by,
         )
-
-    def _key(self, frame: DataFrame) -> Column:
-        """Name the partition of a row."""
-        return key_of(frame[name] for name in self._spec.partition_by)
-
-    def _directory(self, key: str) -> str:
-        return directory_of(self._spec.partition_by, json.loads(key))
-
-    def _begun(self, directories: list[str]) -> set[str]:
-        return self._existing(list(filter(is_possible, directories)))
 
     def _clean(self, token: str, rows: int) -> list[str]:
         """Keep the data files only, make them durable, and list them."""
@@ -333,7 +299,7 @@ class FileSink(AdmittedSink):
 def _moves(number: int, files: list[str]) -> tuple[FileMove, ...]:
     prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
     paths = map(PurePosixPath, files)
-    return tuple(FileMove(f"{DATA}/{path}", _target(path.with_name(prefix + path.name))) for path in paths)
+    return tuple(FileMove(f"{DATA}/{path}", str(path.with_name(prefix + path.name))) for path in paths)
 
 
 def _hidden(name: str) -> bool:
@@ -341,41 +307,40 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)
 
 
-BEYOND = "_mld_beyond"
-"""Where the rows of partitions are that a sink has not begun."""
-STAGED_BEYOND = f"{BEYOND}=rows"
-"""The same in a staging area, with a name under which data is kept."""
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | frozenset(map(chr, range(1, 0x20)))
-"""What Spark does not write into the name of a directory as it is."""
+MANY_FILES = 1_000
+"""Of one commit."""
+ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
+"""What Spark writes into the name of a directory by three characters."""
 NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
 """What file systems take as a name, and S3 as part of a key."""
-RECENT_MAX = 256
-"""Partitions by whose values rows are told apart in one job: the plan names them, and each may have several files."""
 
 
-def directory_of(columns: Sequence[str], values: Iterable[str | None]) -> str:
-    """Return the directory of a partition, as Spark names it."""
-    return "/".join(
-        f"{_escaped(column)}={_escaped(value) if value else NULL_PARTITION}"
-        for column, value in zip(columns, values, strict=True)
-    )
+def by_directories(
+    frame: DataFrame, columns: Sequence[str], written: Callable[[Column], Column] | None = None
+) -> DataFrame:
+    """Return the frame with the rows of each partition together, as Spark's `rebalance` does it. A job over it fails,
+    with `NO_NAME`, over a row with a value of these columns by which no directory can be called.
+
+    `written`: the name of a value's directory, or a text as long as it; None: as Spark writes it."""
+    from pyspark.sql import functions as F
+
+    if not columns:
+        return frame
+    types = {name.lower(): kind for name, kind in frame.dtypes}
+    checked = {}
+    for name in (name for name in columns if types.get(name.lower()) == "string"):
+        most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
+        value = F.col(quoted(name))
+        named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
+        said = F.concat(F.lit(f"{name} {NO_NAME}: "), F.substring(value, 1, 80))
+        is_none = (F.octet_length(named) > most) | value.contains("\0")
+        checked[name] = F.when(is_none, F.raise_error(said)).otherwise(value)
+    return frame.withColumns(checked).hint("rebalance", *map(quoted, columns))
 
 
-def is_possible(directory: str) -> bool:
-    """Return whether a directory can be called so, wherever the sink is."""
-    names = [name.encode() for name in directory.split("/")]
-    sizes = list(map(len, names))
-    return b"\0" not in b"".join(names) and max(sizes) <= NAME_BYTES_MAX and sum(sizes) <= DIRECTORY_BYTES_MAX
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"%{ord(one):02X}" if one in ESCAPED else one for one in text)
-
-
-def _target(path: PurePosixPath) -> str:
-    first, *rest = path.parts
-    return str(PurePosixPath(BEYOND if first == STAGED_BEYOND else first, *rest))
+def quoted(name: str) -> str:
+    """Return a column or table as an identifier of Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"
 
 
 COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}

@@ -35,7 +35,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote_plus
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
@@ -43,14 +42,13 @@ from mld.processors.spark.commit.ledger import Columns, LedgerEntry
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import by_directories, quoted
 from mld.processors.spark.sinks.lake_table import (
     APPLICATION,
     RACES_MAX,
     LakeSink,
     LostRace,
     Merge,
-    PartitionField,
-    quoted,
     type_of,
 )
 from mld.properties.spark import TRANSFORM
@@ -210,10 +208,6 @@ class Files:
         return sum(int(file.recordCount()) for file in self.files)
 
 
-FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
-"""Functions of a catalog, by the transforms of a partition that they compute; others are called the same."""
-
-
 class TableAsRead:
     """The table's metadata as they were read once."""
 
@@ -244,23 +238,10 @@ class TableAsRead:
                 return Lineage(None, whole=False)  # expired
         return Lineage(None, whole=True)
 
-    def partition_fields(self, catalog: str) -> list[PartitionField]:
-        """Return what the table is partitioned by; the values are made by functions of the catalog."""
-        from pyspark.sql.functions import expr
-
-        schema, fields = self.metadata.schema(), []
-        for field in self.metadata.spec().fields():
-            source, top = field.sourceId(), schema.asStruct().field(field.sourceId())
-            path = schema.findColumnName(source).split(".") if top is None else [top.name()]
-            transform, _, width = field.transform().toString().rstrip("]").partition("[")
-            value, stored = ".".join(map(quoted, path)), f"partition.{quoted(field.name())}"
-            if transform != "identity":
-                given = ", ".join(filter(None, (width, value)))
-                value = f"{quoted(catalog)}.system.{FUNCTIONS.get(transform, transform)}({given})"
-            takes_null = schema.asStruct().field(path[0]).isOptional()
-            if transform != "void":
-                fields.append(PartitionField(path[0], expr(value), stored, takes_null))
-        return fields
+    def partition_columns(self) -> list[str]:
+        """Return the columns by whose values themselves the table is partitioned."""
+        schema, fields = self.metadata.schema(), self.metadata.spec().fields()
+        return [schema.findColumnName(field.sourceId()) for field in fields if field.transform().isIdentity()]
 
     def property(self, name: str) -> str | None:
         value: str | None = self.metadata.properties().get(name)
@@ -456,11 +437,14 @@ class IcebergSink(LakeSink):
             raise
 
     def _write(self, frame: DataFrame | None) -> Files:
+        from pyspark.sql.functions import url_encode
+
         assert self._table is not None
         if frame is None:
             return Files([])
-        with self._bounded(frame) as bounded:
-            return self._table.write(self._fitted(bounded), self._spec.options)
+        assert self._seen is not None
+        columns = self._seen.partition_columns()
+        return self._table.write(by_directories(self._fitted(frame), columns, url_encode), self._spec.options)
 
     def _fitted(self, frame: DataFrame) -> DataFrame:
         """Return the frame with all columns of the table, which has all of the frame's. Raises as `_fit`."""
@@ -469,18 +453,6 @@ class IcebergSink(LakeSink):
         absent = self._fit(frame)
         kinds = {field.name: field.dataType for field in self._spark.table(self._target).schema} if absent else {}
         return frame.withColumns({name: lit(None).cast(kinds[name]) for name in absent}) if absent else frame
-
-    def _partition_fields(self) -> list[PartitionField]:
-        assert self._seen is not None
-        return self._seen.partition_fields(check_name(self._spec)[0])
-
-    def _directory(self, fields: list[PartitionField], values: list[str | None]) -> str:
-        return "/".join(
-            f"{quote_plus(field.column)}={quote_plus(value or '')}" for field, value in zip(fields, values, strict=True)
-        )
-
-    def _stored_partitions(self) -> DataFrame | None:
-        return self._spark.table(f"{self._target}.data_files")
 
     def _merged(self, merge: Merge, frame: DataFrame, batch: ShardSpans, batch_id: str) -> Published:
         """Publish the batch as one MERGE, staged beside `main`, and then made its next snapshot."""

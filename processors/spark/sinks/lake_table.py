@@ -5,9 +5,6 @@ That goes for writers of other applications and streams as well, whose marks are
 Readers see whole commits. The newest entry has to stay in the table's history (Delta: `delta.logRetentionDuration`,
 Iceberg: `expire_snapshots`), so do not let a table's history expire to less than the time in which nothing is written.
 
-Rows beyond the bound on new partitions are in the same commit, and whole: the columns that the table is partitioned by
-are null in them, and their values are in columns of the same types beside them, `mld_beyond_<column>`.
-
 Change data into a table of current rows (`mode = merge`): what the formats of a lake house share.
 
 A batch is a set of changes. Of several changes of a key within one batch the newest counts, by sequence number and, of
@@ -20,24 +17,20 @@ regard to case, as Spark does.
 
 from __future__ import annotations
 
-import json
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
 
 from mld.processors.spark.commit.journal import AdmittedSink
 from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
 from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, failure
-from mld.processors.spark.sinks.files import directory_of, is_possible
-from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
+from mld.processors.spark.sinks.files import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 
@@ -129,11 +122,6 @@ class Merge:
         return " ".join(filter(None, words))
 
 
-def quoted(name: str) -> str:
-    """Return a column or table as an identifier of Spark's SQL."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def type_of(kind: DataType) -> str:
     """Return a type as Spark's SQL has it: `simpleString` leaves the names of fields as they are."""
     match kind.typeName():
@@ -154,25 +142,7 @@ APPLICATION = "mld"
 number must not both be there. Whose marks are whose stands in the entry (`mld.processors.spark.commit.ledger`)."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
-MANY = 16
-"""More partitions in a batch have one file each: otherwise each task writes one for each that it has rows of."""
-BEYOND = "mld_beyond_"
-"""Begins the names of columns that keep the values of rows beyond the bound on new partitions."""
-
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionField:
-    """One of what a table is partitioned by."""
-
-    column: str
-    """The column of the table that it is made from."""
-    value: Column
-    """Its value for a row of a frame."""
-    stored: str
-    """An expression for it over the frame of what the table has."""
-    takes_null: bool = True
 
 
 class LostRace(Exception):
@@ -190,15 +160,12 @@ class LakeSink(AdmittedSink):
         self._ledger_place = f"the ledger in {spec.path}"
         self._merge = Merge(spec.name, spec.keys, spec.delete_when) if spec.mode.lower() == "merge" else None
         self._admission = admission_of(spec.writer, spec.name, spec.path, shared=spec.shared)
-        self._bound = PartitionBound(spec.name, spec.new_partitions_max)
-        self._is_warned = False
 
     def open(self) -> HighWaterMarks:
         return self._raced(self._opened, f"reading the ledger of {self._target}")
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        with self._bound.reported():
-            return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
+        return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
         for _ in range(RACES_MAX):
@@ -215,69 +182,6 @@ class LakeSink(AdmittedSink):
     def _opened(self) -> HighWaterMarks:
         return self._admission.marks(self._head())
 
-    @contextmanager
-    def _bounded(self, frame: DataFrame) -> Iterator[DataFrame]:
-        """Give the frame as it is to be appended: with rows beyond the bound on new partitions set aside."""
-        have = {name.lower(): name for name in frame.columns}
-        fields = [field for field in self._partition_fields() if field.column.lower() in have]
-        if fixed := [field.column for field in fields if not field.takes_null]:
-            self._warn(fixed)
-        fields = [field for field in fields if field.takes_null]
-        if not fields:
-            yield frame
-            return
-        columns = list(dict.fromkeys(have[field.column.lower()] for field in fields))
-        if clash := [have[own.lower()] for column in columns if (own := f"{BEYOND}{column}").lower() in have]:
-            raise SinkRefused(f"sink {self.name}: the column {clash[0]} is the sink's own; rename it in the pipeline")
-        key = key_of(field.value for field in fields)
-
-        def exist(wanted: list[str]) -> set[str]:
-            return self._there(fields, frame_of(wanted, frame))
-
-        def can_be(key: str) -> bool:
-            return is_possible(self._directory(fields, json.loads(key)))
-
-        with computed(frame):
-            found = self._bound.look(frame, key, exist, can_be)
-            bounded = frame
-            if found.rows_beyond:
-                bounded = _set_aside(frame, columns, key, frame_of(found.keys, frame))
-                where = ", ".join(f"{BEYOND}{column}" for column in columns)
-                self._bound.note(found.rows_beyond, f"the table without values there, which are in {where}")
-            yield by_partition(bounded, map(quoted, columns)) if len(found.keys) > MANY else bounded
-
-    def _directory(self, fields: list[PartitionField], values: list[str | None]) -> str:
-        """Return the directory of a partition, as the writer of the table names it."""
-        return directory_of([field.column for field in fields], values)
-
-    def _there(self, fields: list[PartitionField], wanted: DataFrame) -> set[str]:
-        """Return those of the partitions wanted that the table has."""
-        stored = self._stored_partitions()
-        if stored is None:
-            return set()
-        from pyspark.sql.functions import expr
-
-        keys = stored.select(key_of(expr(field.stored) for field in fields).alias(KEY))
-        return {row[KEY] for row in keys.join(wanted, KEY, "left_semi").distinct().collect()}
-
-    def _warn(self, columns: list[str]) -> None:
-        if not self._is_warned:
-            log.warning(
-                "sink %s: the values of %s, by which %s is partitioned, begin as many partitions as there are "
-                "(mld.spark.sink.%s.newPartitionsPerHour does not hold), because the column is generated, or takes no "
-                "null: ALTER COLUMN … DROP NOT NULL, if producers choose them",
-                *(self.name, ", ".join(columns), self._target, self.name),
-            )
-        self._is_warned = True
-
-    @abstractmethod
-    def _partition_fields(self) -> list[PartitionField]:
-        """Return what the table is partitioned by, or will be."""
-
-    @abstractmethod
-    def _stored_partitions(self) -> DataFrame | None:
-        """Return the partitions of the files of the table; None if there is no table."""
-
     @abstractmethod
     def _head(self) -> LedgerEntry | None:
         """Return the newest entry; what the next commit is bound to."""
@@ -287,16 +191,3 @@ class LakeSink(AdmittedSink):
         """Write the frame with the entry that follows the head, atomically, if the head is still that one. Raises
         LostRace.
         """
-
-
-def _set_aside(frame: DataFrame, columns: list[str], key: Column, wanted: DataFrame) -> DataFrame:
-    """Move the values of `columns` to columns of their own in rows whose partition is none of those wanted."""
-    from pyspark.sql import functions as F
-
-    of_row, within = (f"{KEY}_{uuid4().hex}" for _ in range(2))  # no column is called so
-    marked = frame.withColumn(of_row, key)
-    joined = marked.join(wanted.withColumnRenamed(KEY, within), F.col(of_row) == F.col(within), "left")
-    is_within = F.col(within).isNotNull()
-    kept = {f"{BEYOND}{column}": F.when(~is_within, F.col(quoted(column))) for column in columns}
-    emptied = {column: F.when(is_within, F.col(quoted(column))) for column in columns}
-    return joined.withColumns(kept).withColumns(emptied).drop(of_row, within)

@@ -70,7 +70,7 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
         ("mld.spark.pipelin = a.py:f", "did you mean mld.spark.pipeline?"),
         (
             "mld.spark.sink.out.pth = /x",
-            "a sink has format, path, partitionBy, newPartitionsPerHour, mode, keys, ",
+            "a sink has format, path, partitionBy, mode, keys, ",
         ),
         ("mld.spark.sink.path = /x", "mld.spark.sink.<name>"),
         ("mld.spark.format = yaml", "mld.spark.format: has no such value; use one of binary, json"),

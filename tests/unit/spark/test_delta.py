@@ -58,9 +58,9 @@ class Writer:
         pass
 
 
-@pytest.mark.parametrize(("widens", "expected"), [(False, "false"), (True, "true")])
-def test_columns_of_the_sink_itself_are_added_whatever_the_user_says_of_others(widens, expected):
+@pytest.mark.parametrize(("options", "expected"), [({}, "true"), ({"mergeSchema": "false"}, "false")])
+def test_columns_are_added_unless_the_user_says_otherwise(options, expected):
     writer = Writer()
-    sink = DeltaSink(SinkSpec("out", "delta", "/table", options={"mergeSchema": "false"}), None)  # type: ignore[arg-type]
-    sink._append(writer, LedgerEntry(1, ""), "", widens=widens)  # type: ignore[arg-type]
+    sink = DeltaSink(SinkSpec("out", "delta", "/table", options=options), None)  # type: ignore[arg-type]
+    sink._append(writer, LedgerEntry(1, ""), "")  # type: ignore[arg-type]
     assert writer.given["mergeSchema"] == expected
