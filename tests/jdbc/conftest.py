@@ -76,10 +76,7 @@ class Table:
     def sql(self, *statements):
         """Run statements; the rows of the last one, if it has any."""
         with self.sink()._connection() as connection:
-            for statement in statements[:-1]:
-                connection.execute(statement)
-            last = statements[-1]
-            return connection.query(last) if last.startswith("SELECT") else connection.execute(last)
+            return [connection.run(statement) for statement in statements][-1]
 
     def rows(self, columns="*"):
         return sorted(self.sql(f"SELECT {columns} FROM {self.name}"), key=repr)

@@ -9,12 +9,10 @@ from collections import Counter
 
 import pytest
 
-from mld.processors.spark.commit.store import store_at
 from mld.processors.spark.high_water_marks import ENDED, RecordPosition, StreamShard, spans
 from mld.processors.spark.sink_port import DataRefused, Fenced, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import GenericSink, make_sink
-from mld.processors.spark.sinks.jdbc import JdbcSink
-from mld.processors.spark.sinks.postgres import ABANDONED_S, stage_name
+from mld.processors.spark.sinks.jdbc import ABANDONED_S, JdbcSink, stage_name
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.lost_answers import LostAnswers
 
@@ -99,6 +97,23 @@ def test_a_zombie_that_had_checked_its_marks_is_fenced_under_the_lock(table, mon
     assert table.stages() == []
 
 
+def test_rows_that_a_task_has_staged_twice_are_not_taken_over(table, monkeypatch):
+    sink = table.sink()
+    marks = publish(sink, {A: 2}, sink.open())
+    staged = JdbcSink._staged
+
+    def twice(sink, frame, staging):
+        monkeypatch.setattr(JdbcSink, "_staged", staged)
+        staged(sink, frame, staging)
+        return staged(sink, frame, staging)
+
+    monkeypatch.setattr(JdbcSink, "_staged", twice)
+    with pytest.raises(SinkError, match="holds 6 rows, and Spark has written 3"):
+        publish(sink, {A: 5}, marks)
+    assert publish(sink, {A: 5}, sink.open()) == {A: RecordPosition(5)}
+    assert found(table) == numbers("0", 1, 5)
+
+
 def test_writers_of_other_shards_follow_each_other(table):
     one, other = table.sink(), table.sink()
     mine, theirs = one.open(), other.open()
@@ -149,17 +164,6 @@ def test_another_writer_is_refused_by_name_and_by_sharing_writes_everything(tabl
     assert found(table) == numbers("0", 1, 7) + numbers("0", 1, 3)
 
 
-def test_marks_of_version_0_1_elsewhere_are_refused_where_the_table_has_none(table, tmp_path):
-    old = GenericSink(SinkSpec("out", "noop", ledger=str(tmp_path), writer=ONE), store_at(f"{tmp_path}/out", "k"))
-    old.open()
-    publish_nothing(old, 7, {})
-    table.sql(f'CREATE TABLE {table.name} ("shardId" VARCHAR(9), sequence BIGINT)')
-    with pytest.raises(SinkRefused, match=r"as mld 0\.1 kept them, which this version does not read"):
-        table.sink(writer=ONE, ledger=str(tmp_path)).open()
-    publish(table.sink(writer=ONE), {A: 9}, {})
-    assert table.sink(writer=ONE, ledger=str(tmp_path)).open() == {A: RecordPosition(9)}, "taken over before"
-
-
 # --- merge -----------------------------------------------------------------------------------------------------------
 
 
@@ -192,7 +196,7 @@ def test_a_merge_without_a_unique_index_is_refused(table):
 def test_a_row_without_a_key_is_a_rows_fault(table):
     sink = table.sink(mode="merge", keys=("sequence",))
     frame = sink._spark.sql("SELECT CAST(NULL AS BIGINT) AS sequence, 1 AS n UNION ALL SELECT 2, 2")
-    with pytest.raises(DataRefused, match="no value in a key"):
+    with pytest.raises(DataRefused, match="key sequence has a value"):
         publish(sink, {A: 2}, sink.open(), frame)
     assert table.sink().open() == {}
     assert table.stages() == []
@@ -332,6 +336,29 @@ def test_a_schema_and_names_in_quotes(table):
     publish(sink, {A: 4}, table.sink(options=options).open())
     assert Counter(table.sql(f'SELECT * FROM "{schema}"."The Clicks%_"')) == numbers("0", 1, 4)
     assert marks == {A: RecordPosition(2)}
+
+
+@pytest.mark.parametrize("name", ["a.b.c", "a b", "a;DROP TABLE b", '"a', "a.", "(SELECT 1) t", "`a`"])
+def test_what_is_no_name_of_a_table_is_refused(table, name):
+    with pytest.raises(SinkRefused, match=r"options\.dbtable .*schema\.table"):
+        table.sink(options={"dbtable": name}).open()
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        ("1.5BD", "numeric(2,1)"),
+        ("array('a')", "text[]"),
+        ("array(1.25BD)", "numeric(3,2)[]"),
+        ("TIMESTAMP'2026-01-02'", "timestamp with time zone"),
+        ("1Y", "smallint"),
+    ],
+)
+def test_the_types_of_a_table_that_is_made_are_those_of_spark(table, value, type_):
+    sink = table.sink()
+    publish(sink, {A: 1}, sink.open(), sink._spark.sql(f"SELECT {value} AS v"))
+    query = f"SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{table.name}'::regclass"
+    assert table.sql(f"{query} AND attnum = 1") == [(type_,)]
 
 
 def test_a_table_that_was_dropped_is_not_taken_for_written(table):

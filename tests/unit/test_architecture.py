@@ -106,7 +106,6 @@ SPARK_LEAVES = {
 PURE = (
     "processors/spark/session/lakehouse.py",
     "properties/spark.py",
-    "processors/spark/sinks/postgres.py",
     "mld/tracking/stream_list.py",
     "mld/daemon/catching_up.py",
     "mld/core/periods.py",

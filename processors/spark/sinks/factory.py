@@ -135,7 +135,7 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
         return None
     _check_mode(spec, "append", "merge")
     check_options(spec)
-    return JdbcSink(spec, spark, _ledger_store(spec))
+    return JdbcSink(spec, spark)
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:

@@ -6,31 +6,32 @@ over with one statement, updates the row and commits: rows and marks are there t
 commits.
 
 What must never happen: that rows are taken over without the lock, or that marks move in another transaction. A staging
-table has a name with its token and the time; a row of it has a number of its own, so that a task that Spark runs twice
-fails instead of staging its rows twice. Whoever opens a sink drops staging tables that are older than a day.
+table has a name with its token and the time. Before its rows are taken over it is locked against tasks that Spark runs
+twice, and has to hold as many rows as Spark has counted. Whoever opens a sink drops staging tables that are older than
+a day.
 
-A connection to the database on the driver, by the JDBC driver that Spark has loaded; Python needs none.
+Columns are the same if their names are equal but for case; of several, that one counts whose case is equal, too. Types
+are the business of Spark and of the database: a table is made with those that Spark has for PostgreSQL, and every value
+is cast to the type of its column, so that a value that cannot be is a row's fault.
 
-Every error is a `DatabaseError` with its SQLState. A connection that has raised one is of no more use than to be
-closed.
-
-Names of options are Spark's, in any case. None of them may be logged: a URL may hold a password.
+The driver connects by the JDBC driver that Spark has loaded; Python needs none. Names of options are Spark's, in any
+case. None of them may be logged: a URL may hold a password.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, AdmittedSink
+from mld.processors.spark.commit.journal import AdmittedSink
 from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
-from mld.processors.spark.commit.store import Store, stage
+from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import (
     DataRefused,
@@ -41,22 +42,250 @@ from mld.processors.spark.sink_port import (
     SinkSpec,
     first_line,
 )
-from mld.processors.spark.sinks import postgres
 from mld.processors.spark.sinks.files import write
-from mld.processors.spark.sinks.postgres import LEDGER_TABLE, ROW, ColumnsRefused, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger("mld.spark")
 
-SQL_EXCEPTION = "java.sql.SQLException"
-CAUSES_MAX = 20
 VERSION_MIN = 10
+LEDGER_TABLE = "mld_ledger"
+LEDGER_LINES = ("target TEXT PRIMARY KEY", "number BIGINT", "token TEXT", "entry TEXT")
+"""A row for each table; before its first commit the entry is empty."""
+STAGE_PREFIX = "mld_stage_"
+ABANDONED_S = 24 * 3600
+"""A staging table of that age has no writer any more."""
+SILENT_S = 900
+"""Longest wait for an answer."""
+ROW = "mld_row"
+"""Column of a staging table: number of the row, in the order of the frame."""
+PLACE = ("sequencenumber", "subsequencenumber", "rownumber")
+"""Columns of `records`, in lower case, that say which of two rows of a shard is the newer one."""
 DRIVER, PACKAGE = "org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"
 """Class and Maven coordinates, the latter for people; the version is an example."""
 DRIVER_OPTIONS = {"driver": DRIVER, "reWriteBatchedInserts": "true", "tcpKeepAlive": "true"}
 """Options where the user gives none."""
-NOT_FOR_STAGING = frozenset(("dbtable", "isolationlevel", "createtableoptions"))
+CAUSES_MAX = 20
+NO_DRIVER = ("ClassNotFoundException", "did not find registered driver")
+
+
+# --- names, columns and statements: values in, values out ------------------------------------------------------------
+
+
+class TableName(NamedTuple):
+    """Schema and table, as they stand in the catalog."""
+
+    schema: str
+    table: str
+
+    def beside(self, table: str) -> TableName:
+        """Return another table of the same schema."""
+        return TableName(self.schema, table)
+
+    @property
+    def place(self) -> str:
+        """The table, as a statement names it."""
+        return f"{quoted(self.schema)}.{quoted(self.table)}"
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+class Column(NamedTuple):
+    """A column of a table, or of a frame with the type that it would have in a table."""
+
+    name: str
+    type: str
+    required: bool = False
+    """Whether a row has to give it a value: no NULL, no default, not counted by the database."""
+
+
+class ColumnsRefused(Exception):
+    """The frame cannot be written into this table: a sentence."""
+
+
+def quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def stage_name(now: float, token: str) -> str:
+    """Return the name of a staging table that is made at that time."""
+    return f"{STAGE_PREFIX}{int(now)}_{token}"
+
+
+def places_of(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
+    """Return where the columns of these names are in a frame, whatever their case; what is not there is left out."""
+    lowered = [column.name.lower() for column in columns]
+    return [lowered.index(name.lower()) for name in names if name.lower() in lowered]
+
+
+def fitted(frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str]) -> list[Column]:
+    """Return the column of the table for each of the frame's; its own for one that has to be added. Raises
+    ColumnsRefused."""
+    names = [column.name.lower() for column in frame]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ColumnsRefused(f"the frame has column {twice[0]} twice; rename one in the pipeline")
+    if absent := [key for key in keys if key.lower() not in names]:
+        raise ColumnsRefused(f"key {absent[0]} is no column of the frame ({', '.join(c.name for c in frame)})")
+    known = {column.name.lower(): column for column in table} | {column.name: column for column in table}
+    found = [known.get(column.name) or known.get(column.name.lower(), column) for column in frame]
+    if absent := [found[place].name for place in places_of(keys, frame) if table and found[place] not in table]:
+        raise ColumnsRefused(f"key {absent[0]} is no column of the table; add it, with a unique index")
+    if left := [column.name for column in table if column.required and column not in found]:
+        raise ColumnsRefused(
+            f"column {left[0]} takes no NULL and has no default, and the frame does not have it; add it in the "
+            "pipeline, or give it a default"
+        )
+    return found
+
+
+NAMED = "SELECT current_setting('server_version_num'), current_schema(), n[1], n[2], n[3] FROM parse_ident(?) n"
+"""Asks for the version, the schema in which names without one are looked for, and the parts of a name."""
+STAGES_BEFORE = (
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND CAST(SUBSTRING(table_name "  # noqa: S608
+    f"FROM '^{STAGE_PREFIX}([0-9]{{1,12}})_[0-9a-f]+$') AS BIGINT) < CAST(? AS BIGINT)"
+)
+"""Asks for the staging tables of a schema that were made before a time; what has no such name has no time."""
+COLUMNS = (
+    "SELECT a.attname, format_type(a.atttypid, -1), "
+    "(a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' "
+    "FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
+    "WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+)
+"""Asks for name, type and `required` of each column of a table (its `place`); of none if there is no such table."""
+
+
+def create(table: TableName, lines: Iterable[str], suffix: str = "") -> str:
+    """Return CREATE TABLE with columns and constraints. Another writer may be making the same one."""
+    return f"CREATE TABLE IF NOT EXISTS {table.place} ({', '.join(lines)}) {suffix}".rstrip()
+
+
+def create_stage(table: TableName, columns: Sequence[Column], keys: Sequence[int]) -> str:
+    """Return CREATE TABLE for columns `c0`, `c1`, …, in which keys have a value; a violation names the key."""
+    lines = [*(f"c{place} {column.type}" for place, column in enumerate(columns)), f"{ROW} BIGINT"]
+    names = {place: quoted(f"key {columns[place].name} has a value") for place in keys}
+    return create(table, [*lines, *(f"CONSTRAINT {names[place]} CHECK (c{place} IS NOT NULL)" for place in keys)])
+
+
+def add_column(table: TableName, column: Column) -> str:
+    return f"ALTER TABLE {table.place} ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}"
+
+
+def take_over(
+    target: TableName, stage: TableName, columns: Sequence[Column], keys: Sequence[int], newest: Sequence[int]
+) -> str:
+    """Return what puts staged rows into these columns of the target.
+
+    With `keys` it merges: rows of new keys are inserted, those of known keys replace what is there; of one key the row
+    of the highest numbers in `newest` counts, and of equal ones the last in the order of the frame."""
+    names = [column.name for column in columns]
+    values = ", ".join(f"CAST(s.c{place} AS {column.type})" for place, column in enumerate(columns))
+    into, rows = f"INSERT INTO {target.place} ({listed(names)})", f"{values} FROM {stage.place} s"
+    if not keys:
+        return f"{into} SELECT {rows}"
+    key = ", ".join(str(place + 1) for place in keys)
+    order = ", ".join((key, *(f"CAST(s.c{place} AS NUMERIC) DESC" for place in newest), f"s.{ROW} DESC"))
+    rest = [quoted(name) for place, name in enumerate(names) if place not in keys]
+    action = f"UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in rest)}" if rest else "NOTHING"
+    conflict = f"ON CONFLICT ({listed(names[place] for place in keys)}) DO {action}"
+    return f"{into} SELECT DISTINCT ON ({key}) {rows} ORDER BY {order} {conflict}"
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+OF_A_ROW = ("21", "22", "23", "44", "54", "P0001")
+"""How an SQLState begins for which a row is to blame: two rows of a batch for one of the table, data, a constraint,
+WITH CHECK OPTION, a value too long for an index, a trigger that says no."""
+FOR_GOOD = ("0A", "28", "3D", "3F", "42", "55000")
+"""How one begins that comes again: not supported, login, no such database or schema, syntax, names and permissions, a
+deferrable constraint to merge by. All others are waited for: connections, locks, resources, fail-overs."""
+MADE_BY_ANOTHER = "42P07"
+"""Of a table that another writer has made at the same time."""
+NO_NAME = "22023"
+"""Of what is no name of a table, before there are rows."""
+_PLACES = "make the database, or correct {0}.url and {0}.dbtable"
+_REMEDIES = {
+    NO_NAME: "{0}.dbtable is table or schema.table, quoted where needed",
+    "28": "correct {0}.user and {0}.password",
+    "3D": _PLACES,
+    "3F": _PLACES,
+    "42501": "the user needs the right to create tables in the schema of {0}.dbtable, and to read and write that "
+    "table; for new columns it has to be its owner",
+    "42883": f"the server has to be a PostgreSQL from {VERSION_MIN} on",
+    "42P10": "the table needs a unique index of exactly its keys; create one",
+}
+
+
+class DatabaseError(NamedTuple):
+    """What the database or its driver said, with its SQLState; empty if there is none."""
+
+    text: str
+    state: str
+
+
+def database_error(jvm: Any, error: BaseException | None) -> DatabaseError | None:
+    """Return the exception of the database within an exception of Spark's or Py4J's; None if there is none."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    for _ in range(CAUSES_MAX):
+        if java is None:
+            break
+        if jvm.java.lang.Class.forName("java.sql.SQLException").isInstance(java):
+            told = java.getNextException() or java  # of a batch: the first one says only that there are others
+            text = str(told.getMessage() or told.getClass().getSimpleName())
+            return DatabaseError(first_line(Exception(text)), str(told.getSQLState() or ""))
+        java = java.getCause()
+    return None
+
+
+def meaning(error: DatabaseError, sink: str, doing: str, *, of_rows: bool) -> SinkError:
+    """Return what an error of the database means for the next attempt; `of_rows`: whether a row can be to blame."""
+    said, state = f"sink {sink}: {doing}: {error.text}", error.state
+    if of_rows and state.startswith(OF_A_ROW):
+        return DataRefused(said)
+    if state == NO_NAME or (state.startswith(FOR_GOOD) and state != MADE_BY_ANOTHER):
+        found = _REMEDIES.get(state) or _REMEDIES.get(
+            state[:2], "correct the pipeline, the table or the sink's options"
+        )
+        return SinkRefused(f"{said}; {found.format(f'mld.spark.sink.{sink}.options')}")
+    return SinkError(said)
+
+
+# --- the sink --------------------------------------------------------------------------------------------------------
+
+
+class Connection:
+    """A new connection, as Spark itself makes one of these options; statements commit on their own until a BEGIN."""
+
+    def __init__(self, jvm: Any, options: Mapping[str, str]) -> None:
+        of_spark = jvm.org.apache.spark.sql
+        checked = of_spark.execution.datasources.jdbc.JDBCOptions(jvm.PythonUtils.toScalaMap(dict(options)))
+        self._java = of_spark.jdbc.JdbcDialects.get(checked.url()).createConnectionFactory(checked).apply(-1)
+        self._java.setNetworkTimeout(jvm.java.util.concurrent.ForkJoinPool.commonPool(), SILENT_S * 1_000)
+
+    def run(self, sql: str, *values: str) -> list[tuple[str | None, ...]]:
+        """Run a statement; its rows, if it has any, each value as text."""
+        statement = self._java.prepareStatement(sql)
+        for index, value in enumerate(values, 1):
+            statement.setString(index, value)
+        rows = []
+        if statement.execute():
+            found = statement.getResultSet()
+            columns = range(1, int(found.getMetaData().getColumnCount()) + 1)
+            while found.next():
+                rows.append(tuple(found.getString(column) for column in columns))
+        statement.close()
+        return rows
+
+    def close(self) -> None:
+        """Close the connection; what is not committed is undone by the server."""
+        with suppress(Exception):
+            self._java.close()
 
 
 def check_options(spec: SinkSpec) -> None:
@@ -67,12 +296,11 @@ def check_options(spec: SinkSpec) -> None:
         raise SinkRefused(f"{prefix}.options.dbtable is missing; say which table it is")
     settings = {"path": spec.path, "partitionBy": spec.partition_by, "deleteWhen": spec.delete_when}
     options = {f"options.{name}": given.get(name.lower()) for name in ("createTableColumnTypes", "truncate", "query")}
-    for name, value in {**settings, **options}.items():
-        if value:
-            raise SinkRefused(
-                f"{prefix}.{name} has no meaning for jdbc; remove it: {prefix}.options.dbtable names the table, which "
-                "you may make yourself before the start"
-            )
+    if wrong := [name for name, value in {**settings, **options}.items() if value]:
+        raise SinkRefused(
+            f"{prefix}.{wrong[0]} has no meaning for jdbc; remove it: {prefix}.options.dbtable names the table, which "
+            "you may make yourself before the start"
+        )
 
 
 def connection_options(spec: SinkSpec) -> dict[str, str]:
@@ -81,157 +309,17 @@ def connection_options(spec: SinkSpec) -> dict[str, str]:
     return {name: value for name, value in DRIVER_OPTIONS.items() if name.lower() not in given} | dict(spec.options)
 
 
-def staging_options(options: Mapping[str, str], stage: TableName) -> dict[str, str]:
-    """Return what Spark's writer is told, to append to a staging table."""
-    kept = {name: value for name, value in options.items() if name.lower() not in NOT_FOR_STAGING}
-    return {**kept, "dbtable": stage.place}
-
-
-class DatabaseError(Exception):
-    """What the database or its driver said, with its SQLState; empty if there is none."""
-
-    def __init__(self, text: str, state: str) -> None:
-        super().__init__(text)
-        self.state = state
-
-
-class NoDriver(Exception):
-    """The class of the JDBC driver is not in the JVM."""
-
-
-class JdbcConnection:
-    """One connection; statements commit on their own until `begin`."""
-
-    def __init__(self, jvm: Any, java: Any) -> None:
-        self._jvm, self._java = jvm, java
-
-    def execute(self, sql: str, *values: str | int) -> int:
-        """Run a statement that returns no rows; how many rows it changed."""
-        with self._said(), self._prepared(sql, values) as statement:
-            statement.execute()
-            return int(statement.getUpdateCount())
-
-    def query(self, sql: str, *values: str | int) -> list[tuple[str | None, ...]]:
-        """Return all rows, each value as text."""
-        with self._said(), self._prepared(sql, values) as statement:
-            return _rows(statement.executeQuery())
-
-    def begin(self) -> None:
-        """Begin a transaction with the next statement."""
-        with self._said():
-            self._java.setAutoCommit(False)
-
-    def commit(self) -> None:
-        """Commit. After an error nobody knows whether it happened."""
-        with self._said():
-            self._java.commit()
-
-    def close(self) -> None:
-        """Close the connection; what is not committed is undone by the server."""
-        with suppress(Exception):
-            self._java.close()
-
-    @contextmanager
-    def _prepared(self, sql: str, values: tuple[str | int, ...]) -> Iterator[Any]:
-        statement = self._java.prepareStatement(sql)
-        try:
-            for index, value in enumerate(values, 1):
-                statement.setLong(index, value) if isinstance(value, int) else statement.setString(index, value)
-            yield statement
-        finally:
-            with suppress(Exception):
-                statement.close()
-
-    @contextmanager
-    def _said(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            found = database_error(self._jvm, error)
-            if found is None:
-                raise
-            raise found from error
-
-
-def connected(spark: SparkSession, options: Mapping[str, str], silent_s: int) -> JdbcConnection:
-    """Return a new connection, as Spark itself makes one of these options; after `silent_s` without an answer it is
-    broken off, and whoever waits for it gets an error. Raises DatabaseError and NoDriver.
-    """
-    jvm: Any = spark._jvm
-    options_of = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions
-    given = jvm.java.util.HashMap()
-    for name, value in options.items():
-        given.put(name, value)
-    try:
-        checked = options_of(jvm.PythonUtils.toScalaMap(given))
-        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(checked.url())
-        made = dialect.createConnectionFactory(checked).apply(-1)
-        made.setNetworkTimeout(jvm.java.util.concurrent.ForkJoinPool.commonPool(), silent_s * 1_000)
-        return JdbcConnection(jvm, made)
-    except Exception as error:
-        found = database_error(jvm, error)
-        if found is not None:
-            raise found from error
-        if "ClassNotFoundException" in str(error) or "did not find registered driver" in str(error):
-            raise NoDriver from error
-        raise
-
-
-def database_error(jvm: Any, error: BaseException | None) -> DatabaseError | None:
-    """Return the exception of the database within an exception of Spark's or Py4J's; None if there is none."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    of_sql: Any = jvm.java.lang.Class.forName(SQL_EXCEPTION) if java is not None else None
-    for _ in range(CAUSES_MAX):
-        if java is None:
-            return None
-        if of_sql.isInstance(java):
-            following = java.getNextException()  # of a batch: the first one says only that there are others
-            told = following if following is not None else java
-            text = str(told.getMessage() or told.getClass().getSimpleName())
-            return DatabaseError(first_line(Exception(text)), str(told.getSQLState() or ""))
-        java = java.getCause()
-    return None
-
-
-def _rows(found: Any) -> list[tuple[str | None, ...]]:
-    count = int(found.getMetaData().getColumnCount())
-    rows = []
-    while found.next():
-        rows.append(tuple(found.getString(index) for index in range(1, count + 1)))
-    return rows
-
-
-log = logging.getLogger("mld.spark")
-
-SILENT_S = 900
-"""Longest wait for an answer, without `options.queryTimeout`."""
-SILENT_MARGIN_S = 60
-SWEEP_EVERY_S = 3600.0
-
-
-def check_marks_before(sink: str, before: Store | None, table: str) -> None:
-    """Raise SinkRefused if mld 0.1 has kept marks of a table that has none in its own database."""
-    if before is not None and (names := before.names(LEDGER)):
-        raise SinkRefused(
-            f"sink {sink}: {before.uri(LEDGER)} has {max(names)}: marks of table {table} as mld 0.1 kept them, which "
-            "this version does not read. Write to another table; or, if records that come once more since the last "
-            "checkpoints do no harm there, remove that directory"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A frame on its way: its staging table, what becomes of its columns, and its rows once they are there."""
+    """A frame on its way: its staging table, the statement that takes its rows over, and how many they are."""
 
     table: TableName
-    columns: list[postgres.StagedColumn]
-    newest: list[str]
-    """By what rows of one key are sorted (`newest_first`)."""
+    statement: str
     rows: int = 0
 
 
 class JdbcSink(AdmittedSink):
-    """A table of PostgreSQL. `before` is where mld 0.1 would have kept the marks of the sink."""
+    """A table of PostgreSQL."""
 
     _ledger_place = f"its row in {LEDGER_TABLE}"
     lock_wait_s = 60
@@ -240,25 +328,23 @@ class JdbcSink(AdmittedSink):
     idle_s = 30
     """A transaction that says nothing for so long is ended by the server."""
 
-    def __init__(self, spec: SinkSpec, spark: SparkSession, before: Store | None = None) -> None:
-        self._spec, self._spark, self._before = spec, spark, before
+    def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
+        self._spec, self._spark = spec, spark
         self.name = spec.name
         self._given = {name.lower(): value for name, value in spec.options.items()}
         self._options = connection_options(spec)
-        self._swept_at: float | None = None
         self._target: TableName | None = None
         self._has_warned = False
         self._admission = admission_of(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
         with self._said("opening its ledger"), self._connection() as connection:
-            target = self._named(connection)
-            self._sweep(connection, target)
+            target = self._prepared(connection)
+            for (name,) in connection.run(STAGES_BEFORE, target.schema, str(int(time.time()) - ABANDONED_S)):
+                log.info("sink %s: dropping %s, whose writer is gone", self.name, name)
+                self._drop(target.beside(str(name)))
             head = self._head(connection, target)
-            has_table = bool(self._columns(connection, target))
-            if head is None and has_table:
-                check_marks_before(self.name, self._before, str(target))
-            if head is not None and not has_table:
+            if head is not None and not self._columns(connection, target):
                 raise SinkRefused(
                     f"sink {self.name}: there is no table {target}, and its row in {target.beside(LEDGER_TABLE)} says "
                     f"what it holds, last in commit {head.number}; restore the table, or delete that row as well"
@@ -268,17 +354,12 @@ class JdbcSink(AdmittedSink):
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         with self._said("writing a batch"):
             with self._connection() as connection:
-                target = self._named(connection)
-                self._sweep(connection, target)
+                target = self._prepared(connection)
                 head = self._head(connection, target)
                 self._admission.check(head, batch)
                 if frame is None and not self._columns(connection, target):
                     return self._without_table(head, batch)
-                if head is None:
-                    table = target.beside(LEDGER_TABLE)
-                    connection.execute(postgres.create_ledger(table))
-                    connection.execute(postgres.first_entry(table), target.table)
-                staging = None if frame is None else self._prepared(connection, target, frame)
+                staging = None if frame is None else self._fit(connection, target, frame)
             try:
                 if frame is not None and staging is not None:
                     staging = self._staged(frame, staging)
@@ -291,206 +372,158 @@ class JdbcSink(AdmittedSink):
 
     # --- before the transaction: statements that commit on their own -------------------------------------------------
 
-    def _named(self, connection: JdbcConnection) -> TableName:
-        """Return the user's table, as the catalog has it or would have it. The first time, check whether the database
-        is one for this sink. Raises SinkRefused.
+    def _prepared(self, connection: Connection) -> TableName:
+        """Return the user's table, as the catalog has it or would have it. The first time, check whether the server is
+        one for this sink, and make the ledger. Raises SinkRefused.
         """
-        if self._target is not None:
-            return self._target
-        ((version, schema),) = connection.query(postgres.SERVER)
-        if int(version or 0) < VERSION_MIN:
-            raise SinkRefused(
-                f"sink {self.name}: the database calls itself PostgreSQL {version}; this sink writes exactly once from "
-                f"{VERSION_MIN} on"
-            )
-        key = f"mld.spark.sink.{self.name}.options.dbtable"
-        try:
-            named = postgres.table_named(self._given["dbtable"], schema or "")
-        except ValueError as error:
-            raise SinkRefused(f"{key}: {error}") from error
-        if not named.schema:
-            raise SinkRefused(f"{key} names no schema, and the connection has none")
-        self._target = named
-        return named
+        if self._target is None:
+            ((version, schema, first, second, more),) = connection.run(NAMED, self._given["dbtable"])
+            if int(version or 0) < VERSION_MIN * 10_000:
+                raise SinkRefused(f"sink {self.name}: the server is PostgreSQL {version}; {_REMEDIES['42883']}")
+            if more or not (second or schema):
+                key = f"mld.spark.sink.{self.name}.options.dbtable"
+                raise SinkRefused(f"{key} has more parts than schema.table, or no schema, as the connection has none")
+            named = TableName(str(first), second) if second else TableName(str(schema), str(first))
+            connection.run(create(named.beside(LEDGER_TABLE), LEDGER_LINES))
+            self._target = named
+        return self._target
 
-    def _columns(self, connection: JdbcConnection, table: TableName) -> list[postgres.TableColumn]:
+    def _columns(self, connection: Connection, table: TableName) -> list[Column]:
         """Return the columns of a table; none if it is not there."""
-        rows = connection.query(postgres.COLUMNS, table.place)
-        return [postgres.TableColumn(str(name), str(type_), required == "1") for name, type_, required in rows]
+        rows = connection.run(COLUMNS, table.place)
+        return [Column(str(name), str(type_), required == "t") for name, type_, required in rows]
 
-    def _prepared(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
-        """Make or widen the table, and make the staging table."""
-        columns = [postgres.FrameColumn(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+    def _columns_of(self, frame: DataFrame) -> list[Column]:
+        """Return the columns of a frame, with the types that Spark has for PostgreSQL. Raises ColumnsRefused."""
+        of_spark: Any = self._spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        dialect = of_spark.jdbc.JdbcDialects.get(self._given["url"])
+        type_of = of_spark.execution.datasources.jdbc.JdbcUtils.getJdbcType
+        fields: Any = frame._jdf.schema().fields()
+        try:
+            return [Column(one.name(), type_of(one.dataType(), dialect).databaseTypeDefinition()) for one in fields]
+        except Exception as error:
+            said = f"PostgreSQL has no type for a column: {first_line(error)}"
+            raise ColumnsRefused(f"{said}; cast it in the pipeline, for instance with to_json") from error
+
+    def _fit(self, connection: Connection, target: TableName, frame: DataFrame) -> Staging:
+        """Make or widen the table, and make a staging table."""
         keys = self._spec.keys
         try:
-            types = [postgres.type_of(column) for column in columns]
-            have = self._columns(connection, target)
+            columns, have = self._columns_of(frame), self._columns(connection, target)
+            found = fitted(columns, have, keys)
+            by = places_of(keys, columns)
             if not have:
-                made = [(column.name, type_) for column, type_ in zip(columns, types, strict=True)]
-                primary = [columns[index].name for index in postgres.key_indices(columns, keys)]
-                connection.execute(postgres.create(target, made, primary, self._given.get("createtableoptions", "")))
-                log.info("sink %s: made table %s (%s)", self.name, target, ", ".join(map(" ".join, made)))
-                have = self._columns(connection, target)
-            fit, added = postgres.fitted(columns, have, keys)
+                lines = [f"{quoted(column.name)} {column.type}" for column in columns]
+                lines += [f"PRIMARY KEY ({listed(columns[place].name for place in by)})"] if by else []
+                connection.run(create(target, lines, self._given.get("createtableoptions", "")))
+                log.info("sink %s: made table %s", self.name, target)
+                have = self._columns(connection, target)  # as another writer may have made it
+                found = fitted(columns, have, keys)
         except ColumnsRefused as error:
             raise SinkRefused(f"sink {self.name}: table {target}: {error}") from error
-        for name, type_ in added:
-            connection.execute(postgres.add_column(target, name, type_))
-            log.info("sink %s: added column %s %s to table %s", self.name, name, type_, target)
-        table = target.beside(postgres.stage_name(time.time(), uuid4().hex))
-        staged = [(postgres.staging_name(index), type_) for index, type_ in enumerate(types)]
-        connection.execute(postgres.create(table, [*staged, (ROW, postgres.NUMBER)], [ROW]))
-        return Staging(table, fit, postgres.newest_first(columns))
-
-    def _staged(self, frame: DataFrame, staging: Staging) -> Staging:
-        """Have Spark write the frame into its staging table."""
-        from pyspark.sql.functions import monotonically_increasing_id
-
-        stage("staging")
-        renamed = frame.toDF(*(column.source for column in staging.columns))
-        try:
-            rows = write(
-                renamed.withColumn(ROW, monotonically_increasing_id()),
-                sink=self.name,
-                format="jdbc",
-                options=staging_options(self._options, staging.table),
-                mode="append",
-                path=None,
-            )
-        except JobFailed as error:
-            found = database_error(self._spark._jvm, error.__cause__)
-            if found is None or found.state.startswith("23"):  # a task has run twice: another attempt has its own table
-                raise
-            raise self._meaning(found, "writing a batch into a staging table", of_rows=True) from error
-        stage("staged")
-        return replace(staging, rows=rows)
-
-    # --- the transaction ---------------------------------------------------------------------------------------------
-
-    def _transaction(
-        self,
-        connection: JdbcConnection,
-        target: TableName,
-        staging: Staging | None,
-        batch: ShardSpans,
-        batch_id: str,
-    ) -> LedgerEntry:
-        """Take over the staged rows and move the marks, together."""
-        table = target.beside(LEDGER_TABLE)
-        connection.begin()
-        connection.execute(postgres.transaction_settings(lock_wait_s=self.lock_wait_s, idle_s=self.idle_s))
-        stage("begun")
-        rows = connection.query(postgres.locked_head(table), target.table)
-        if not rows:
-            raise SinkError(f"sink {self.name}: the row of {target.table} in {table} is gone; it is tried again")
-        ((number, text),) = rows
-        head = self._entry_of(number, text)
-        stage("locked")
-        staged = staging.rows if staging else 0
-        entry = self._entry_after(head, batch, batch_id, layout=self._spec.format, rows=staged)
-        if staging is not None and staging.rows:
-            self._take_over(connection, target, staging)
-        stage("inserted")
-        said = ledger.encode(entry).decode()
-        values = (entry.number, entry.token, said, target.table, int(number or 0))
-        if connection.execute(postgres.next_entry(table), *values) != 1:
-            raise SinkError(f"sink {self.name}: the row of {target.table} in {table} has changed under its lock")
-        stage("updated")
-        try:
-            connection.commit()
-        except DatabaseError as error:
-            raise SinkError(
-                f"sink {self.name}: no answer to the commit of batch {batch_id} ({error}); the ledger says whether it "
-                "happened"
-            ) from error
-        stage("committed")
-        return entry
-
-    def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging) -> None:
-        ((count, lacking),) = connection.query(postgres.count(staging.table, staging.columns))
-        if int(count or 0) != staging.rows:
-            raise SinkError(
-                f"sink {self.name}: {staging.table} holds {count} rows, and Spark has written {staging.rows}; it is "
-                "tried again"
-            )
-        if int(lacking or 0):
-            raise DataRefused(f"sink {self.name}: {lacking} rows have no value in a key of table {target}")
-        if self._spec.keys and not staging.newest and not self._has_warned:
+        for column in found:
+            if column not in have:
+                connection.run(add_column(target, column))
+                log.info("sink %s: added column %s %s to table %s", self.name, column.name, column.type, target)
+        newest = places_of(PLACE, columns) if places_of(PLACE[:1], columns) else []
+        if keys and not newest and not self._has_warned:
             log.warning(
                 "sink %s: the frame has no column sequenceNumber, so of two rows of one key in a batch the later one "
                 "stays; after a shuffle that is any of them",
                 self.name,
             )
             self._has_warned = True
-        statement = (
-            postgres.merge(target, staging.table, staging.columns, staging.newest)
-            if self._spec.keys
-            else postgres.append(target, staging.table, staging.columns)
+        table = target.beside(stage_name(time.time(), uuid4().hex))
+        connection.run(create_stage(table, columns, by))
+        return Staging(table, take_over(target, table, found, by, newest))
+
+    def _staged(self, frame: DataFrame, staging: Staging) -> Staging:
+        """Have Spark write the frame into its staging table."""
+        from pyspark.sql.functions import monotonically_increasing_id
+
+        stage("staging")
+        renamed = frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+        with self._said("writing a batch into a staging table", of_rows=True):
+            rows = write(
+                renamed.withColumn(ROW, monotonically_increasing_id()),
+                sink=self.name,
+                format="jdbc",
+                options={**self._options, "dbtable": staging.table.place},
+                mode="append",
+                path=None,
+            )
+        stage("staged")
+        return replace(staging, rows=rows)
+
+    # --- the transaction ---------------------------------------------------------------------------------------------
+
+    def _transaction(
+        self, connection: Connection, target: TableName, staging: Staging | None, batch: ShardSpans, batch_id: str
+    ) -> LedgerEntry:
+        """Take over the staged rows and move the marks, together."""
+        place, rows = target.beside(LEDGER_TABLE).place, staging.rows if staging else 0
+        connection.run(
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self.lock_wait_s}s'; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{self.idle_s}s'"
         )
-        try:
-            connection.execute(statement)
-        except DatabaseError as error:
-            raise self._meaning(error, f"putting a batch into table {target}", of_rows=True) from error
+        stage("begun")
+        connection.run(f"INSERT INTO {place} VALUES (?, 0, '', '') ON CONFLICT DO NOTHING", target.table)  # noqa: S608
+        head = self._head(connection, target, "FOR UPDATE")
+        stage("locked")
+        entry = self._entry_after(head, batch, batch_id, layout=self._spec.format, rows=rows)
+        if staging is not None and rows:
+            self._take_over(connection, target, staging)
+        stage("inserted")
+        update = f"UPDATE {place} SET number = number + 1, token = ?, entry = ? WHERE target = ?"  # noqa: S608
+        connection.run(update, entry.token, ledger.encode(entry).decode(), target.table)
+        stage("updated")
+        with self._said(f"committing batch {batch_id} (the ledger says whether it happened)", of_rows=True):
+            connection.run("COMMIT")
+        stage("committed")
+        return entry
 
-    # --- the ledger --------------------------------------------------------------------------------------------------
+    def _take_over(self, connection: Connection, target: TableName, staging: Staging) -> None:
+        place = staging.table.place
+        connection.run(f"LOCK TABLE {place} IN SHARE MODE")
+        ((count,),) = connection.run(f"SELECT COUNT(*) FROM {place}")  # noqa: S608 - our own table
+        if count != str(staging.rows):
+            raise SinkError(
+                f"sink {self.name}: {place} holds {count} rows, and Spark has written {staging.rows}; it is tried again"
+            )
+        with self._said(f"putting a batch into table {target}", of_rows=True):
+            connection.run(staging.statement)
 
-    def _head(self, connection: JdbcConnection, target: TableName) -> LedgerEntry | None:
-        """Return the entry of the table as it is now, without a lock; None if it has none in this database."""
-        table = target.beside(LEDGER_TABLE)
-        if not self._columns(connection, table):
-            return None
-        rows = connection.query(postgres.head(table), target.table)
-        return self._entry_of(*rows[0]) if rows else None
-
-    def _entry_of(self, number: str | None, text: str | None) -> LedgerEntry | None:
-        return self._decoded(text or "") if int(number or 0) else None
+    def _head(self, connection: Connection, target: TableName, lock: str = "") -> LedgerEntry | None:
+        """Return the entry of the table as it is now; None if it has none."""
+        query = f"SELECT entry FROM {target.beside(LEDGER_TABLE).place} WHERE target = ? {lock}"  # noqa: S608
+        rows = connection.run(query, target.table)
+        return self._decoded(rows[0][0]) if rows and rows[0][0] else None
 
     # --- connections and their errors --------------------------------------------------------------------------------
 
-    @contextmanager
-    def _connection(self) -> Iterator[JdbcConnection]:
-        timeout = self._given.get("querytimeout", "")
-        silent_s = int(timeout) + SILENT_MARGIN_S if timeout.isdecimal() and int(timeout) else SILENT_S
-        connection = connected(self._spark, self._options, silent_s)
-        try:
-            yield connection
-        finally:
-            connection.close()
+    def _connection(self) -> closing[Connection]:
+        return closing(Connection(self._spark._jvm, self._options))
 
     def _drop(self, table: TableName) -> None:
         """Drop a staging table; if that fails, it goes after a day."""
-        try:
-            with self._connection() as connection:
-                connection.execute(postgres.drop(table))
-        except DatabaseError as error:
-            log.debug("sink %s: %s stays: %s", self.name, table, error)
-
-    def _sweep(self, connection: JdbcConnection, target: TableName) -> None:
-        if self._swept_at is not None and time.monotonic() - self._swept_at < SWEEP_EVERY_S:
-            return
-        before = int(time.time()) - postgres.ABANDONED_S
-        for (name,) in connection.query(postgres.STAGES_BEFORE, target.schema, before):
-            log.info("sink %s: dropping %s, whose writer is gone", self.name, name)
-            self._drop(target.beside(str(name)))
-        self._swept_at = time.monotonic()
+        with suppress(Exception), self._connection() as connection:
+            connection.run(f"DROP TABLE {table.place}")
 
     @contextmanager
-    def _said(self, doing: str) -> Iterator[None]:
+    def _said(self, doing: str, *, of_rows: bool = False) -> Iterator[None]:
+        """Turn an error of the database, or of Spark's client of it, into what it means for the next attempt."""
         try:
             yield
-        except DatabaseError as error:
-            raise self._meaning(error, doing) from error
-        except NoDriver as error:
-            raise SinkRefused(
-                f"sink {self.name}: the JDBC driver {self._given.get('driver', DRIVER)} is not loaded; write "
-                f"mld.spark.packages = {PACKAGE}, or name the class of another one that is as "
-                f"mld.spark.sink.{self.name}.options.driver"
-            ) from error
-
-    def _meaning(self, error: DatabaseError, doing: str, *, of_rows: bool = False) -> SinkError:
-        """Return what an error of the database means for the next attempt."""
-        said = f"sink {self.name}: {doing}: {error}"
-        fault = postgres.fault(error.state)
-        if fault is SinkRefused:
-            return SinkRefused(f"{said}; {postgres.remedy(error.state, self.name)}")
-        return fault(said) if of_rows else SinkError(said)
+        except (DataRefused, SinkRefused):
+            raise
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, JobFailed) else error
+            if (found := database_error(self._spark._jvm, cause)) is not None:
+                raise meaning(found, self.name, doing, of_rows=of_rows) from error
+            if any(words in str(error) for words in NO_DRIVER):
+                raise SinkRefused(
+                    f"sink {self.name}: the JDBC driver {self._given.get('driver', DRIVER)} is not loaded; write "
+                    f"mld.spark.packages = {PACKAGE}, or name the class of another one that is as "
+                    f"mld.spark.sink.{self.name}.options.driver"
+                ) from error
+            raise

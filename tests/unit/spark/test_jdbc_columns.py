@@ -5,40 +5,35 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.jdbc import check_options, connection_options, staging_options
-from mld.processors.spark.sinks.postgres import (
+from mld.processors.spark.sinks.jdbc import (
+    PLACE,
+    Column,
     ColumnsRefused,
-    FrameColumn,
-    StagedColumn,
-    TableColumn,
-    TableName,
+    check_options,
+    connection_options,
     fitted,
-    newest_first,
+    places_of,
 )
 
-ID, NAME = FrameColumn("id", "bigint"), FrameColumn("Name", "string")
+ID, NAME = Column("id", "BIGINT"), Column("Name", "TEXT")
 
 
 def test_columns_go_by_name_then_by_name_but_for_case():
-    table = [TableColumn("name", "text"), TableColumn("ID", "int8"), TableColumn("id", "int8")]
-    assert fitted([ID, NAME], table, ()) == ([StagedColumn("c0", "id"), StagedColumn("c1", "name")], [])
+    name, other, id = Column("name", "text"), Column("ID", "int8"), Column("id", "int8")
+    assert fitted([ID, NAME], [name, other, id], ()) == [id, name]
 
 
 def test_a_new_column_is_added():
-    staged, added = fitted([ID, NAME], [TableColumn("id", "int8")], ())
-    assert added == [("Name", "TEXT")]
-    assert [column.target for column in staged] == ["id", "Name"]
+    assert fitted([ID, NAME], [Column("id", "int8")], ()) == [Column("id", "int8"), NAME]
 
 
 @pytest.mark.parametrize(
     ("frame", "table", "keys", "said"),
     [
-        ([NAME], [TableColumn("NAME", "text"), TableColumn("name", "text")], (), "could be NAME or name"),
-        ([ID], [TableColumn("id", "int8"), TableColumn("at", "date", required=True)], (), "column at takes no NULL"),
-        ([ID, FrameColumn("ID", "int")], [TableColumn("id", "int8")], (), "column id twice"),
-        ([ID], [TableColumn("id", "int8")], ("user",), "key user is no column of the frame"),
-        ([ID, NAME], [TableColumn("id", "int8")], ("name",), "key Name is no column of the table"),
-        ([FrameColumn("at", "struct<a:int>")], [TableColumn("id", "int8")], (), "to_json"),
+        ([ID], [Column("id", "int8"), Column("at", "date", required=True)], (), "column at takes no NULL"),
+        ([ID, Column("ID", "int")], [Column("id", "int8")], (), "column id twice"),
+        ([ID], [Column("id", "int8")], ("user",), "key user is no column of the frame"),
+        ([ID, NAME], [Column("id", "int8")], ("name",), "key Name is no column of the table"),
     ],
 )
 def test_what_does_not_fit_is_refused(frame, table, keys, said):
@@ -47,35 +42,22 @@ def test_what_does_not_fit_is_refused(frame, table, keys, said):
 
 
 def test_a_column_of_the_table_that_the_frame_lacks_may_be_null():
-    assert fitted([ID], [TableColumn("id", "int8"), TableColumn("at", "date")], ())[1] == []
+    assert fitted([ID], [Column("id", "int8"), Column("at", "date")], ()) == [Column("id", "int8")]
 
 
-@pytest.mark.parametrize(
-    ("frame", "order"),
-    [
-        ([ID], []),
-        ([ID, FrameColumn("SequenceNumber", "string")], ['CHAR_LENGTH("c1") DESC', '"c1" DESC']),
-        ([FrameColumn("sequenceNumber", "decimal(38,0)")], ['"c0" DESC']),
-        (
-            [FrameColumn("subSequenceNumber", "bigint"), FrameColumn("sequenceNumber", "string")],
-            ['CHAR_LENGTH("c1") DESC', '"c1" DESC', '"c0" DESC'],
-        ),
-        ([FrameColumn("subSequenceNumber", "bigint")], []),
-    ],
-)
-def test_the_newest_is_that_of_the_later_record(frame, order):
-    assert newest_first(frame) == order
+def test_places_are_those_of_names_whatever_their_case():
+    sub, sequence = Column("subSequenceNumber", "BIGINT"), Column("SequenceNumber", "TEXT")
+    assert places_of(PLACE, [sub, ID, sequence]) == [2, 0]
+    assert places_of(("ID", "absent"), [sub, ID]) == [1]
 
 
 OPTIONS = {"url": "jdbc:postgresql://db/x?a=b", "dbTable": "t", "password": "secret", "batchsize": "7"}
 
 
-def test_what_the_driver_and_what_the_writer_is_told():
+def test_what_the_driver_is_told():
     told = connection_options(SinkSpec("out", "jdbc", options={**OPTIONS, "Driver": "mine"}))
     assert (told["Driver"], told.get("driver"), told["tcpKeepAlive"]) == ("mine", None, "true")
-    written = staging_options(told, TableName("x", "s"))
-    assert written["url"] == OPTIONS["url"]
-    assert (written["dbtable"], written["batchsize"], "dbTable" in written) == ('"x"."s"', "7", False)
+    assert (told["url"], told["batchsize"]) == (OPTIONS["url"], "7")
 
 
 @pytest.mark.parametrize(

@@ -8,32 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.commit.journal import LEDGER
 from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import GenericSink, make_sink
-from mld.processors.spark.sinks.jdbc import JdbcSink, check_marks_before
-from mld.processors.spark.sinks.postgres import (
-    ColumnsRefused,
-    FrameColumn,
-    StagedColumn,
+from mld.processors.spark.sinks.jdbc import (
+    Column,
+    DatabaseError,
+    JdbcSink,
     TableName,
     add_column,
-    append,
-    cast_of,
-    count,
     create,
-    fault,
-    locked_head,
-    merge,
-    remedy,
-    table_named,
-    type_of,
+    create_stage,
+    meaning,
+    quoted,
+    take_over,
 )
-from tests.twins.store import Disk, MemoryStore
 
 TARGET, STAGE = TableName("lake", 'odd "name'), TableName("lake", "mld_stage_1_ab")
-KEY, VALUE = StagedColumn("c0", "user", "text", is_key=True), StagedColumn("c1", "at", "timestamptz")
-NEWEST = ['CHAR_LENGTH("c2") DESC', '"c2" DESC', '"c3" DESC']
+KEY, VALUE = Column("user", "text"), Column("at", "timestamptz")
 
 
 def sink_of(url, **more):
@@ -67,87 +58,27 @@ def test_what_only_postgresql_does_is_refused_elsewhere_with_a_remedy(url, more)
         sink_of(url, **more)
 
 
-@pytest.mark.parametrize(
-    ("text", "table"),
-    [
-        ("Clicks", ("now", "clicks")),
-        ('"Clicks"', ("now", "Clicks")),
-        ('Lake."a.b ""c"', ("lake", 'a.b "c')),
-    ],
-)
-def test_tables_are_named_as_the_database_would_read_it(text, table):
-    assert table_named(text, "now") == table
-
-
-@pytest.mark.parametrize("text", ["", "a.b.c", "a b", "a;DROP TABLE b", '"a', "a.", "(SELECT 1) t", "`a`"])
-def test_what_is_no_name_of_a_table_is_refused(text):
-    with pytest.raises(ValueError, match="no name of a table"):
-        table_named(text, "now")
-
-
 def test_statements():
-    assert create(STAGE, [("c0", "TEXT"), ("mld_row", "BIGINT")], ["mld_row"]) == (
-        'CREATE TABLE IF NOT EXISTS "lake"."mld_stage_1_ab" '
-        '("c0" TEXT, "mld_row" BIGINT NOT NULL, PRIMARY KEY ("mld_row"))'
+    assert create_stage(STAGE, [KEY, VALUE], [0]) == (
+        'CREATE TABLE IF NOT EXISTS "lake"."mld_stage_1_ab" (c0 text, c1 timestamptz, mld_row BIGINT, '
+        'CONSTRAINT "key user has a value" CHECK (c0 IS NOT NULL))'
     )
-    assert locked_head(STAGE).endswith("WHERE target = ? FOR UPDATE")
-    assert append(TARGET, STAGE, [KEY, VALUE]) == (
-        'INSERT INTO "lake"."odd ""name" ("user", "at") SELECT CAST("c0" AS text), CAST("c1" AS timestamptz) '
-        'FROM "lake"."mld_stage_1_ab"'
+    assert take_over(TARGET, STAGE, [KEY, VALUE], [], []) == (
+        'INSERT INTO "lake"."odd ""name" ("user", "at") SELECT CAST(s.c0 AS text), CAST(s.c1 AS timestamptz) '
+        'FROM "lake"."mld_stage_1_ab" s'
     )
-    assert merge(TARGET, STAGE, [KEY, VALUE], NEWEST) == (
-        'INSERT INTO "lake"."odd ""name" ("user", "at") SELECT "user", "at" FROM ('
-        'SELECT CAST("c0" AS text) AS "user", CAST("c1" AS timestamptz) AS "at", '
-        'ROW_NUMBER() OVER (PARTITION BY CAST("c0" AS text) '
-        'ORDER BY CHAR_LENGTH("c2") DESC, "c2" DESC, "c3" DESC, "mld_row" DESC) AS mld_rank '
-        'FROM "lake"."mld_stage_1_ab") ranked WHERE mld_rank = 1 '
+    assert take_over(TARGET, STAGE, [KEY, VALUE], [0], [2, 3]) == (
+        'INSERT INTO "lake"."odd ""name" ("user", "at") '
+        "SELECT DISTINCT ON (1) CAST(s.c0 AS text), CAST(s.c1 AS timestamptz) "
+        'FROM "lake"."mld_stage_1_ab" s '
+        "ORDER BY 1, CAST(s.c2 AS NUMERIC) DESC, CAST(s.c3 AS NUMERIC) DESC, s.mld_row DESC "
         'ON CONFLICT ("user") DO UPDATE SET "at" = EXCLUDED."at"'
     )
-    assert merge(TARGET, STAGE, [KEY], []).endswith('ON CONFLICT ("user") DO NOTHING')
-    assert count(STAGE, [KEY, VALUE]) == (
-        'SELECT COUNT(*), COUNT(*) FILTER (WHERE "c0" IS NULL) FROM "lake"."mld_stage_1_ab"'
-    )
+    assert take_over(TARGET, STAGE, [KEY], [0], []).endswith('ON CONFLICT ("user") DO NOTHING')
 
 
 @pytest.mark.parametrize(
-    ("spark", "found"),
-    [
-        ("string", "TEXT"),
-        ("decimal(38,18)", "NUMERIC(38,18)"),
-        ("timestamp", "TIMESTAMP WITH TIME ZONE"),
-        ("array<string>", "TEXT[]"),
-        ("array<decimal(3,2)>", "NUMERIC(3,2)[]"),
-    ],
-)
-def test_types(spark, found):
-    assert type_of(FrameColumn("a", spark)) == found
-
-
-@pytest.mark.parametrize("spark", ["array<array<int>>", "struct<a:int>", "map<string,int>", "void"])
-def test_what_has_no_type_is_refused(spark):
-    with pytest.raises(ColumnsRefused, match="no type for column a"):
-        type_of(FrameColumn("a", spark))
-
-
-@pytest.mark.parametrize(
-    ("spark", "column", "is_key", "cast"),
-    [
-        ("string", "text", False, None),
-        ("string", "character varying", False, None),
-        ("string", "jsonb", False, "jsonb"),
-        ("string", "uuid", False, "uuid"),
-        ("string", '"Lake".mood', False, '"Lake".mood'),
-        ("bigint", "integer", False, None),
-        ("bigint", "integer", True, "integer"),
-        ("string", "citext", True, "citext"),
-    ],
-)
-def test_text_and_keys_are_cast(spark, column, is_key, cast):
-    assert cast_of(spark, column, is_key=is_key) == cast
-
-
-@pytest.mark.parametrize(
-    ("state", "meaning"),
+    ("state", "kind"),
     [
         ("08006", SinkError),
         ("57P01", SinkError),
@@ -170,8 +101,9 @@ def test_text_and_keys_are_cast(spark, column, is_key, cast):
         ("55000", SinkRefused),
     ],
 )
-def test_what_an_error_means(state, meaning):
-    assert fault(state) is meaning
+def test_what_an_error_means(state, kind):
+    assert type(meaning(DatabaseError("words", state), "out", "doing", of_rows=True)) is kind
+    assert not isinstance(meaning(DatabaseError("words", state), "out", "doing", of_rows=False), DataRefused)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +113,16 @@ def test_what_an_error_means(state, meaning):
         ("42501", "create tables"),
         ("3D000", "options.url"),
         ("42P10", "unique index"),
+        ("22023", "schema.table"),
+        ("42883", "PostgreSQL from 10"),
         ("42804", "the pipeline"),
     ],
 )
 def test_a_refusal_says_what_to_do(state, word):
-    assert word in remedy(state, "out")
+    error = meaning(DatabaseError("words", state), "out", "doing", of_rows=False)
+    assert isinstance(error, SinkRefused)
+    assert str(error).startswith("sink out: doing: words; ")
+    assert word in str(error)
 
 
 ODD_NAMES = ('"', '""', "`", "``", "]", "'; DROP TABLE t; --", "a\nb", "a\\", "?", "{fn x}", "/*", "\u0430", "x" * 5000)
@@ -198,20 +135,14 @@ def test_whatever_a_column_is_called_it_is_a_name_and_nothing_else(data) -> None
     names = data.draw(st.lists(NAMES | st.sampled_from(ODD_NAMES), min_size=1, max_size=5, unique_by=str.casefold))
     with sqlite3.connect(":memory:") as database:
         table, stage = TableName("main", "'; --\"`"), TableName("main", "s")
-        database.execute(create(table, [(name, "text") for name in names]))
-        database.execute(add_column(table, "mld_added", "text").replace("COLUMN IF NOT EXISTS", "COLUMN"))
-        database.execute("CREATE TABLE s (c0 text)")
-        database.execute("INSERT INTO s VALUES ('v')")
-        database.execute(append(table, stage, [StagedColumn("c0", name) for name in names]))
+        database.execute(create(table, [f"{quoted(name)} text" for name in names]))
+        added = add_column(table, Column("mld_added", "text"))
+        database.execute(added.replace("COLUMN IF NOT EXISTS", "COLUMN"))
+        columns = [Column(name, "text") for name in names]
+        database.execute(create_stage(stage, columns, range(len(names))))
+        values = ", ".join(f"'v{place}'" for place in range(len(names)))
+        database.execute(f"INSERT INTO s VALUES ({values}, 1)")
+        database.execute(take_over(table, stage, columns, [], []))
         found = database.execute(f"SELECT * FROM {table.place}")
         assert [one[0] for one in found.description] == [*names, "mld_added"]
-        assert found.fetchall() == [("v",) * len(names) + (None,)]
-
-
-def test_marks_that_version_0_1_kept_elsewhere_are_refused_and_not_forgotten():
-    store = MemoryStore(Disk())
-    check_marks_before("out", None, "clicks")
-    check_marks_before("out", store, "clicks")
-    store.put(f"{LEDGER}/000000000007.json", b"{}")
-    with pytest.raises(SinkRefused, match=r"000000000007\.json: marks of table clicks as mld 0\.1 kept them"):
-        check_marks_before("out", store, "clicks")
+        assert found.fetchall() == [(*(f"v{place}" for place in range(len(names))), None)]
