@@ -186,8 +186,7 @@ class Journal:
         try:
             return ledger.decode(self._store.read(path))
         except ValueError as error:
-            remedy = "restore it, or use a new directory"
-            raise ledger.refusal(self._name, self._store.uri(path), error, remedy) from error
+            raise ledger.refusal(self._name, self._store.uri(path), error) from error
 
     def _names(self) -> Names:
         return Names.of(self._store.names(LEDGER))

@@ -36,9 +36,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 from mld.processors.spark.high_water_marks import (
@@ -56,7 +56,8 @@ from mld.processors.spark.high_water_marks import (
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity, key_of_one
 
-NUMBERED = re.compile(r"shardId-(?P<number>\d{12})", re.ASCII)
+NUMBERED = re.compile(r"shardId-(\d{12})", re.ASCII)
+_ENDED = re.compile(r"=(?P<name>.*)|(?P<first>\d{1,12})(?:-(?P<last>\d{1,12}))?", re.ASCII | re.DOTALL)
 SHARDS_MAX = 1_000_000
 """More than any stream has had: an entry that says more is damaged, and must not fill the memory."""
 
@@ -71,16 +72,22 @@ def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
 
 def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
     """Encode stream -> ranges of the numbers of its shards that have ended, such as `0-63` and `70`, then other ids."""
-    numbers: dict[str, list[int]] = {}
-    others: dict[str, list[str]] = {}
+    streams: dict[str, list[str]] = {}
     for stream, shard in sorted(shard for shard, mark in marks.items() if mark == ENDED):
-        found = NUMBERED.fullmatch(shard)
-        if found:
-            numbers.setdefault(stream, []).append(int(found["number"]))
-        else:
-            others.setdefault(stream, []).append(shard)
-    streams = sorted(numbers.keys() | others.keys())
-    return {stream: [*_ranges(numbers.get(stream, [])), *_named(others.get(stream, []))] for stream in streams}
+        streams.setdefault(stream, []).append(shard)
+    return {
+        stream: [*_ranges(shards), *(f"={shard}" for shard in shards if not NUMBERED.fullmatch(shard))]
+        for stream, shards in streams.items()
+    }
+
+
+def _ranges(shards: Iterable[str]) -> Iterator[str]:
+    """Yield `first-last`, or one number, of shards in order; numbers that follow each other are as far from their
+    places."""
+    numbers = (int(found[1]) for shard in shards if (found := NUMBERED.fullmatch(shard)))
+    for _, some in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
+        first, *rest = (number for _, number in some)
+        yield f"{first}-{rest[-1]}" if rest else f"{first}"
 
 
 def decode_retired(value: object) -> HighWaterMarks:
@@ -89,52 +96,19 @@ def decode_retired(value: object) -> HighWaterMarks:
     """
     if not isinstance(value, Mapping):
         raise ValueError("what has ended: not an object")
-    found: list[tuple[str, Sequence[int | str]]] = []
-    for stream, items in value.items():
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ValueError(f"what has ended of stream {stream!r}: not a list of texts")
-        found += [(stream, _shards(item)) for item in items]
-    if sum(len(shards) for _, shards in found) > SHARDS_MAX:
-        raise ValueError(f"what has ended: more than {SHARDS_MAX} shards")
-    return {
-        StreamShard(stream, shard if isinstance(shard, str) else f"shardId-{shard:012d}"): ENDED
-        for stream, shards in found
-        for shard in shards
-    }
-
-
-def _ranges(numbers: list[int]) -> list[str]:
-    """Encode numbers in order -> `first-last`, or one number."""
-    if not numbers:
-        return []
-    breaks = [(one, other) for one, other in pairwise(numbers) if other != one + 1]
-    firsts = [numbers[0], *(other for _, other in breaks)]
-    lasts = [*(one for one, _ in breaks), numbers[-1]]
-    return [f"{first}-{last}" if last > first else f"{first}" for first, last in zip(firsts, lasts, strict=True)]
-
-
-def _named(shards: list[str]) -> list[str]:
-    return [f"={shard}" for shard in shards]
-
-
-def _shards(item: str) -> Sequence[int | str]:
-    """Return the numbers of a range, or a name. Raises ValueError that names what is wrong."""
-    if item.startswith("="):
-        return (item[1:],)
-    first, dash, last = item.partition("-")
-    try:
-        low, high = _number(first), _number(last) if dash else _number(first)
-    except ValueError:
-        raise ValueError(f"what has ended: no range of shards: {item[:60]!r}") from None
-    if high < low or high - low >= SHARDS_MAX:
-        raise ValueError(f"what has ended: no range of shards: {item[:60]!r}")
-    return range(low, high + 1)
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise ValueError(text[:60])
-    return int(text)
+    marks: dict[StreamShard, RecordPosition] = {}
+    for stream, item in ((stream, item) for stream, items in value.items() for item in items):
+        found = _ENDED.fullmatch(item) if isinstance(item, str) else None
+        if found is None:
+            raise ValueError(f"what has ended: no range of shards: {str(item)[:60]!r}")
+        if (name := found["name"]) is not None:
+            marks[StreamShard(stream, name)] = ENDED
+            continue
+        first, last = int(found["first"]), int(found["last"] or found["first"])
+        if not 0 <= last - first < SHARDS_MAX - len(marks):
+            raise ValueError(f"what has ended: no range of shards, or too many of them: {item}")
+        marks |= {StreamShard(stream, f"shardId-{number:012d}"): ENDED for number in range(first, last + 1)}
+    return marks
 
 
 VERSION = 3
@@ -148,7 +122,8 @@ ENTRIES_KEPT = 64
 ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
 """So many there may be before the old ones go, so that sweeping is rare."""
 
-ENTRY, DONE, FLOOR = ".json", ".done", ".floor"
+ENTRY, DONE, FLOOR = "json", "done", "floor"
+_NAME = re.compile(rf"(?P<number>\d{{{NUMBER_DIGITS},}})\.(?P<kind>{ENTRY}|{DONE}|{FLOOR})", re.ASCII)
 _PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
 
 Columns = tuple[tuple[str, str], ...]
@@ -195,15 +170,12 @@ class Names:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Names:
-        entries, done, floor = [], set(), 0
-        for name in names:
-            if (number := number_of(name, ENTRY)) is not None:
-                entries.append(number)
-            elif (number := number_of(name, DONE)) is not None:
-                done.add(number)
-            elif (number := number_of(name, FLOOR)) is not None:
-                floor = max(floor, number)
-        return cls(tuple(sorted(entries)), frozenset(done), floor)
+        found = [(match["kind"], int(match["number"])) for name in names if (match := _NAME.fullmatch(name))]
+        return cls(
+            tuple(sorted(number for kind, number in found if kind == ENTRY)),
+            frozenset(number for kind, number in found if kind == DONE),
+            max((number for kind, number in found if kind == FLOOR), default=0),
+        )
 
     @property
     def head(self) -> int:
@@ -226,22 +198,14 @@ class Names:
         return tuple(number for number in self.taken if number <= horizon)
 
 
-def entry_name(number: int, suffix: str = ENTRY) -> str:
-    return f"{number:0{NUMBER_DIGITS}d}{suffix}"
+def entry_name(number: int, kind: str = ENTRY) -> str:
+    return f"{number:0{NUMBER_DIGITS}d}.{kind}"
 
 
 def commit_of(name: str) -> int | None:
     """Return the number of the commit that has published a file, by its name; None if it is another file."""
     found = _PUBLISHED.fullmatch(name)
     return int(found["number"]) if found else None
-
-
-def number_of(name: str, suffix: str) -> int | None:
-    """Return the number in a name of the ledger's directory; None if it is another file."""
-    digits = name.removesuffix(suffix)
-    if digits == name or len(digits) < NUMBER_DIGITS or not (digits.isascii() and digits.isdigit()):
-        return None
-    return int(digits)
 
 
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
@@ -291,11 +255,11 @@ class OtherVersion(ValueError):
     """An entry that another version of this program has written; the sentence has the remedy."""
 
 
-def refusal(sink: str, place: str, error: ValueError, remedy: str = "restore it") -> SinkRefused:
-    """Return why a sink whose entry at `place` cannot be decoded is refused; `remedy` is for one that is damaged."""
+def refusal(sink: str, place: str, error: ValueError) -> SinkRefused:
+    """Return why a sink whose entry at `place` cannot be decoded is refused."""
     if isinstance(error, OtherVersion):
         return SinkRefused(f"sink {sink}: {place} {error}")
-    return SinkRefused(f"sink {sink}: {place} is damaged: {error}; {remedy}")
+    return SinkRefused(f"sink {sink}: {place} is damaged: {error}; restore it, or use a new directory or table")
 
 
 def _check_version(value: Mapping[str, Any]) -> None:
@@ -325,19 +289,18 @@ def _decode_writers(value: dict[str, Any]) -> dict[WriterIdentity, HighWaterMark
     }
 
 
-class ColumnsClash(Exception):
-    """A frame does not fit the columns that the sink has had so far."""
-
-
-def widened(have: Columns, new: Columns, *, by_place: bool) -> Columns:
-    """Return the columns of the sink once a frame with the columns `new` is in it. Raises ColumnsClash.
+def widened(sink: str, have: Columns, new: Columns, *, by_place: bool = False) -> Columns:
+    """Return the columns of the sink once a frame with the columns `new` is in it. Raises SinkRefused.
 
     A column keeps its type for good, since readers of all files together would fail. New columns are added at the
     end, and may be absent later; where files are read `by_place` (csv) all have to be the same, in the same order."""
     if not have:
         return new
     if by_place and have != new:
-        raise ColumnsClash(f"its columns are {_said(have)}, those of this batch are {_said(new)}; csv has no names")
+        raise SinkRefused(
+            f"sink {sink}: its columns are {_said(have)}, those of this batch are {_said(new)}; csv has no names, so "
+            "select them in the pipeline in this order, or use a new directory"
+        )
     known = {name.lower(): (name, kind) for name, kind in have}
     added = []
     for name, kind in new:
@@ -345,7 +308,10 @@ def widened(have: Columns, new: Columns, *, by_place: bool) -> Columns:
         if before is None:
             added.append((name, kind))
         elif before[1] != kind:
-            raise ColumnsClash(f"its column {before[0]} is {before[1]}, in this batch it is {kind}")
+            raise SinkRefused(
+                f"sink {sink}: its column {before[0]} is {before[1]}, in this batch it is {kind}; cast it in the "
+                "pipeline, or use a new directory or table"
+            )
     return (*have, *added)
 
 
@@ -379,12 +345,11 @@ NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One writer at one sink. `place` is the sink for people; `remedy` says how several may share it."""
+    """One writer at one sink. `place` is the sink for people; `shared`: other writers may be there, too."""
 
     writer: WriterIdentity
     sink: str
     place: str
-    remedy: str
     shared: bool = False
     ended: HighWaterMarks = field(default_factory=dict)
     """Shards that have ended, as the daemon has confirmed, with the last position of each that was delivered."""
@@ -393,10 +358,10 @@ class Admission:
         """Return the marks of this writer. Raises SinkRefused if it may not write here."""
         if head is None:
             return {}
-        passed = passed_on(head, self.writer)
-        if self.writer not in head.writers and passed.left and not self.shared:
-            raise SinkRefused(self._refusal([str(other) for other in sorted(passed.left)]))
-        return _higher(head.writers.get(self.writer, {}), passed.marks)
+        taken, left = passed_on(head, self.writer)
+        if self.writer not in head.writers and left and not self.shared:
+            raise SinkRefused(self._refusal([str(other) for other in sorted(left)]))
+        return _higher(head.writers.get(self.writer, {}), taken)
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
         """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
@@ -406,7 +371,7 @@ class Admission:
     def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
         """Return the entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
         self.check(head, batch)
-        left = passed_on(head, self.writer).left if head is not None else {}
+        left = passed_on(head, self.writer)[1] if head is not None else {}
         marks = retired(advanced(self.marks(head), batch), self.ended)
         number = head.number + 1 if head is not None else 1
         return LedgerEntry(number, token, {**left, self.writer: marks}, **said)
@@ -415,30 +380,18 @@ class Admission:
         named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
         return (
             f"sink {self.sink}: {self.place} is written by {named}. This is {self.writer}, and what the sink holds of "
-            f"one says nothing about the other; nothing was written or acknowledged. {self.remedy}"
+            "one says nothing about the other; nothing was written or acknowledged. Name another path or table; or, if "
+            f"both are meant to write there, set mld.spark.sink.{self.sink}.writers = shared: each then has marks of "
+            "its own"
         )
 
 
-def admission_of(writer: WriterIdentity, sink: str, place: str, *, shared: bool) -> Admission:
-    remedy = (
-        f"Name another path or table; or, if both are meant to write there, set mld.spark.sink.{sink}.writers = "
-        "shared: each then has marks of its own"
-    )
-    return Admission(writer, sink, place, remedy, shared)
-
-
-@dataclass(frozen=True, slots=True)
-class PassedOn:
-    """What one writer has of others that were it before: their `marks` under its own names, and what is `left`."""
-
-    marks: HighWaterMarks
-    left: Mapping[WriterIdentity, HighWaterMarks]
-    """All other writers, with the marks that stay theirs; none is empty that was not."""
-
-
-def passed_on(head: LedgerEntry, writer: WriterIdentity) -> PassedOn:
-    """Return the marks that the writer takes over: those of the same application and pipeline, where it read one stream
-    and now reads several, or the other way round.
+def passed_on(
+    head: LedgerEntry, writer: WriterIdentity
+) -> tuple[HighWaterMarks, Mapping[WriterIdentity, HighWaterMarks]]:
+    """Return the marks that the writer takes over, under its own names: those of the same application and pipeline,
+    where it read one stream and now reads several, or the other way round. And all other writers, with the marks that
+    stay theirs; none is empty that was not.
     """
     marks: dict[StreamShard, RecordPosition] = {}
     left: dict[WriterIdentity, HighWaterMarks] = {}
@@ -450,7 +403,7 @@ def passed_on(head: LedgerEntry, writer: WriterIdentity) -> PassedOn:
         rest = {shard: mark for shard, mark in theirs.items() if shard not in names}
         if rest or not names:
             left[other] = rest
-    return PassedOn(marks, left)
+    return marks, left
 
 
 def _other_names(

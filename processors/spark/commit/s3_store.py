@@ -253,8 +253,7 @@ def take_over(store: S3Store, sink: str) -> None:
                 moves = [(f"{staged}/{head['sources'][one.source][0]}", one.target) for one in known.moves]
         except (KeyError, TypeError, ValueError) as error:
             error = error if isinstance(error, ValueError) else ValueError(repr(error))
-            remedy = "restore it, or use a new directory"
-            raise ledger.refusal(sink, f"{store.place}{OLD_HEAD}", error, remedy) from error
+            raise ledger.refusal(sink, f"{store.place}{OLD_HEAD}", error) from error
         for source, target in moves:
             try:
                 store.move(source, target)

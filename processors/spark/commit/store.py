@@ -25,9 +25,9 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from mld.aws.objects import ObjectError, ObjectRefused
-from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused
 
 VARIABLE = "MLD_SPARK_FAULT"
 HOLD_POLL_S = 0.001
@@ -98,9 +98,6 @@ class Store(Protocol):
         """Return up to about `most` files, as paths; none of those below the directory `beside`."""
 
     def read(self, path: str) -> bytes: ...
-
-    def write(self, path: str, data: bytes) -> None:
-        """Create or replace a file as a whole; durable with its directory."""
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
         """Create a file as a whole unless it exists; False then. Durable only once its directory is synced. A store
@@ -268,18 +265,21 @@ def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
     """Return the directory that a path or `file:` URI names. Raises SinkRefused for other file systems.
 
     `elsewhere`: what there is for them instead."""
-    scheme, colon, rest = path.partition(":")
-    if colon and "/" not in scheme and scheme != "file" and rest.startswith("/"):
-        remedy = f"use a directory of this host's file system{elsewhere}"
-        if scheme.lower() == "hdfs":
-            raise SinkRefused(f"{key} = {path}: mld 0.2 wrote files to hdfs, which is no longer there; {remedy}")
-        raise SinkRefused(
-            f"{key} = {path}: {scheme} has no rename that is known to be one step and to fail if the target exists, "
-            f"which exactly-once files need; {remedy}"
+    if scheme := _scheme(path):
+        why = (
+            "mld 0.2 wrote files to hdfs, which is no longer there"
+            if scheme.lower() == "hdfs"
+            else f"{scheme} has no rename that is known to be one step and to fail if the target exists, which "
+            "exactly-once files need"
         )
-    if colon and scheme == "file":
-        path = f"/{rest.lstrip('/')}"
-    return Path(os.path.abspath(path))  # noqa: PTH100 - a symbolic link stays one
+        raise SinkRefused(f"{key} = {path}: {why}; use a directory of this host's file system{elsewhere}")
+    return Path(os.path.abspath(re.sub(r"^file:/+", "/", path)))  # noqa: PTH100 - a symbolic link stays one
+
+
+def _scheme(path: str) -> str:
+    """Return the scheme of a URI of another file system; empty for a path, and for a name in a catalog."""
+    scheme, colon, rest = path.partition(":")
+    return scheme if colon and "/" not in scheme and scheme != "file" and rest.startswith("/") else ""
 
 
 def as_sink_error(error: OSError, doing: str) -> SinkError:
@@ -296,17 +296,13 @@ def as_sink_error(error: OSError, doing: str) -> SinkError:
     return SinkError(f"{said}; it is tried again")
 
 
-class failures:
-    """Turns an error of the operating system into a SinkError that says what was being done."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise as_sink_error(error, self._doing) from error
+@contextmanager
+def failures(doing: str) -> Iterator[None]:
+    """Turn an error of the operating system into a SinkError that says what was being done."""
+    try:
+        yield
+    except OSError as error:
+        raise as_sink_error(error, doing) from error
 
 
 def _walk(top: Path) -> Iterator[Path]:
@@ -321,10 +317,9 @@ def _walk(top: Path) -> Iterator[Path]:
 def _machine() -> str:
     """Return this boot of this machine, whose locks its processes can ask each other about."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}."
     except OSError:
-        boot = str(uuid4())  # nobody else can tell
-    return f"{boot}."
+        return f"{uuid4()}."  # nobody else can tell
 
 
 def _sync(path: Path) -> None:
@@ -337,88 +332,51 @@ def _sync(path: Path) -> None:
 
 MOUNTS = Path("/proc/self/mountinfo")
 """Linux; elsewhere nothing is found, and nothing refused."""
-NETWORK = frozenset(("nfs", "nfs4", "efs", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "9p", "afs", "coda", "davfs")) | {
-    *("ceph", "glusterfs", "lustre", "gpfs", "beegfs", "beegfs_nodev", "orangefs", "pvfs2"),
-    *("gfs2", "ocfs2", "panfs", "wekafs"),
-}
-FUSE_NETWORK = re.compile(
-    r"fuse\.(?:.*(?:s3|gcs|blob|rclone|goofys|sshfs|gluster|ceph|juicefs|alluxio|hdfs|nfs|davfs|weka|lustre|smb|curlftp).*)"
+NETWORK = re.compile(
+    r"nfs4?|efs|cifs|smb2|smb3|smbfs|ncpfs|9p|afs|coda|davfs|ceph|glusterfs|lustre|gpfs|beegfs|beegfs_nodev|orangefs"
+    r"|pvfs2|gfs2|ocfs2|panfs|wekafs"
+    r"|fuse\..*(?:s3|gcs|blob|rclone|goofys|sshfs|gluster|ceph|juicefs|alluxio|hdfs|nfs|davfs|weka|lustre|smb|curlftp).*"
 )
-"""What mounts buckets and servers as files."""
+"""Types of files that are on another machine; those of FUSE by what mounts buckets and servers."""
+_MOUNT = re.compile(r"^(?:\S+ ){4}(?P<point>\S+) .*? - (?P<type>\S+)", re.MULTILINE)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    point: str
-    type: str
-
-
-def mounts(table: str) -> Iterator[Mount]:
-    """Yield the lines of Linux's `mountinfo`, in their order; what is no such line is left out."""
-    for line in table.splitlines():
-        before, dash, after = line.partition(" - ")
-        fields = before.split(" ")
-        if dash and len(fields) > 4 and after:
-            yield Mount(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]), after.split(" ")[0])
-
-
-def mount_of(path: str, table: Iterable[Mount]) -> Mount | None:
-    """Return the mount that an absolute path without links is on: the longest, and of several at one point the last."""
-    found = None
-    for mount in table:
-        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
-        if inside and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
+def mount_of(path: str, table: str) -> tuple[str, str]:
+    """Return point and type of the mount that an absolute path without links is on, by Linux's `mountinfo`: of the
+    longest point, and of several there the last; empty if there is none.
+    """
+    found = "", ""
+    for line in _MOUNT.finditer(table):
+        point = _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line["point"])
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(found[0]):
+            found = point, line["type"]
     return found
 
 
-def is_network(type: str) -> bool:
-    """Return whether files of this type are on another machine."""
-    return type in NETWORK or FUSE_NETWORK.fullmatch(type) is not None
-
-
-def places(sinks: Iterable[SinkSpec], *, dead_letter: str | None, ledger: str | None) -> Iterator[tuple[str, str]]:
-    """Return key and path of everything in the settings that commits stand on."""
-    for sink in sinks:
-        if sink.path:
-            yield f"mld.spark.sink.{sink.name}.path", sink.path
-    named = {"deadLetter": dead_letter, "ledger": ledger}
-    yield from ((f"mld.spark.{name}", path) for name, path in named.items() if path)
-
-
-def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
-    """Raise SinkRefused for the first place that is on a network file system."""
-    for key, path in every:
-        if _is_elsewhere(path):
+def refuse_network(places: Mapping[str, str | None], table: Path = MOUNTS) -> None:
+    """Raise SinkRefused for the first of these places, by their keys, that is on a network file system."""
+    for key, path in places.items():
+        if not path or _scheme(path):  # others refuse the latter, or know what to do with it
             continue
-        there = _existing(local_directory(path, key))
         try:
-            found = mount_of(str(there), mounts(table.read_text("utf-8", "surrogateescape")))
+            mounts = table.read_text("utf-8", "surrogateescape")
         except OSError:
             return
-        if found is not None and is_network(found.type):
+        point, type_ = mount_of(_existing(local_directory(path, key)), mounts)
+        if NETWORK.fullmatch(type_):
             raise SinkRefused(
-                f"{key} = {path} is on {found.type}, mounted at {found.point}. Nobody has proven that exactly-once "
-                "commits hold there through lost answers and cached names; use a disk of this machine, s3, or a "
-                "table with a catalog"
+                f"{key} = {path} is on {type_}, mounted at {point}. Nobody has proven that exactly-once commits hold "
+                "there through lost answers and cached names; use a disk of this machine, s3, or a table with a catalog"
             )
 
 
-def _is_elsewhere(path: str) -> bool:
-    """Return a URI of another file system, or a name in a catalog; others refuse it or know what to do with it."""
-    scheme, colon, rest = path.partition(":")
-    return bool(colon) and "/" not in scheme and scheme != "file" and rest.startswith("/")
-
-
-def _existing(path: Path) -> Path:
+def _existing(path: Path) -> str:
     """Return the nearest directory that is there, without links. To look at it has an automounter mount it."""
-    for one in (path, *path.parents):
-        try:
-            os.listdir(one)  # noqa: PTH208 - only that it is done counts
-        except FileNotFoundError:
-            continue
-        except OSError:
-            pass
-        return Path(os.path.realpath(one))
-    return path
+    try:
+        os.listdir(path)  # noqa: PTH208 - only that it is done counts
+    except FileNotFoundError:
+        return _existing(path.parent)
+    except OSError:
+        pass
+    return os.path.realpath(path)

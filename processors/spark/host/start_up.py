@@ -132,7 +132,8 @@ def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
     PipelineError.
     """
     spark_session.check_extra()
-    store.check(store.places(settings.sinks, dead_letter=settings.dead_letter, ledger=settings.ledger))
+    places = {f"mld.spark.sink.{sink.name}.path": sink.path for sink in settings.sinks}
+    store.refuse_network({**places, "mld.spark.deadLetter": settings.dead_letter, "mld.spark.ledger": settings.ledger})
     return pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
+from mld.processors.spark.commit.ledger import Columns, LedgerEntry
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
@@ -229,12 +229,7 @@ class DeltaSink(LakeSink):
         if self._snapshot is None:
             return
         table = StructType.fromJson(json.loads(self._snapshot.schema().json()))
-        try:
-            ledger.widened(_columns(table), _columns(frame.schema), by_place=False)
-        except ColumnsClash as error:
-            raise SinkRefused(
-                f"sink {self.name}: {self._target}: {error}; cast it in the pipeline, or use a new table"
-            ) from error
+        ledger.widened(self.name, _columns(table), _columns(frame.schema))
 
     def _look(self) -> None:
         """Look at the table as it is now, by its log alone: no job of Spark's is run for that."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from mld.aws.objects import S3Bucket
 from mld.processors.spark.commit.journal import AdmittedSink, Journal
-from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.commit.s3_store import LateClient, S3Store, place_of
 from mld.processors.spark.commit.store import Store, stage, store_at
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
@@ -38,7 +38,7 @@ class GenericSink(AdmittedSink):
         self.name = spec.name
         self._journal = Journal(ledger_store, spec.name) if ledger_store else None
         place = ledger_store.uri("") if ledger_store else ""
-        self._admission = admission_of(spec.writer, spec.name, place, shared=spec.shared)
+        self._admission = Admission(spec.writer, spec.name, place, shared=spec.shared)
         self._marks: HighWaterMarks = {}
 
     def open(self) -> HighWaterMarks:

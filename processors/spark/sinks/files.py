@@ -29,7 +29,7 @@ from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import DATA, HOME, STAGING, AdmittedSink, Journal
-from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry, admission_of
+from mld.processors.spark.commit.ledger import Admission, Columns, FileMove, LedgerEntry
 from mld.processors.spark.commit.s3_store import S3Store, Uploads, take_over
 from mld.processors.spark.commit.store import Store, each, failures, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
@@ -147,7 +147,7 @@ class FileSink(AdmittedSink):
         self._staging = staging or store
         self.place = store.uri("") if place is None else place
         self._journal = Journal(store, spec.name)
-        self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
+        self._admission = Admission(spec.writer, spec.name, self.place, shared=spec.shared)
         self._layout = spec.format + (f" by {','.join(spec.partition_by)}" if spec.partition_by else self.flat_layout)
 
     def open(self) -> HighWaterMarks:
@@ -271,10 +271,7 @@ class FileSink(AdmittedSink):
         have = head.columns if head else ()
         if not columns:
             return have
-        try:
-            return ledger.widened(have, columns, by_place=self._spec.format in BY_PLACE)
-        except ColumnsClash as error:
-            raise SinkRefused(f"sink {self.name}: {error}; cast it in the pipeline, or use a new directory") from error
+        return ledger.widened(self.name, have, columns, by_place=self._spec.format in BY_PLACE)
 
     def _check_columns(self, columns: Columns) -> None:
         names = {name.lower() for name, _ in columns}

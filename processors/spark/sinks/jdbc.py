@@ -30,7 +30,7 @@ from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import AdmittedSink
-from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import (
@@ -259,7 +259,7 @@ def meaning(error: DatabaseError, sink: str, doing: str, *, of_rows: bool) -> Si
 # --- the sink --------------------------------------------------------------------------------------------------------
 
 
-class Connection:
+class JdbcConnection:
     """A new connection, as Spark itself makes one of these options; statements commit on their own until a BEGIN."""
 
     def __init__(self, jvm: Any, options: Mapping[str, str]) -> None:
@@ -335,7 +335,7 @@ class JdbcSink(AdmittedSink):
         self._options = connection_options(spec)
         self._target: TableName | None = None
         self._has_warned = False
-        self._admission = admission_of(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
+        self._admission = Admission(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
         with self._said("opening its ledger"), self._connection() as connection:
@@ -372,7 +372,7 @@ class JdbcSink(AdmittedSink):
 
     # --- before the transaction: statements that commit on their own -------------------------------------------------
 
-    def _prepared(self, connection: Connection) -> TableName:
+    def _prepared(self, connection: JdbcConnection) -> TableName:
         """Return the user's table, as the catalog has it or would have it. The first time, check whether the server is
         one for this sink, and make the ledger. Raises SinkRefused.
         """
@@ -388,7 +388,7 @@ class JdbcSink(AdmittedSink):
             self._target = named
         return self._target
 
-    def _columns(self, connection: Connection, table: TableName) -> list[Column]:
+    def _columns(self, connection: JdbcConnection, table: TableName) -> list[Column]:
         """Return the columns of a table; none if it is not there."""
         rows = connection.run(COLUMNS, table.place)
         return [Column(str(name), str(type_), required == "t") for name, type_, required in rows]
@@ -405,7 +405,7 @@ class JdbcSink(AdmittedSink):
             said = f"PostgreSQL has no type for a column: {first_line(error)}"
             raise ColumnsRefused(f"{said}; cast it in the pipeline, for instance with to_json") from error
 
-    def _fit(self, connection: Connection, target: TableName, frame: DataFrame) -> Staging:
+    def _fit(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
         """Make or widen the table, and make a staging table."""
         keys = self._spec.keys
         try:
@@ -458,7 +458,7 @@ class JdbcSink(AdmittedSink):
     # --- the transaction ---------------------------------------------------------------------------------------------
 
     def _transaction(
-        self, connection: Connection, target: TableName, staging: Staging | None, batch: ShardSpans, batch_id: str
+        self, connection: JdbcConnection, target: TableName, staging: Staging | None, batch: ShardSpans, batch_id: str
     ) -> LedgerEntry:
         """Take over the staged rows and move the marks, together."""
         place, rows = target.beside(LEDGER_TABLE).place, staging.rows if staging else 0
@@ -482,7 +482,7 @@ class JdbcSink(AdmittedSink):
         stage("committed")
         return entry
 
-    def _take_over(self, connection: Connection, target: TableName, staging: Staging) -> None:
+    def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging) -> None:
         place = staging.table.place
         connection.run(f"LOCK TABLE {place} IN SHARE MODE")
         ((count,),) = connection.run(f"SELECT COUNT(*) FROM {place}")  # noqa: S608 - our own table
@@ -493,7 +493,7 @@ class JdbcSink(AdmittedSink):
         with self._said(f"putting a batch into table {target}", of_rows=True):
             connection.run(staging.statement)
 
-    def _head(self, connection: Connection, target: TableName, lock: str = "") -> LedgerEntry | None:
+    def _head(self, connection: JdbcConnection, target: TableName, lock: str = "") -> LedgerEntry | None:
         """Return the entry of the table as it is now; None if it has none."""
         query = f"SELECT entry FROM {target.beside(LEDGER_TABLE).place} WHERE target = ? {lock}"  # noqa: S608
         rows = connection.run(query, target.table)
@@ -501,8 +501,8 @@ class JdbcSink(AdmittedSink):
 
     # --- connections and their errors --------------------------------------------------------------------------------
 
-    def _connection(self) -> closing[Connection]:
-        return closing(Connection(self._spark._jvm, self._options))
+    def _connection(self) -> closing[JdbcConnection]:
+        return closing(JdbcConnection(self._spark._jvm, self._options))
 
     def _drop(self, table: TableName) -> None:
         """Drop a staging table; if that fails, it goes after a day."""

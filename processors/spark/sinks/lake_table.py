@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.commit.journal import AdmittedSink
-from mld.processors.spark.commit.ledger import LedgerEntry, admission_of
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, failure
 from mld.processors.spark.sinks.files import quoted
@@ -159,7 +159,7 @@ class LakeSink(AdmittedSink):
         self._target = spec.path
         self._ledger_place = f"the ledger in {spec.path}"
         self._merge = Merge(spec.name, spec.keys, spec.delete_when) if spec.mode.lower() == "merge" else None
-        self._admission = admission_of(spec.writer, spec.name, spec.path, shared=spec.shared)
+        self._admission = Admission(spec.writer, spec.name, spec.path, shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
         return self._raced(self._opened, f"reading the ledger of {self._target}")

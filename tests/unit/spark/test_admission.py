@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry, admission_of
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
@@ -26,7 +26,7 @@ each = pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
 
 
 def admission(writer: WriterIdentity = ME, *, shared: bool = False) -> Admission:
-    return admission_of(writer, "out", "/lake/out", shared=shared)
+    return Admission(writer, "out", "/lake/out", shared=shared)
 
 
 @each

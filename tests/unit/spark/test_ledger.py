@@ -8,12 +8,12 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import (
     ENTRIES_KEPT,
     ENTRIES_SWEPT_FROM,
-    ColumnsClash,
     FileMove,
     LedgerEntry,
     Names,
 )
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity
 
 A, B = StreamShard("clicks", "shardId-0"), StreamShard("clicks", "shardId-1")
@@ -28,7 +28,7 @@ FIRST = (
 
 
 def test_an_entry_survives_its_file():
-    entry = ledger.admission_of(ONE, "out", "/x", shared=True).following(
+    entry = ledger.Admission(ONE, "out", "/x", shared=True).following(
         LedgerEntry(6, "s", {TWO: {A: RecordPosition(3)}}),
         {A: ShardSpan(None, RecordPosition(5, 2))},
         "token",
@@ -48,7 +48,7 @@ def test_an_entry_survives_its_file():
 def test_entries_are_cumulative_and_count_on():
     marks = {A: RecordPosition(5), B: RecordPosition(1)}
     head = LedgerEntry(7, "t", {ONE: marks, TWO: {A: RecordPosition(90)}})
-    admission = ledger.admission_of(ONE, "out", "/x", shared=True)
+    admission = ledger.Admission(ONE, "out", "/x", shared=True)
     after = admission.following(head, {A: ShardSpan(RecordPosition(5), RecordPosition(6))}, "u")
     assert after.writers == {ONE: {A: RecordPosition(6), B: RecordPosition(1)}, TWO: {A: RecordPosition(90)}}
     assert admission.following(head, {}, "u").number == 8
@@ -126,14 +126,14 @@ def test_an_unfinished_entry_stays_with_all_after_it():
 
 def test_columns_may_be_added_and_left_out_but_never_change():
     have = (("id", "bigint"), ("at", "timestamp"))
-    assert ledger.widened((), have, by_place=False) == have
-    assert ledger.widened(have, (("ID", "bigint"), ("note", "string")), by_place=False) == (*have, ("note", "string"))
-    with pytest.raises(ColumnsClash, match="id is bigint, in this batch it is string"):
-        ledger.widened(have, (("id", "string"),), by_place=False)
+    assert ledger.widened("out", (), have) == have
+    assert ledger.widened("out", have, (("ID", "bigint"), ("note", "string"))) == (*have, ("note", "string"))
+    with pytest.raises(SinkRefused, match="id is bigint, in this batch it is string"):
+        ledger.widened("out", have, (("id", "string"),))
 
 
 def test_columns_that_are_read_by_place_stay_as_they_are():
     have = (("a", "int"), ("b", "int"))
-    assert ledger.widened(have, have, by_place=True) == have
-    with pytest.raises(ColumnsClash, match="csv has no names"):
-        ledger.widened(have, (("b", "int"), ("a", "int")), by_place=True)
+    assert ledger.widened("out", have, have, by_place=True) == have
+    with pytest.raises(SinkRefused, match="csv has no names"):
+        ledger.widened("out", have, (("b", "int"), ("a", "int")), by_place=True)

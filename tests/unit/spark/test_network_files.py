@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.commit import store
-from mld.processors.spark.commit.store import Mount, is_network, mount_of, mounts, places
-from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.commit.store import NETWORK, mount_of, refuse_network
+from mld.processors.spark.sink_port import SinkRefused
 
 TABLE = r"""
 22 27 0:21 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -21,16 +20,16 @@ a line that is none
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
-        ("/", Mount("/", "ext4")),
-        ("/mntx/a", Mount("/", "ext4")),
-        ("/mnt", Mount("/mnt", "nfs4")),
-        ("/mnt/a/b", Mount("/mnt", "nfs4")),
-        ("/mnt/local disk/a", Mount("/mnt/local disk", "xfs")),
-        ("/lake/x", Mount("/lake", "fuse.mount-s3")),
+        ("/", ("/", "ext4")),
+        ("/mntx/a", ("/", "ext4")),
+        ("/mnt", ("/mnt", "nfs4")),
+        ("/mnt/a/b", ("/mnt", "nfs4")),
+        ("/mnt/local disk/a", ("/mnt/local disk", "xfs")),
+        ("/lake/x", ("/lake", "fuse.mount-s3")),
     ],
 )
 def test_the_mount_of_a_path(path, wanted):
-    assert mount_of(path, mounts(TABLE)) == wanted
+    assert mount_of(path, TABLE) == wanted
 
 
 @pytest.mark.parametrize(
@@ -41,16 +40,7 @@ def test_the_mount_of_a_path(path, wanted):
     ],
 )
 def test_types_of_the_network(type, wanted):
-    assert is_network(type) is wanted
-
-
-def test_every_place_that_commits_stand_on():
-    sinks = [SinkSpec("a", path="/a"), SinkSpec("b", "jdbc")]
-    found = dict(places(sinks, dead_letter="/dead", ledger=None))
-    assert found == {
-        "mld.spark.sink.a.path": "/a",
-        "mld.spark.deadLetter": "/dead",
-    }
+    assert bool(NETWORK.fullmatch(type)) is wanted
 
 
 def table(tmp_path, type):
@@ -63,15 +53,15 @@ def test_a_network_file_system_is_refused_with_what_to_use(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     for path in (tmp_path, tmp_path / "new" / "deeper", f"file://{tmp_path}/x", tmp_path / "link" / "x"):
         with pytest.raises(SinkRefused, match=r"mld.k = .* is on nfs4, mounted at .*; use a disk of this machine"):
-            store.check([("mld.k", str(path))], table(tmp_path, "nfs4"))
+            refuse_network({"mld.none": None, "mld.k": str(path)}, table(tmp_path, "nfs4"))
 
 
 def test_disks_and_what_is_no_local_path_pass(tmp_path):
-    store.check([("mld.k", str(tmp_path / "x"))], table(tmp_path, "ext4"))
-    elsewhere = [("mld.k", "gs://bucket/x"), ("mld.k", "s3a://bucket/x")]
-    store.check(elsewhere, table(tmp_path, "nfs4"))
-    store.check([("mld.k", str(tmp_path))], tmp_path / "no table")
+    refuse_network({"mld.k": str(tmp_path / "x")}, table(tmp_path, "ext4"))
+    elsewhere = {"mld.k": "gs://bucket/x", "mld.l": "s3a://bucket/x"}
+    refuse_network(elsewhere, table(tmp_path, "nfs4"))
+    refuse_network({"mld.k": str(tmp_path)}, tmp_path / "no table")
 
 
 def test_this_machine_is_asked(tmp_path):
-    store.check([("mld.k", str(tmp_path))])
+    refuse_network({"mld.k": str(tmp_path)})

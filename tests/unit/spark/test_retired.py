@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import (
     SHARDS_MAX,
+    Admission,
     LedgerEntry,
-    admission_of,
     decode_retired,
     encode_retired,
     retired,
@@ -101,9 +102,9 @@ def test_the_mark_of_a_shard_that_has_ended_is_after_any_record():
 
 def test_a_batch_of_a_shard_that_has_ended_is_fenced_however_late_it_comes():
     """The worker was stopped with the first records of the shard in hand, for longer than any retention."""
-    owner, zombie = (admission_of(ONE, "out", "/x", shared=False) for _ in range(2))
+    owner, zombie = (Admission(ONE, "out", "/x", shared=False) for _ in range(2))
     first = owner.following(None, {A: ShardSpan(None, at(9)), B: ShardSpan(None, at(2))}, "t1")
-    ended = type(owner)(owner.writer, owner.sink, owner.place, owner.remedy, ended={A: at(9)})
+    ended = replace(owner, ended={A: at(9)})
     head = ledger.decode(ledger.encode(ended.following(first, {B: ShardSpan(at(2), at(4))}, "t2")))
     assert head.writers == {ONE: {A: ENDED, B: at(4)}}
     with pytest.raises(Fenced, match="shardId-000000000000 to its end") as fenced:
@@ -113,9 +114,7 @@ def test_a_batch_of_a_shard_that_has_ended_is_fenced_however_late_it_comes():
 
 
 def test_a_writer_retires_its_own_shards_only():
-    admission = type(both := admission_of(ONE, "out", "/x", shared=True))(
-        both.writer, both.sink, both.place, both.remedy, shared=True, ended={A: at(9)}
-    )
+    admission = Admission(ONE, "out", "/x", shared=True, ended={A: at(9)})
     head = LedgerEntry(3, "t", {ONE: {A: at(9)}, TWO: {A: at(9)}})
     assert admission.following(head, {}, "u").writers == {ONE: {A: ENDED}, TWO: {A: at(9)}}
 
@@ -123,7 +122,7 @@ def test_a_writer_retires_its_own_shards_only():
 def test_marks_of_an_application_that_comes_to_read_several_streams_stay_ended():
     several = WriterIdentity("app", "main", arn="(several streams)")
     head = LedgerEntry(3, "t", {ONE._replace(arn="arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"): {A: ENDED}})
-    marks = admission_of(several, "out", "/x", shared=True).marks(head)
+    marks = Admission(several, "out", "/x", shared=True).marks(head)
     assert set(marks.values()) == {ENDED} and {mark.shard for mark in marks} == {A.shard}
 
 
