@@ -35,10 +35,9 @@ from mld.properties.lines import (
 )
 from mld.properties.redaction import printable, remarks_on_exposure, where, who_else
 from mld.properties.settings import Settings
-from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines, taken_places
+from mld.properties.spark import PREFIX, PROGRAM, SparkLines, taken_places
 from mld.properties.spark import read as read_spark
 from mld.properties.stream_list import ListFile, StreamsFile, parsed, read_list
-from mld.properties.values import SchemaMode
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
@@ -173,7 +172,6 @@ def load(
             given |= listed.given
     derivation = derive(given, env, file_name, None if listed is None else listed.places)
     remarks += _one_stream_id(derivation, spark)
-    remarks += _frames_for_spark(derivation, spark)
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
     if derivation.values["strict"]:
@@ -251,18 +249,6 @@ def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark
     if derivation.is_multi_stream and STREAM_ID in spark.shown:
         why = f"names one stream, and {derivation.list_key} names several"
         yield Remark(Level.ERROR, STREAM_ID, spark.shown[STREAM_ID][1], why, "remove the line")
-
-
-def _frames_for_spark(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
-    """Check the frames: the processor learns of schema versions from the daemon, which takes the frames off."""
-    mode, format_ = derivation.values["schemas.mode"], spark.values["format"]
-    if spark.values["schema"] != REGISTRY or mode is SchemaMode.STRIP:
-        return
-    if mode is SchemaMode.JSON and format_ is Format.JSON:
-        return
-    name = f"{PREFIX}schema"
-    why = f"is {REGISTRY}, and mld.schemaRegistry is {mode.value if isinstance(mode, SchemaMode) else mode}"
-    yield Remark(Level.ERROR, name, spark.shown[name][1], why, "set mld.schemaRegistry = strip")
 
 
 def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:

@@ -91,8 +91,6 @@ def _of_catalog(prefix: str, catalog: str, given: Mapping[str, str], conf: Mappi
 
 PROGRAM = "mld-spark"
 PREFIX = "mld.spark."
-REGISTRY = "registry"
-"""The value of `mld.spark.schema` for which frames of the Glue Schema Registry name the schema."""
 SINK_PREFIX = f"{PREFIX}sink."
 CONF_PREFIX = f"{PREFIX}conf."
 PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
@@ -145,11 +143,8 @@ KEYS: tuple[Key, ...] = (
          "a line, each a row, with the column `rowNumber`.",
          Format.BINARY, choices=Format),
     _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
-         "the schema in JSON; registry: that which the frame of the record names.",
+         "the schema in JSON.",
          default_text="required by json, jsonlines, csv and avro", shown_as=Shown.FULL),
-    _key("schema.reader", TEXT, "With mld.spark.schema = registry: the columns of the payload, whatever version a "
-         "record was written with; in Spark's DDL for json, the schema in JSON for avro.",
-         default_text="required by registry", shown_as=Shown.FULL),
     _key("rescuedColumn", TEXT, "With json and jsonlines: a field of the payload for the fields that the schema does "
          "not name, as a text of JSON.", default_text="they are left out, and a warning names them",
          shown_as=Shown.FULL),
@@ -249,6 +244,10 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
         "put modules beside the pipeline; for a cluster name them in mld.spark.conf.spark.submit.pyFiles",
     ),
     "javaHome": (Level.ERROR, "set JAVA_HOME for the daemon, or put java first on its PATH"),
+    "schema.reader": (
+        Level.ERROR,
+        "remove it; mld.schemaRegistry = json decodes, and mld.spark.schema names the columns",
+    ),
     "latency": (Level.ERROR, f"remove it; for low write {PREFIX}triggerIntervalMillis = 1000"),
     "networkFileSystem": (
         Level.ERROR,
@@ -412,17 +411,6 @@ def _unknown(name: str, place: str) -> Remark:
     return Remark(Level.ERROR, shown_name(name), place, "is no key of the Spark processor", remedy)
 
 
-def _of_registry(values: Mapping[str, object], say: Callable[[str, str, str], None]) -> None:
-    if values["schema"] != REGISTRY:
-        if values["schema.reader"]:
-            say("schema.reader", f"has no effect without {PREFIX}schema = {REGISTRY}", "remove it, or set the schema")
-        return
-    if values["format"] not in (Format.JSON, Format.AVRO):
-        say("schema", f"is {REGISTRY}, which is for the formats json and avro", f"set {PREFIX}format")
-    elif not values["schema.reader"]:
-        say("schema.reader", f"is required by {PREFIX}schema = {REGISTRY}", "give the schema that the pipeline sees")
-
-
 def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
     """Refuse two sinks in one place: they would have the same marks: what one has written, the other would be taken
     to have.
@@ -512,7 +500,6 @@ def _together(
         say("schema", without, "set the format", Level.WARNING)
     if values["rescuedColumn"] and values["format"] not in (Format.JSON, Format.JSON_LINES):
         say("rescuedColumn", "is for the formats json and jsonlines", "remove it, or set mld.spark.format")
-    _of_registry(values, say)
     owner = values["s3.bucketOwner"]
     if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):
         say("s3.bucketOwner", "is no account", "write its twelve digits")

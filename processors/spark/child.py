@@ -3,7 +3,7 @@
     executableName = mld-spark            (the daemon says in MLD_PROPERTIES_FILE which file it read)
     executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
     mld-spark --check app.properties                                        (for people: could it run?)
-    mld-spark --replay-dead-letter [--dry-run] app.properties               (for people: once more, please)
+    mld-spark --replay-dead-letter app.properties                             (for people: once more, please)
     mld-spark --archive-classes                                             (for people: sessions start faster)
 
 It imports no pyspark, and little else: a child must start in no time.
@@ -505,7 +505,7 @@ class ChildRelay:
 
 USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file
        mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
-       mld-spark --replay-dead-letter [--dry-run] APP.properties    its letters once more through the pipeline
+       mld-spark --replay-dead-letter APP.properties    its letters once more through the pipeline
        mld-spark --archive-classes       once in each environment: sessions start faster from then on
 """
 

@@ -25,7 +25,7 @@ from mld.protocol import meeting
 HEADER = struct.Struct("!BI")
 BODY_BYTES_MAX = 1024 * 1024
 """A frame holds a shard id, a position or a sentence; anything longer is no frame."""
-VERSION = 3
+VERSION = 4
 
 HELLO, ROOM, PAGE, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5, 6
 READY, GO, CUT, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20, 21

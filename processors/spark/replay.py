@@ -1,7 +1,6 @@
 """Puts the records of a dead letter back through the pipeline, into the sinks that miss them, exactly once.
 
-    mld-spark --replay-dead-letter app.properties             # in the daemon's working directory, beside it or alone
-    mld-spark --replay-dead-letter --dry-run app.properties   # how many would pass? Nothing is written
+    mld-spark --replay-dead-letter app.properties    # in the daemon's working directory, beside it or alone
 
 The marks of the sinks say how far earlier replays have got. What fails again is a new letter, for the next replay.
 Letters stay where they are; when they may be deleted is for people to say.
@@ -36,7 +35,7 @@ from mld.core.errors import MldError
 from mld.operating.stream_access import streams_of
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.record_columns import SCHEMA_COLUMNS, SUB_END, SparkRecord
+from mld.processors.spark.batch.record_columns import SUB_END, SparkRecord
 from mld.processors.spark.batch.spool import SpoolError, open_spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host.process_watch import clear, hold, sweep
@@ -107,7 +106,6 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
     if type(sub) is not int or not 0 <= sub < SUB_END:
         raise ValueError("no subSequenceNumber")
     arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
-    schema = (None if (one := value.get(name)) is None else str(one).encode() for name in SCHEMA_COLUMNS)
     record = SparkRecord(
         a2b_base64(str(data), strict_mode=True),
         None if key is None else str(key).encode(),
@@ -116,7 +114,6 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
         sub,
         str(stream).encode(),
         str(shard).encode(),
-        *schema,
     )
     return SparkLetter(
         position,
@@ -144,9 +141,7 @@ def for_us(
 
 log = logging.getLogger("mld.spark")
 
-USAGE = "usage: mld-spark --replay-dead-letter [--dry-run] APP.properties\n"
-FAILING_SHOWN_MAX = 100
-"""A dry run looks for so many letters that fail, one by one, and then stops counting."""
+USAGE = "usage: mld-spark --replay-dead-letter APP.properties\n"
 LEFT_OUT = "left out, because another application or pipeline has written them, or for sinks that are not there now"
 
 
@@ -189,27 +184,6 @@ class LetterReplay:
                 return reason
             self._count(run)
         return None
-
-    def try_out(self) -> None:
-        """Replay without writing: `again` are those that would fail."""
-        for only, run in self._waiting(replay_shard(self.box.identity())):
-            self._count(run)
-            parts = [run]
-            while parts and self.counts.again < FAILING_SHOWN_MAX:
-                part = parts.pop()
-                if self.engine.would_pass([(one.position, one.record) for one in part], only):
-                    continue
-                if len(part) == 1:
-                    self.counts.again += 1
-                    log.info(
-                        "%s of %s would fail again; it was: %s",
-                        part[0].position,
-                        part[0].record.shard.decode(),
-                        part[0].reason,
-                    )
-                else:
-                    middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
 
     def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
         """Return letters that some sink of ours has not got back."""
@@ -271,7 +245,7 @@ async def _described(settings: Settings) -> Mapping[str, str]:
         return await StreamNaming(streams, LoopClock()).variables()
 
 
-def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str | None]:
+def replay(settings: SparkSettings) -> tuple[ReplayCounts, str | None]:
     """Return the counts, and why it had to stop. Raises what `main` catches."""
     assert settings.writer is not None
     sweep()
@@ -289,9 +263,6 @@ def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str
             assert isinstance(dead, FileSink)
             names = frozenset(spec.name for spec in settings.sinks)
             one = LetterReplay(engine, dead.letters(), dead.newest(), settings.writer, names)
-            if dry_run:
-                one.try_out()
-                return one.counts, None
             return one.counts, one.run()
         finally:
             started.close()
@@ -302,14 +273,10 @@ def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str
         lock.close()
 
 
-def said(counts: ReplayCounts, *, dry_run: bool) -> Iterator[str]:
+def said(counts: ReplayCounts) -> Iterator[str]:
     """Yield the counts for people, line by line."""
-    if dry_run:
-        at_least = "at least " if counts.again >= FAILING_SHOWN_MAX else ""
-        yield f"{counts.letters} letters wait; {at_least}{counts.again} of them would fail again; nothing was written"
-    else:
-        passed = counts.letters - counts.again
-        yield f"{counts.letters} letters replayed: {passed} are in the sinks, {counts.again} are letters again"
+    passed = counts.letters - counts.again
+    yield f"{counts.letters} letters replayed: {passed} are in the sinks, {counts.again} are letters again"
     if counts.earlier:
         yield f"{counts.earlier} letters were replayed before"
     if counts.left_out:
@@ -320,15 +287,13 @@ def said(counts: ReplayCounts, *, dry_run: bool) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0: no letter is left; 1: some failed again, or it had to stop; 2: the configuration."""
-    dry_run = "--dry-run" in arguments
-    files = [one for one in arguments if one != "--dry-run"]
-    if len(files) != 1 or files[0].startswith("-"):
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write(USAGE)
         return EXIT_CONFIGURATION
     try:
-        settings = settings_of(str(Path(files[0]).absolute()), os.environ)
+        settings = settings_of(str(Path(arguments[0]).absolute()), os.environ)
         log_by(settings.fit)
-        counts, stopped = replay(settings, dry_run=dry_run)
+        counts, stopped = replay(settings)
     except (SettingsError, ReplayError) as error:
         complain(str(error))
         return EXIT_CONFIGURATION
@@ -343,5 +308,5 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_FAILURE
     if stopped is not None:
         complain(f"stopped: {stopped}; the next replay goes on there")
-    sys.stdout.write("".join(f"{line}\n" for line in said(counts, dry_run=dry_run)))
+    sys.stdout.write("".join(f"{line}\n" for line in said(counts)))
     return EXIT_FAILURE if stopped is not None or counts.again else 0

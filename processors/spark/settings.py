@@ -88,8 +88,6 @@ class SparkSettings:
     pipeline: str
     format: Format
     schema: str | None
-    schema_reader: str | None
-    """What the payload is read as, if `schema` is registry."""
     rescued_column: str | None
     """The field of the payload for what the schema does not name."""
     trigger_interval_s: float
@@ -226,7 +224,6 @@ def make(
         pipeline=str(value("pipeline")),
         format=format_,
         schema=text("schema"),
-        schema_reader=text("schema.reader"),
         rescued_column=text("rescuedColumn"),
         trigger_interval_s=interval_s,
         trigger_quiet_s=quiet_s,

@@ -125,11 +125,6 @@ class Engine:
         source = source_of_rows(shard, rows, only=only)
         return BatchOutcome(self._run(source, in_a_row_max=FOR_EVER), self._jobs.figures)
 
-    def would_pass(self, rows: Sequence[Row], only: frozenset[str] | None = None) -> bool:
-        """Return whether the pipeline can compute these records for the sinks; nothing is written."""
-        sinks = [sink for sink in self._destinations.sinks if only is None or sink.name in only]
-        return self._jobs.works_for([record for _, record in rows], sinks)
-
     def _run(self, source: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
         """Return the shards that have to stop, with the reason. Raises GoneBack, and nothing was run then."""
         try:

@@ -87,9 +87,8 @@ PIPELINE = "(pipeline)"
 class Frames(Protocol):
     """The frames of one session: `session.handover.Handover`, or its twin in memory."""
 
-    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
-        """Make frames of pages, by their URIs; `versions`: schema versions that their records name, with the files of
-        their definitions. `slices`: how the only page is cut for `failing`."""
+    def of_pages(self, pages: Sequence[str], slices: Slices | None = None) -> Handed:
+        """Make frames of pages, by their URIs. `slices`: how the only page is cut for `failing`."""
 
     def compute(self, frame: DataFrame) -> None: ...
     def functions_told(self) -> AbstractContextManager[None]:
@@ -323,8 +322,7 @@ class Jobs:
         started = time.monotonic()
         found = source.pages_of(batch) if rows is None else None
         if found is not None:
-            versions = {version: file for offer in found for version, file in offer.versions.items()}
-            handed = self._handover.of_pages(self.spool.uris(found), versions)
+            handed = self._handover.of_pages(self.spool.uris(found))
             self.figures.handover_s += time.monotonic() - started
             yield handed, sum(offer.records for offer in found)
             return
@@ -339,8 +337,8 @@ class Jobs:
     def handed_records(self, records: Sequence[SparkRecord], slices: Slices | None = None) -> Iterator[Handed]:
         """Give frames of these records, which get a page of their own. Raises SpoolError."""
         started = time.monotonic()
-        with self.spool.written(records) as (page, versions):
-            handed = self._handover.of_pages([page], versions, slices)
+        with self.spool.written(records) as page:
+            handed = self._handover.of_pages([page], slices)
             self.figures.handover_s += time.monotonic() - started
             yield handed
 

@@ -11,7 +11,7 @@ What became of a micro-batch: which shards stop, and figures for the log and the
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
@@ -31,8 +31,6 @@ class Offer:
     arrived_at: float = 0.0
     preceding: RecordPosition | None = None
     """What the daemon delivered, or had checkpointed, right before it; None: its shard is read from here on."""
-    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Schema versions that its records name, each with the file of its definition."""
     upto: int = 0
     """The number of the last line in it, as its child counts them."""
 

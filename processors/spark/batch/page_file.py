@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mld.processors.spark.batch.record_columns import GROUP_BYTES, SCHEMA_COLUMNS, RecordColumns, Row, SparkRecord
+from mld.processors.spark.batch.record_columns import GROUP_BYTES, RecordColumns, Row, SparkRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 Field = tuple[int, int, bytes]
@@ -116,7 +116,6 @@ _COLUMNS = (
     ("subSequenceNumber", _INT32, False, _REQUIRED),
     ("s", _BYTE_ARRAY, True, _REQUIRED),
     ("h", _BYTE_ARRAY, True, _REQUIRED),
-    *((name, _BYTE_ARRAY, True, _OPTIONAL) for name in SCHEMA_COLUMNS),
 )
 """Name, type, whether it is text, and whether it may have nulls."""
 _UTF8, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 0, 0, 3, 0, 0
@@ -125,14 +124,13 @@ _FORMATS = {_INT32: "i", _INT64: "q"}
 
 
 class SpoolPage(NamedTuple):
-    """What a page holds: how many records, the positions of the first and the last one, the size of the text that they
-    come from, and the schema versions that they name, each with the file of its definition."""
+    """What a page holds: how many records, the positions of the first and the last one, and the size of the text that
+    they come from."""
 
     records: int
     first: RecordPosition
     last: RecordPosition
     size: int
-    versions: Mapping[str, str]
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -146,7 +144,6 @@ class PageWriter:
         self._names = shard.stream_name.encode(), shard.shard.encode()
         self._first: RecordPosition | None = None
         self._last: RecordPosition | None = None
-        self._versions: dict[str, str] = {}
         self._file = _File(path)
         self._waiting: list[RecordColumns] = []
         self._waiting_bytes = 0
@@ -156,7 +153,6 @@ class PageWriter:
         self._last = columns.position(-1)
         self.size += columns.size
         self.records += len(columns.data)
-        self._versions |= _versions(columns.schemas)
         self._waiting.append(columns)
         self._waiting_bytes += columns.size
         if self._waiting_bytes >= GROUP_BYTES:
@@ -166,9 +162,6 @@ class PageWriter:
         groups, self._waiting, self._waiting_bytes = self._waiting, [], 0
         one = groups[0] if len(groups) == 1 else _joined(groups)
         count = len(one.data)
-        schemas = [_nothing(count)] * len(SCHEMA_COLUMNS)
-        if one.schemas:
-            schemas = [_optional(column, _BYTE_ARRAY) for column in zip(*one.schemas, strict=True)]
         self._file.put(
             count,
             (
@@ -178,7 +171,6 @@ class PageWriter:
                 _optional(one.arrivals, _INT64),
                 _plain(one.subs, _INT32),
                 *(_plain([name], _BYTE_ARRAY) * count for name in self._names),
-                *schemas,
             ),
         )
 
@@ -192,25 +184,19 @@ class PageWriter:
             self._put()
         self._file.close()
         assert self._first is not None and self._last is not None
-        return SpoolPage(self.records, self._first, self._last, self.size, self._versions)
+        return SpoolPage(self.records, self._first, self._last, self.size)
 
 
 def _joined(groups: Sequence[RecordColumns]) -> RecordColumns:
     data, keys, sequences, arrivals, subs = (
         list(chain.from_iterable(columns)) for columns in zip(*(group[:5] for group in groups), strict=True)
     )
-    schemas: list[tuple[bytes | None, ...]] = []
-    if any(group.schemas for group in groups):
-        nothing = (None,) * len(SCHEMA_COLUMNS)
-        schemas = [one for group in groups for one in group.schemas or [nothing] * len(group.data)]
-    return RecordColumns(data, keys, sequences, arrivals, subs, schemas, sum(group.size for group in groups))
+    return RecordColumns(data, keys, sequences, arrivals, subs, sum(group.size for group in groups))
 
 
-def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, str]:
-    """Write records of any shards as a page; return the schema versions that they name. Raises OSError; there is no
-    file then."""
+def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
+    """Write records of any shards as a page. Raises OSError; there is no file then."""
     file = _File(path)
-    versions: dict[str, str] = {}
     group: list[SparkRecord] = []
     size = 0
 
@@ -225,14 +211,12 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, st
     for record in records:
         group.append(record)
         size += len(record.data) + len(record.sequence)
-        versions |= _versions([record[7:]])
         if size >= GROUP_BYTES:
             put()
             size = 0
     if group:
         put()
     file.close()
-    return versions
 
 
 def no_room(directory: Path, error: OSError) -> str:
@@ -241,10 +225,6 @@ def no_room(directory: Path, error: OSError) -> str:
         f"no room for records in {directory}: {error.strerror}; nothing of them is checkpointed; make room, or name "
         "another directory by mld.spark.spool"
     )
-
-
-def _versions(schemas: Iterable[tuple[bytes | None, ...]]) -> dict[str, str]:
-    return {one[0].decode(): one[2].decode() for one in set(schemas) if one[0] is not None and one[2] is not None}
 
 
 class _File:
@@ -299,11 +279,6 @@ def _plain(values: Sequence[Any], kind: int) -> bytes:
 def _levels(run: bytes) -> bytes:
     """Return what says which values there are, in the hybrid encoding of the format: one run of it."""
     return _LENGTH.pack(len(run)) + run
-
-
-def _nothing(count: int) -> bytes:
-    """Encode a column that has nulls only."""
-    return _levels(varint(count << 1) + b"\0")
 
 
 def _optional(values: Sequence[Any], kind: int) -> bytes:

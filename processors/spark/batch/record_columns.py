@@ -45,8 +45,6 @@ _CONSTANT = {
     19: b"record",
 }
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
-SCHEMA_COLUMNS = ("schemaVersionId", "schemaName", "schemaFile")
-"""Of records whose frames name their schema; null for all others."""
 
 
 class LineError(Exception):
@@ -63,9 +61,6 @@ class SparkRecord(NamedTuple):
     sub: int
     stream: bytes
     shard: bytes
-    version: bytes | None = None
-    schema_name: bytes | None = None
-    schema_file: bytes | None = None
 
     @property
     def position(self) -> RecordPosition:
@@ -77,14 +72,13 @@ Row = tuple[RecordPosition, SparkRecord]
 
 
 class RecordColumns(NamedTuple):
-    """Records of one shard by columns; `schemas` has the last three of each `SparkRecord`, and is empty if none has."""
+    """Records of one shard by columns."""
 
     data: Sequence[bytes]
     keys: Sequence[bytes | None]
     sequences: Sequence[bytes]
     arrivals: Sequence[int | None]
     subs: Sequence[int]
-    schemas: Sequence[tuple[bytes | None, ...]]
     size: int
     """Bytes of the text that they come from."""
 
@@ -156,7 +150,7 @@ def _cut_apart(chunk: bytes) -> RecordColumns | None:
         return None
     if not (b"".join(sequences).isdigit() and all(sequences)):
         return None
-    return RecordColumns(data, keys, sequences, arrivals, subs, (), len(chunk))
+    return RecordColumns(data, keys, sequences, arrivals, subs, len(chunk))
 
 
 def _numbers(pieces: Sequence[bytes]) -> list[int]:
@@ -190,9 +184,8 @@ def _record(value: Mapping[str, Any]) -> SparkRecord:
         data = b64decode(value["data"] or "", validate=True)
     except NotBase64 as error:
         raise ValueError(f"data of the record {sequence} is no base64") from error
-    schema = (_text(value.get(name)) for name in SCHEMA_COLUMNS)
     key = _text(value["partitionKey"])
-    return SparkRecord(data, key, sequence.encode(), None if arrival is None else int(arrival), sub, b"", b"", *schema)
+    return SparkRecord(data, key, sequence.encode(), None if arrival is None else int(arrival), sub, b"", b"")
 
 
 def _text(value: object) -> bytes | None:
@@ -204,6 +197,5 @@ def _columns(values: Sequence[Mapping[str, Any]], size: int) -> RecordColumns:
         records = list(map(_record, values))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LineError(f"not a batch ({error!r}): {str(values)[:80]}") from error
-    data, keys, sequences, arrivals, subs, _, _, *_ = zip(*records, strict=True)
-    schemas = [record[7:] for record in records]
-    return RecordColumns(data, keys, sequences, arrivals, subs, schemas if any(map(any, schemas)) else (), size)
+    data, keys, sequences, arrivals, subs, _, _ = zip(*records, strict=True)
+    return RecordColumns(data, keys, sequences, arrivals, subs, size)

@@ -81,17 +81,16 @@ class Spool:
         return page_file.rows(self.page(offer.link, offer.number))
 
     @contextmanager
-    def written(self, records: Sequence[SparkRecord]) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Give a page with these records, for as long as it is used, and the schema versions that they name. Raises
-        SpoolError."""
+    def written(self, records: Sequence[SparkRecord]) -> Iterator[str]:
+        """Give a page with these records, for as long as it is used. Raises SpoolError."""
         self._parts += 1
         path = self.directory / f"part-{self._parts:08d}.parquet"
         try:
-            versions = page_file.write_records(path, records)
+            page_file.write_records(path, records)
         except OSError as error:
             raise self._error(error) from error
         try:
-            yield self._uri(path), versions
+            yield self._uri(path)
         finally:
             self.remove(path)
 

@@ -115,7 +115,6 @@ class ChildConnection(asyncio.BufferedProtocol):
             int(body["size"]),
             time.monotonic(),
             self.reached,
-            dict(body["versions"]),
             int(body["upto"]),
         )
         self.reached = last

@@ -93,10 +93,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 spark_session.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
             check_spool(spark, spool, settings.where)
-        key, schema = "mld.spark.schema", settings.schema
-        if settings.schema_reader is not None:
-            key, schema = f"{key}.reader", settings.schema_reader
-        decoding.check_schema(spark, settings.format, schema, key, settings.rescued_column)
+        decoding.check_schema(spark, settings.format, settings.schema, settings.rescued_column)
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         own = scratch if settings.is_local else None
@@ -144,7 +141,7 @@ def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
     record = SparkRecord(b"", None, b"0", None, 0, b"", b"")
     try:
         with ExitStack() as written:
-            pages = [written.enter_context(spool.written([record]))[0] for _ in range(PROBES)]
+            pages = [written.enter_context(spool.written([record])) for _ in range(PROBES)]
             found = session.read.schema("data BINARY").parquet(*pages).count()
         why = None if found == PROBES else f"it sees {found} of {PROBES} records"
     except SpoolError as error:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,7 +79,6 @@ def check_schema(
     session: SparkSession,
     format: Format,
     schema: str | None,
-    name: str = "mld.spark.schema",
     rescued: str | None = None,
 ) -> None:
     """Find out before the first record whether the schema is one, and can be used. Raises SessionError."""
@@ -98,22 +97,20 @@ def check_schema(
                 f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts"
             ) from error
         said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise SessionError(f"{name} does not fit mld.spark.format = {format.value}: {said}") from error
+        raise SessionError(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}") from error
     if rescued is not None and rescued.lower() in named:
-        raise SessionError(f"mld.spark.rescuedColumn = {rescued} is a field of {name}; choose another name")
+        raise SessionError(f"mld.spark.rescuedColumn = {rescued} is a field of mld.spark.schema; choose another name")
 
 
 def decoding(
     format: Format,
     schema: str | None,
-    versions: Mapping[str, str] | None = None,
     rescued: str | None = None,
 ) -> Decoding:
-    """Return how data is decoded. `versions`: definitions of Avro that frames name. `rescued`: the field of the payload
-    that has the stray fields, as JSON."""
+    """Return how data is decoded. `rescued`: the field of the payload that has the stray fields, as JSON."""
     from pyspark.sql import functions as F
 
-    decoded, bad = _decoded(format, schema, versions)
+    decoded, bad = _decoded(format, schema)
     clean, generic = _clean(format), F.lit(NOT_DECODED[format])
     if format not in (*OF_JSON, Format.CSV):
         return Decoding(decoded, bad, clean, generic)
@@ -144,7 +141,7 @@ def fields_of(schema: str) -> StructType:
 # --- the payload -----------------------------------------------------------------------------------------------------
 
 
-def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | None = None) -> tuple[Column, Column]:
+def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
     """Return the payload as Spark makes it, and whether it is malformed."""
     from pyspark.sql import functions as F
 
@@ -175,14 +172,7 @@ def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | N
             framed = F.concat("data", F.lit(_AVRO_END))
             # Spark makes a struct of nulls of what it cannot read.
             bad = ~F.equal_null(payload[_END], F.lit(_AVRO_END))
-            options, reader = {"mode": "PERMISSIVE"}, _framed(str(schema))
-            if versions is None:
-                return from_avro(framed, reader, options), bad
-            decoded = F.when(F.lit(False), from_avro(framed, reader, options))  # which gives it its type
-            for version, writer in versions.items():
-                by_writer = from_avro(framed, _framed(writer), {**options, "avroSchema": reader})
-                decoded = decoded.when(F.col("schemaVersionId") == version, by_writer)
-            return decoded, bad
+            return from_avro(framed, _framed(str(schema)), {"mode": "PERMISSIVE"}), bad
         case Format.TEXT:
             return text, payload.isNull()
         case Format.BINARY:

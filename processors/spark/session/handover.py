@@ -4,10 +4,6 @@ Columns: streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, a
 `payload`, the decoded data, where the settings name a format. A record that cannot be decoded has a null payload and a
 reason; how many there are is counted on the way, without a job of its own.
 
-Payloads may name their writer's schema by a frame of the Glue Schema Registry, and are read by a schema of ours: the
-daemon takes the frames off (`mld.schemaRegistry=strip`) and names the version on each record, and the file with its
-definition. A batch has few versions; each is decoded by its own schema and resolved to the reader's by Avro's rules.
-
 What the frames of several sinks have in common is computed once: the highest node of the plans that all of them share.
 A pipeline that makes several frames makes them of the same records, often after the same steps. Each sink runs a job of
 its own, so without this each of them would read, parse and transform again. The common part is kept in the executors'
@@ -17,12 +13,10 @@ it, which matters for functions that do not give the same result twice.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAYS, decoding
@@ -90,44 +84,6 @@ def _nodes(plan: Any) -> list[Any]:
 
 
 log = logging.getLogger(__name__)
-
-RAW_MORE = ", schemaVersionId STRING, schemaName STRING, schemaFile STRING"
-NAMED_MORE = ("schemaVersionId", "schemaName")
-SCHEMA_COLUMNS = (*NAMED_MORE, "schemaFile")
-"""What a dead letter keeps, so that its data can be decoded later."""
-DEFINITIONS_KEPT_MAX = 1_000
-
-
-class Definitions:
-    """Definitions of schema versions, read once each; a version never changes."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-        self._told: set[str] = set()
-
-    def of(self, files: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the definitions of versions, from the files that have them. One that cannot be read is left out, and
-        said once.
-        """
-        read = {version: self._definition(version, file) for version, file in sorted(files.items())}
-        return {version: definition for version, definition in read.items() if definition is not None}
-
-    def _definition(self, version: str, file: str) -> str | None:
-        if version in self._known:
-            return self._known[version]
-        try:
-            definition = Path(file).read_text(encoding="utf-8")
-            json.loads(definition)
-        except (OSError, ValueError) as error:
-            if version not in self._told:
-                log.error("the schema of version %s cannot be read: %s", version, error)
-            self._told.add(version)
-            return None
-        if len(self._known) >= DEFINITIONS_KEPT_MAX:
-            self._known.clear()
-        self._known[version] = definition
-        return definition
-
 
 RAW = (
     "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "
@@ -208,34 +164,27 @@ class Handover:
         self._session = session
         self._settings = settings
         self._divert = divert
-        self._definitions = Definitions()
         self._failing_rows = FailingRows(session)
         self.functions_told = self._failing_rows.functions_told
         self.failing = self._failing_rows.failing
 
-    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
-        """Make frames of pages (`batch.page_file`), by their URIs; `versions`: schema versions that their records name,
-        with the files of their definitions. `slices`: how the only page is cut for `failing`."""
+    def of_pages(self, pages: Sequence[str], slices: Slices | None = None) -> Handed:
+        """Make frames of pages (`batch.page_file`), by their URIs. `slices`: how the only page is cut for `failing`."""
         from pyspark.sql import functions as F
 
-        settings, reader = self._settings, self._settings.schema_reader
-        columns = RAW if reader is None else RAW + RAW_MORE
-        raw = self._session.read.schema(columns).options(**MUST_BE_THERE).parquet(*pages)
+        settings = self._settings
+        raw = self._session.read.schema(RAW).options(**MUST_BE_THERE).parquet(*pages)
         if slices is not None:
             numbered = raw.select("*", F.col(ROW_INDEX).alias(NUMBER))
             cut = numbered.repartitionById(slices.number, (F.col(NUMBER) / slices.size).cast("int"))
             raw = self._failing_rows.told(cut, NUMBER).drop(NUMBER)
         elif settings.in_order:
             raw = raw.sort("s", "h", *map(F.expr, IN_ORDER))
-        known: Mapping[str, str] | None = None
-        if reader is not None:
-            known = self._definitions.of(versions) if settings.format is Format.AVRO else {}
         return handed(
             raw,
             settings.format,
-            reader or settings.schema,
+            settings.schema,
             divert=self._divert,
-            versions=known,
             letter=settings.writer or NOBODY,
             rescued=settings.rescued_column,
         )
@@ -260,19 +209,12 @@ def handed(
     schema: str | None,
     *,
     divert: bool,
-    versions: Mapping[str, str] | None = None,
     letter: WriterIdentity = NOBODY,
     rescued: str | None = None,
 ) -> Handed:
-    """Return the frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
-
-    `versions` are the definitions with which Avro records were written, by version, where frames name them; `schema` is
-    the reader's then, and the frames have the columns of `NAMED_MORE` as well."""
+    """Return the frames of a batch. With `divert` malformed records are not in `records`, as they have letters."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
-
-    named = NAMED if versions is None else (*NAMED, *NAMED_MORE)
-    columns = tuple(text.split()[-1] for text in named)
 
     def letters(frame: DataFrame, reason: Column, sinks: Sequence[str]) -> DataFrame:
         missed = F.array(*map(F.lit, sinks)) if sinks else F.lit(None)
@@ -282,23 +224,20 @@ def handed(
             F.lit(letter.application).alias(APPLICATION),
             F.lit(letter.pipeline).alias(PIPELINE_ID),
             missed.cast("array<string>").alias(SINKS),
-            *(() if versions is None else SCHEMA_COLUMNS),
         )
 
     def because(reasons: Sequence[str], sinks: Sequence[str]) -> DataFrame:
-        more = () if versions is None else SCHEMA_COLUMNS
         reason = F.array(*map(F.lit, reasons))[F.col(ROW_INDEX).cast("int")]
-        return letters(raw.select(*map(F.expr, (*NAMED, *more)), reason.alias(REASON)), F.col(REASON), sinks)
+        return letters(raw.select(*map(F.expr, NAMED), reason.alias(REASON)), F.col(REASON), sinks)
 
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
-    found = decoding(format, schema, versions, rescued=rescued)
+    found = decoding(format, schema, rescued)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need. What is
     # counted is a column first: an expression in a count is interpreted.
-    more = () if versions is None else SCHEMA_COLUMNS[len(NAMED_MORE) :]
     strays = () if found.strays is None else (found.strays.alias(STRAYS),)
     names = () if found.stray_names is None else (found.stray_names.alias(NAMES),)
-    decoded = raw.select(*(F.expr(text) for text in (*named, *more)), found.decoded.alias(PAYLOAD), *strays)
+    decoded = raw.select(*map(F.expr, NAMED), found.decoded.alias(PAYLOAD), *strays)
     parsed, bad = decoded.select("*", found.bad.alias(BAD), *names), F.col(BAD)
     counts = Observation()
     observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
@@ -312,9 +251,9 @@ def handed(
     clean = found.clean if divert else F.when(~bad, found.clean)
     if format is Format.JSON_LINES:
         # Without a dead letter, a record that is malformed is one row whose payload is null.
-        records = good.select(*columns, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
+        records = good.select(*COLUMNS, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
     else:
-        records = good.select(*columns, clean.alias(PAYLOAD))
+        records = good.select(*COLUMNS, clean.alias(PAYLOAD))
 
     def malformed() -> DataFrame:
         return letters(parsed.filter(bad), found.reason, ())

@@ -17,7 +17,7 @@ SHOWN_IN_FULL = {
     "mld.schemaRegistry.region",
     "applicationName", "coordinatorStateTableName", "fanoutConfig.consumerArn", "fanoutConfig.consumerName",
     "mld.spark.s3.bucketOwner", "mld.spark.s3.kmsKey", "mld.spark.s3.region",
-    "mld.spark.pipelineId", "mld.spark.rescuedColumn", "mld.spark.schema", "mld.spark.schema.reader",
+    "mld.spark.pipelineId", "mld.spark.rescuedColumn", "mld.spark.schema",
     "mld.spark.streamId", "streamName",
     "tableName", "workerId", "workerMetricsTableName",
 }  # fmt: skip

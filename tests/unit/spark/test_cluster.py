@@ -113,7 +113,7 @@ def test_a_page_is_copied_once_as_soon_as_it_is_complete_and_goes_with_its_batch
     page = spool.page(1, offers[0].number)
     assert bucket.objects[keys[0]][0] == page.read_bytes()
     assert [record.sequence for _, record in spool.rows(offers[0])] == [b"1", b"2"]
-    with spool.written([record for _, record in spool.rows(offers[1])]) as (uri, _):
+    with spool.written([record for _, record in spool.rows(offers[1])]) as uri:
         assert uri.removeprefix("s3a://bucket/") in bucket.objects
     spool.remove(page)
     drained(spool)

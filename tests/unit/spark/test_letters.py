@@ -23,7 +23,6 @@ from mld.processors.spark.replay import (
     for_us,
     letters_of,
     replay_shard,
-    said,
     settings_of,
 )
 from mld.processors.spark.sink_port import DataRefused, SinkError
@@ -53,8 +52,8 @@ def letter(n: int, data: bytes | None = None, **more: Any) -> bytes:
 
 
 def test_a_letter_becomes_the_record_that_it_was():
-    (one,) = letters_of(7, [("c", letter(5, b"x", subSequenceNumber=3, schemaName="clicks"))])
-    record = SparkRecord(b"x", b"k", b"5", 1767323045678, 3, b"s", b"a", None, b"clicks")
+    (one,) = letters_of(7, [("c", letter(5, b"x", subSequenceNumber=3))])
+    record = SparkRecord(b"x", b"k", b"5", 1767323045678, 3, b"s", b"a")
     assert (one.record, one.position) == (record, RecordPosition(7, 0))
     assert one.record.position == RecordPosition(5, 3)
 
@@ -177,16 +176,6 @@ def test_what_is_malformed_still_is_a_letter_again(tmp_path):
     one = replay_of(bed, box)
     assert (one.run(), one.counts.again) == (None, 1)
     assert (len(bed.sinks["out"].rows), numbers(dead)) == (98, [40])
-
-
-def test_a_dry_run_says_how_many_would_fail_and_writes_nothing(tmp_path):
-    bed, dead = bed_with_letter(tmp_path)
-    bed.frames.poison = lambda data: data in (b"3", b"9")
-    one = replay_of(bed, MemoryLetters({1: b"".join(letter(n) for n in range(1, 12))}))
-    one.try_out()
-    assert (one.counts.letters, one.counts.again) == (11, 2)
-    assert bed.sinks["out"].rows == dead.rows == []
-    assert next(said(one.counts, dry_run=True)) == "11 letters wait; 2 of them would fail again; nothing was written"
 
 
 def test_only_the_sinks_that_miss_a_record_get_it(tmp_path):

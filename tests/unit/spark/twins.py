@@ -122,7 +122,7 @@ class MemoryFrames:
         bad = [at for at, part in enumerate(cut) if any(self.poison(data) for _, _, data in part)]
         return [PartitionFailure(at, None, self.says) for at in bad]
 
-    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
+    def of_pages(self, pages: Sequence[str], slices: Slices | None = None) -> Handed:
         self.handed += 1
         self.slices = slices if self.can_slice else None
         every = []
@@ -247,7 +247,7 @@ def page_of(spool: Spool, shard: StreamShard, *lines: bytes) -> Offer:
         for group in read_line(line).groups:
             writer.add(group)
     page = writer.close()
-    return Offer(1, number, shard, page.first, page.last, page.records, page.size, versions=page.versions)
+    return Offer(1, number, shard, page.first, page.last, page.records, page.size)
 
 
 def run_offers(engine: Engine, *offers: Offer) -> BatchOutcome:
