@@ -8,7 +8,6 @@ an aggregate, a dead letter). The classes that it has loaded are what is archive
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 import mld.processors.samples
 from mld.processors.spark.batch.micro_batch import Offer, plan
 from mld.processors.spark.batch.page_file import PageWriter
-from mld.processors.spark.batch.record_columns import read_line
+from mld.processors.spark.batch.record_columns import RecordColumns
 from mld.processors.spark.batch.spool import open_spool
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host import start_up
@@ -27,19 +26,18 @@ from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE
 from mld.processors.spark.session import class_archive, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionError
-from mld.protocol.codec import encode_process_records
-from mld.protocol.messages import Record
 
 RECORDS, ARRIVAL_MS = 200, 1_700_000_000_000
 EXIT_S = 300.0
 """How long the JVM may write its archive; on a loaded machine it takes a minute."""
-SHARD, OTHER = (StreamShard("training", f"shardId-00000000000{number}") for number in (0, 1))
-IDENTITY = {
-    "MLD_STREAM_NAME": SHARD.stream,
-    "MLD_STREAM_ARN": f"arn:aws:kinesis:us-east-1:000000000000:stream/{SHARD.stream}",
-    "MLD_STREAM_CREATED": "2026-01-02T03:04:05.000Z",
-}
+SHARD = StreamShard("training", "shardId-000000000000")
+EVENT = (
+    b'{"event_id": %(n)d, "user": "user-%(n)d", "session": "s", "page": "/product/%(n)d", "referrer": "", '
+    b'"agent": "App/1", "load_ms": %(n)d, "at": 1700000000.5}'
+)
 PROPERTIES = """\
+streamName = training
+mld.spark.streamId = training
 mld.spark.pipeline = {sample}:transform
 mld.spark.format = json
 mld.spark.schema = event_id BIGINT, user STRING, session STRING, page STRING, referrer STRING, agent STRING, \\
@@ -51,17 +49,11 @@ mld.spark.conf.spark.driver.extraJavaOptions = {quiet} "{option}{archive}"
 """
 
 
-def line() -> bytes:
-    """Return a `processRecords` line of click events as a daemon writes it; the last one is malformed."""
-    events = [
-        json.dumps({
-            "event_id": number, "user": f"user-{number % 9}", "session": "s", "page": f"/product/{number}",
-            "referrer": "", "agent": "App/1", "load_ms": number, "at": 1.7e9 + number,
-        }).encode()
-        for number in range(RECORDS)
-    ]  # fmt: skip
-    records = (Record(data, "k", str(number), 0, ARRIVAL_MS) for number, data in enumerate([*events, b"{"], start=1))
-    return b"".join(encode_process_records(tuple(records), 0))
+def events() -> RecordColumns:
+    """Return click events; the last one is malformed."""
+    data = [*(EVENT % {b"n": number} for number in range(RECORDS)), b"{"]
+    numbers = [b"%d" % number for number in range(1, len(data) + 1)]
+    return RecordColumns(data, numbers, numbers, [ARRIVAL_MS] * len(data), [0] * len(data), sum(map(len, data)))
 
 
 def train(settings: SparkSettings, scratch: Path) -> None:
@@ -71,16 +63,13 @@ def train(settings: SparkSettings, scratch: Path) -> None:
     spool = open_spool(settings.spool, scratch)
     started = start_up.start(settings, scratch, spool)
     try:
-        offers = []
-        for link, shard in enumerate((SHARD, OTHER), 1):
-            writer = PageWriter(spool.page(link, 1), shard)
-            for group in read_line(line()).groups:
-                writer.add(group)
-            page = writer.close()
-            offers.append(Offer(link, 1, shard, page.first, page.last, page.records, page.size))
-        outcome = started.engine.run(plan(offers, {}))
+        writer = PageWriter(spool.page(1, 1), SHARD)
+        writer.add(events())
+        page = writer.close()
+        offer = Offer(1, 1, SHARD, page.first, page.last, page.records, page.size)
+        outcome = started.engine.run(plan([offer], {}))
         if outcome.failed:
-            raise SessionError(f"the sample does not run: {', '.join(outcome.failed.values())}")
+            raise SessionError(f"the sample does not run: {outcome.failed[SHARD]}")
         _end(started)
     finally:
         spool.close()
@@ -126,6 +115,6 @@ def _settings(scratch: Path, archive: Path) -> SparkSettings:
     values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}
     text = PROPERTIES.format(sample=sample, directory=scratch, **values)
     file.write_text(text, "utf-8")
-    settings = load(str(file), (), IDENTITY)
+    settings = load(str(file), (), {})
     log_by(settings.fit)
     return settings

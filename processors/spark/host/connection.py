@@ -35,6 +35,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         self.open_bytes = 0
         """Of lines that are in no complete page yet."""
         self.open_since = 0.0
+        """When the first of them came."""
         self.is_cutting = False
         """Whether the child was told CUT and has not answered."""
         self.asked_bytes = 0
@@ -113,12 +114,13 @@ class ChildConnection(asyncio.BufferedProtocol):
             last,
             int(body["records"]),
             int(body["size"]),
-            time.monotonic(),
+            self.open_since,
             self.reached,
             int(body["upto"]),
         )
         self.reached = last
         self.open_bytes -= page.size
+        self.open_since = time.monotonic()
         self.waiting.append(page)
         return page
 
