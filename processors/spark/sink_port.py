@@ -11,7 +11,6 @@ How to use a sink
 
 * `Fenced`: a shard of the batch is not where the batch was trimmed, so somebody else has written it (we are the zombie,
   or a lost answer was a success). Open again, trim, and run what is left. Nothing of this frame is in the sink.
-* `SinkFull`: no room. Nothing was acknowledged; waiting for room and trying again is right.
 * `JobFailed`: Spark could not compute or write the frame: the pipeline, a record, or the cluster.
 * `DataRefused`: a kind of it: the sink will never take these rows, though they can be computed. A record is to blame.
 * `SinkError`: anything else that another attempt may cure. The publication may have happened: open again, always.
@@ -42,10 +41,6 @@ if TYPE_CHECKING:
 
 class SinkError(Exception):
     """A sink could not do it this time; one sentence with the remedy. Open again before the next attempt."""
-
-
-class SinkFull(SinkError):
-    """No room on the sink's file system; nothing was acknowledged."""
 
 
 class InputGone(SinkError):
@@ -241,7 +236,7 @@ def failure(error: Exception, doing: str) -> SinkError:
     text = str(error)
     said = f"{doing}: {sentence(text) or type(error).__name__}"
     if any(words in text for words in NO_ROOM):
-        return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
+        return SinkError(f"{said}; make room, nothing was acknowledged and it is tried again")
     if NO_NAME in text:
         return DataRefused(said)
     if NO_PERMISSION in text:

@@ -34,7 +34,6 @@ from mld.processors.spark.sink_port import (
     S3Access,
     Sink,
     SinkError,
-    SinkFull,
     SinkSpec,
 )
 from mld.processors.spark.sinks.factory import GenericSink, make_sink
@@ -131,11 +130,10 @@ class Writer:
                 stage("acknowledged")
                 offered = {shard: end or offered[shard] for shard, end in ends.items()}
                 self._keep(offered)
-            except SinkFull as error:
-                print(error, file=sys.stderr)
-                return FULL
             except SinkError as error:
                 print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                if "; make room," in str(error):
+                    return FULL
                 failures += not isinstance(error, Fenced)
                 if failures > FAILURES_MAX:
                     return GAVE_UP

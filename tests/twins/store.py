@@ -65,7 +65,7 @@ class Disk:
 class MemoryStore:
     """One process's view of a `Disk`; `pid` is who holds what it locks."""
 
-    machine = "here."
+    machine = b"here "
     at_once = 1
 
     def __init__(
@@ -92,14 +92,6 @@ class MemoryStore:
         self._before(f"read {path}")
         return self._file(path).content
 
-    def write(self, path: str, data: bytes) -> None:
-        self._before(f"write {path}")
-        if _parent(path) not in self.disk.names:
-            raise FileNotFoundError(path)
-        self.put(path, data)
-        self._file(path).synced = True
-        self.disk.sync(_parent(path))
-
     def put(self, path: str, data: bytes) -> None:
         """Write a file as Spark does: directories are made where they are missing, and nothing is synced."""
         self._before(f"put {path}")
@@ -120,12 +112,15 @@ class MemoryStore:
 
     def hold(self, path: str) -> Callable[[], None]:
         self._before(f"hold {path}")
-        self.put(path, str(self._pid).encode())
+        self.put(path, self.machine + str(self._pid).encode())
         return lambda: None
 
-    def held(self, path: str) -> bool:
+    def held(self, path: str) -> bool | None:
         self._before(f"held {path}")
-        return int(self._file(path).content or b"-1") in self._alive
+        file = self.disk.names.get(path)
+        if file is None or not file.content.startswith(self.machine):
+            return None
+        return int(file.content.removeprefix(self.machine)) in self._alive
 
     def make(self, path: str) -> None:
         path = _clean(path)
@@ -137,9 +132,13 @@ class MemoryStore:
         self.disk.sync(_parent(path))
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        self.write(draft, data)
+        self._before(f"draft {draft}")
+        if _parent(draft) not in self.disk.names:
+            raise FileNotFoundError(draft)
+        self.put(draft, data)
         self._before(f"create {path}")
         file = self._file(draft)
+        file.synced = True
         if path in self.disk.names:
             return False
         self.disk.change({_parent(path)}, lambda names: names.__setitem__(path, file))

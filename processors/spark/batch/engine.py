@@ -7,7 +7,7 @@ What an attempt may end in, for each sink by itself:
 
 * another writer moved a shard (Fenced): read the marks anew, trim, go on at once
 * a file that the pipeline has read is gone (InputGone): have it read anew, and the same
-* the sink cannot now (SinkError, SinkFull): wait and try again, for as long as it takes
+* the sink cannot now (SinkError): wait and try again, for as long as it takes
 * the job failed, and computes if nobody writes it: the same
 * the job or the pipeline failed: try again, then search for the record (`poison`)
 * a sink has gone back in time (GoneBack): the shards of which it lacks something stop

@@ -25,7 +25,7 @@ from mld.aws.objects import ObjectRefused, S3Bucket
 from mld.processors.spark.batch import page_file
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
-from mld.processors.spark.commit.s3_store import AT_ONCE, LateClient, Objects, place_of
+from mld.processors.spark.commit.s3_store import AT_ONCE, bucket_at, place_of
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
@@ -118,7 +118,7 @@ class Spool:
 class S3Spool(Spool):
     """Pages that are copied to a bucket, below `prefix`, for executors elsewhere."""
 
-    def __init__(self, directory: Path, objects: Objects, bucket: str, prefix: str) -> None:
+    def __init__(self, directory: Path, objects: S3Bucket, bucket: str, prefix: str) -> None:
         super().__init__(directory)
         self._objects, self._bucket = objects, bucket
         self._prefix = f"{prefix}mld-{os.uname().nodename}-{os.getpid()}-{uuid4().hex[:8]}/"
@@ -198,9 +198,7 @@ def open_spool(named: str | None, scratch: Path, access: S3Access | None = None)
             place = place_of(named, KEY)
         except SinkRefused as error:
             raise SpoolError(str(error)) from error
-        client = LateClient(access)
-        objects = S3Bucket(client, place.bucket, owner=access.bucket_owner, kms_key=access.kms_key)
-        return S3Spool(scratch / "spool", objects, place.bucket, place.prefix)
+        return S3Spool(scratch / "spool", bucket_at(access, place.bucket), place.bucket, place.prefix)
     try:
         base = local_directory(named, KEY)
     except SinkRefused as error:

@@ -48,6 +48,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import uuid4
@@ -100,7 +101,7 @@ class Journal:
     @contextmanager
     def staged(self) -> Iterator[str]:
         """Give a staging area to commit, by its token; it is discarded unless that has been done."""
-        token = f"{int(self._store.now_s()):010x}-{self._store.machine}{uuid4().hex}"
+        token = f"{int(self._store.now_s()):010x}-{uuid4().hex}"
         with failures(f"sink {self._name}: staging a batch"):
             self._store.make(f"{STAGING}/{token}")
             self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
@@ -142,7 +143,8 @@ class Journal:
         for _ in range(RACES_MAX):
             head = self._head()
             self._check_not_swept(token, head)
-            entry = replace(follow(head), swept_to=head.swept_to if head else 0)
+            entry = follow(head)
+            entry = replace(entry, swept_to=max(entry.swept_to, head.swept_to if head else 0))
             if self._took(entry):
                 return entry
         raise SinkError(
@@ -218,13 +220,7 @@ class Journal:
         directories = sorted({str(PurePosixPath(move.target).parent) for move in entry.moves})
         for parent in directories:
             self._store.make(parent)
-
-        def move_one(move: ledger.FileMove) -> bool:
-            moved = self._moved(entry, move)
-            stage("moving")
-            return moved
-
-        if not all(each(self._store, move_one, entry.moves)):
+        if not all(each(self._store, partial(self._moved, entry), entry.moves)):
             return False
         for parent in directories:
             self._store.sync(parent)
@@ -232,6 +228,7 @@ class Journal:
 
     def _moved(self, entry: LedgerEntry, move: ledger.FileMove) -> bool:
         """Move one file unless somebody has. False if another process has finished the whole entry."""
+        stage("moving")
         with suppress(FileNotFoundError):
             self._store.move(f"{STAGING}/{entry.token}/{move.source}", move.target)
             return True
@@ -256,41 +253,28 @@ class Journal:
 
     def _remove_abandoned(self) -> None:
         to_s = int(self._store.now_s()) - ABANDONED_S
-        gone, aged = set(), set()
-        for token in self._store.names(STAGING):
-            is_held = self._is_held(token)
-            if is_held is False:
-                gone.add(token)
-            elif is_held is None and _made_at(token) < to_s:
-                aged.add(token)
-        if aged and self._swept(to_s):
-            gone |= aged
+        held = {token: self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") for token in self._store.names(STAGING)}
+        dead = {token for token, is_held in held.items() if is_held is False}
+        aged = {token for token, is_held in held.items() if is_held is None and _made_at(token) < to_s}
+        if aged and (head := self._head()) is not None:
+            if head.swept_to < to_s:
+                self._fence(to_s)
+            dead |= aged
         stage("sweeping")
-        if gone:
+        if dead:
             wanted = {self._entry(number).token for number in self._names().unfinished}
-            for token in gone - wanted:
+            for token in dead - wanted:
                 self._store.remove(f"{STAGING}/{token}")
 
-    def _is_held(self, token: str) -> bool | None:
-        """Return whether the writer of a staging area lives; None if nobody can tell."""
-        if self._store.machine and self._store.machine in token:
-            with suppress(FileNotFoundError):
-                return self._store.held(f"{STAGING}/{token}/{OWNER_FILE}")
-        return None
+    def _fence(self, to_s: int) -> None:
+        """Commit that nobody commits any more what was staged before."""
+        with self.staged() as token:
 
-    def _swept(self, to_s: int) -> bool:
-        """Return whether no writer commits any more what was staged before."""
-        head = self._head()
-        if head is None or head.swept_to >= to_s:
-            return head is not None
-        token = f"{int(self._store.now_s()):010x}-{uuid4().hex}"
-        fence = replace(head, number=head.number + 1, token=token, moves=(), batch_id="", swept_to=to_s)
-        self._store.make(f"{STAGING}/{token}")
-        is_first = self._took(fence)
-        self._store.sync(LEDGER)
-        is_valid = is_first and fence.number > self._finish(fence).floor
-        self._discard(token)
-        return is_valid
+            def follow(head: LedgerEntry | None) -> LedgerEntry:
+                assert head is not None, "there was one"
+                return replace(head, number=head.number + 1, token=token, moves=(), batch_id="", swept_to=to_s)
+
+            self.commit(token, follow)
 
     def _remove_old(self) -> None:
         names = self._names()
@@ -314,10 +298,11 @@ class Journal:
             self._disown(token)
             tried = self._tried.pop(token, set())
             names = self._names() if tried else Names((), frozenset())
-            for number in tried:
-                if number > names.floor and (number not in names.taken or self._entry(number).token == token):
-                    return
-            self._store.remove(f"{STAGING}/{token}")
+            if not any(
+                number > names.floor and (number not in names.taken or self._entry(number).token == token)
+                for number in tried
+            ):
+                self._store.remove(f"{STAGING}/{token}")
 
     def _disown(self, token: str) -> None:
         if release := self._owned.pop(token, None):

@@ -17,15 +17,16 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from mld.aws.client_factory import bucket_client
-from mld.aws.objects import ListedObject, NotMatched, ObjectError, ObjectRefused, StoredObject
+from mld.aws.objects import NotMatched, ObjectError, ObjectRefused, S3Bucket
 from mld.core.errors import StartupError
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import HOME, LEDGER, STAGING
@@ -38,19 +39,6 @@ ATTEMPTS_MAX = 5
 """At a write that nobody answers, one after the other, before the host backs off."""
 PAUSE_S = 0.5
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
-
-
-class Objects(Protocol):
-    """What is needed of a bucket: `mld.aws.objects.S3Bucket`, or its twin in memory."""
-
-    def now_s(self) -> float: ...
-    def put(self, key: str, data: bytes, *, if_etag: str | None = None, if_absent: bool = False) -> str: ...
-    def upload(self, key: str, file: Path) -> None: ...
-    def get(self, key: str) -> StoredObject | None: ...
-    def exists(self, key: str) -> bool: ...
-    def copy(self, source: str, target: str) -> None: ...
-    def delete(self, keys: Iterable[str]) -> None: ...
-    def list(self, prefix: str, *, most: int | None = None, after: str = "") -> Iterable[ListedObject]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +72,37 @@ class LateClient:
 
     def __init__(self, access: S3Access) -> None:
         self._access = access
-        self._client: object | None = None
 
-    def __getattr__(self, name: str) -> object:
-        if self._client is None:
-            access = self._access
-            try:
-                self._client = bucket_client(
-                    access.credentials,
-                    region=access.region,
-                    endpoint_url=access.endpoint,
-                    path_style=access.path_style,
-                    timeout_s=ANSWER_S,
-                    connections_max=AT_ONCE,
-                )
-            except StartupError as error:
-                raise ObjectError(str(error)) from error
+    @cached_property
+    def _client(self) -> Any:
+        access = self._access
+        try:
+            return bucket_client(
+                access.credentials,
+                region=access.region,
+                endpoint_url=access.endpoint,
+                path_style=access.path_style,
+                timeout_s=ANSWER_S,
+                connections_max=AT_ONCE,
+            )
+        except StartupError as error:
+            raise ObjectError(str(error)) from error
+
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
+
+
+def bucket_at(access: S3Access, name: str) -> S3Bucket:
+    """Return a bucket, reached so; nothing is asked of it before it is used."""
+    return S3Bucket(LateClient(access), name, owner=access.bucket_owner, kms_key=access.kms_key)
 
 
 class S3Store:
     """The directory `place`. Raises ObjectError, which is an OSError, and FileNotFoundError."""
 
-    machine = ""
     at_once = AT_ONCE
 
-    def __init__(self, objects: Objects, place: S3Place, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, objects: S3Bucket, place: S3Place, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.objects, self.place, self._sleep = objects, place, sleep
 
     def uri(self, path: str) -> str:
@@ -161,8 +154,8 @@ class S3Store:
         """Do nothing: a bucket has no locks."""
         return lambda: None
 
-    def held(self, path: str) -> bool:
-        return True
+    def held(self, path: str) -> None:
+        """Return None: nobody can tell."""
 
     def move(self, source: str, target: str) -> None:
         try:

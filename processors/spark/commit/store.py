@@ -25,9 +25,10 @@ import re
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -35,45 +36,41 @@ from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from mld.aws.objects import ObjectError, ObjectRefused
-from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused
+from mld.processors.spark.sink_port import SinkError, SinkRefused
 
 VARIABLE = "MLD_SPARK_FAULT"
 HOLD_POLL_S = 0.001
 """Short, so that processes that are held by one file go on at the same moment."""
 
-_reached: dict[str, int] = {}
+_ORDER = re.compile(r"(?P<what>kill|hold)@(?P<stage>.+)#(?P<count>\d+)(?::(?P<file>.+))?")
+_reached: Counter[str] = Counter()
 
 
 def stage(name: str) -> None:
     """Say that a commit has come to this stage."""
-    order = os.environ.get(VARIABLE)
-    if not order:
+    order = _ORDER.fullmatch(os.environ.get(VARIABLE, ""))
+    if order is None or order["stage"] != name:
         return
-    what, _, rest = order.partition("@")
-    wanted, _, rest = rest.partition("#")
-    count, _, file = rest.partition(":")
-    if wanted != name:
+    _reached[name] += 1
+    if _reached[name] != int(order["count"]):
         return
-    _reached[name] = _reached.get(name, 0) + 1
-    if _reached[name] != int(count):
-        return
-    if what == "kill":
+    if order["what"] == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    Path(f"{file}.held").touch()
-    while not Path(file).exists():
+    Path(f"{order['file']}.held").touch()
+    while not Path(order["file"]).exists():
         time.sleep(HOLD_POLL_S)
 
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))
+NOT_ALLOWED = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
+)
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
 class Store(Protocol):
     """A directory that commits can be made in; FileNotFoundError where a path does not exist. Raises OSError."""
 
-    machine: str
-    """Part of the tokens of writers of this boot of this machine; empty where nobody can tell whether one lives."""
     at_once: int
     """How many operations of one process may be under way."""
 
@@ -110,8 +107,8 @@ class Store(Protocol):
     def hold(self, path: str) -> Callable[[], None]:
         """Create a file and hold it until the function given back is called, or this process ends."""
 
-    def held(self, path: str) -> bool:
-        """Return whether a process of this machine holds the file, which one of this machine has made."""
+    def held(self, path: str) -> bool | None:
+        """Return whether a process holds the file; None if it is gone, or made elsewhere, so that nobody can tell."""
 
     def move(self, source: str, target: str) -> None:
         """Give a file another place, in one step; the source may stay where it is. Over the target, which then is what
@@ -148,7 +145,6 @@ class PosixStore:
         self.root = root
         self._private = private
         self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)  # less the umask
-        self.machine = _machine()
         self.at_once = 1
 
     def now_s(self) -> float:
@@ -158,24 +154,12 @@ class PosixStore:
         return f"file://{self.root / path}"
 
     def names(self, path: str) -> list[str]:
-        try:
+        with suppress(FileNotFoundError):
             return os.listdir(self.root / path)  # noqa: PTH208 - names only, and there may be many
-        except FileNotFoundError:
-            return []
+        return []
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
-
-    def write(self, path: str, data: bytes) -> None:
-        target = self.root / path
-        draft = target.with_name(f".{target.name}.draft")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-        _sync(target.parent)
 
     def mark(self, path: str) -> None:
         (self.root / path).touch(self._file_mode)
@@ -183,32 +167,38 @@ class PosixStore:
     def hold(self, path: str) -> Callable[[], None]:
         fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(fd, _machine())  # only now: whoever reads it tries the lock
         return lambda: os.close(fd)
 
-    def held(self, path: str) -> bool:
-        fd = os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC)
+    def held(self, path: str) -> bool | None:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (self.root / path).open("rb") as file:
+                if file.read() != _machine():
+                    return None
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
         except BlockingIOError:
             return True
-        finally:
-            os.close(fd)
         return False
 
     def make(self, path: str) -> None:
         target = self.root / path
         for parent in reversed((target, *target.parents)):
             if not parent.is_dir():
-                try:
-                    parent.mkdir(self._directory_mode, exist_ok=True)
-                except FileExistsError:
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent)) from None
+                parent.mkdir(self._directory_mode, exist_ok=True)
                 _sync(parent.parent)
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        self.write(draft, data)
+        written = self.root / draft
+        written.unlink(missing_ok=True)  # and not written over: the entry of another number may be a link to it
+        fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
         try:
-            os.link(self.root / draft, self.root / path)
+            os.link(written, self.root / path)
         except FileExistsError:
             return False
         except OSError as error:
@@ -228,13 +218,11 @@ class PosixStore:
 
     def remove(self, path: str) -> None:
         target = self.root / path
-        try:
+        with suppress(FileNotFoundError):
             if target.is_dir():
                 shutil.rmtree(target)
             else:
                 target.unlink()
-        except FileNotFoundError:
-            pass
 
     def files(self, path: str) -> list[tuple[str, int]]:
         top = self.root / path
@@ -290,7 +278,7 @@ def as_sink_error(error: OSError, doing: str) -> SinkError:
     if error.filename:
         said += f" ({error.filename})"
     if error.errno in NO_ROOM:
-        return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
+        return SinkError(f"{said}; make room, nothing was acknowledged and it is tried again")
     if error.errno in NOT_ALLOWED:
         return SinkRefused(f"{said}; give this user a directory to write in")
     return SinkError(f"{said}; it is tried again")
@@ -314,12 +302,12 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 @cache
-def _machine() -> str:
+def _machine() -> bytes:
     """Return this boot of this machine, whose locks its processes can ask each other about."""
     try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}."
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
-        return f"{uuid4()}."  # nobody else can tell
+        return uuid4().bytes  # nobody else can tell
 
 
 def _sync(path: Path) -> None:

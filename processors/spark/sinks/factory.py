@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from mld.aws.objects import S3Bucket
 from mld.processors.spark.commit.journal import AdmittedSink, Journal
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry
-from mld.processors.spark.commit.s3_store import LateClient, S3Store, place_of
+from mld.processors.spark.commit.s3_store import S3Store, bucket_at, place_of
 from mld.processors.spark.commit.store import Store, stage, store_at
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
@@ -159,9 +158,8 @@ def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink
     place = place_of(_need_path(spec), key)
     if spec.s3 is None:
         raise SinkRefused(f"{key} = {place}: nobody says how S3 is reached")
-    objects = S3Bucket(LateClient(spec.s3), place.bucket, owner=spec.s3.bucket_owner, kms_key=spec.s3.kms_key)
     own = None if scratch is None else scratch / f"s3-{quote(spec.name, safe='')}"
-    return S3FileSink(spec, S3Store(objects, place), own, spark)
+    return S3FileSink(spec, S3Store(bucket_at(spec.s3, place.bucket), place), own, spark)
 
 
 def _need_path(spec: SinkSpec) -> str:

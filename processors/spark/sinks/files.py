@@ -100,7 +100,7 @@ def write(
     path: str | None,
     partition_by: tuple[str, ...] = (),
 ) -> int:
-    """Write the frame in one job; how many rows that were. Raises JobFailed, SinkFull or SinkRefused.
+    """Write the frame in one job; how many rows that were. Raises SinkError and its kinds.
 
     Rows are counted on the way, and so cost no job of their own; -1 for a format whose writer does not say when it has
     counted them."""

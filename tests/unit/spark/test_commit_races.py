@@ -364,7 +364,7 @@ def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
 
 
 class Elsewhere(MemoryStore):
-    machine = "another."
+    machine = b"another "
 
 
 @pytest.mark.parametrize(("age_s", "stays"), [(ABANDONED_S - 1, True), (ABANDONED_S + 1, False)])
@@ -410,7 +410,8 @@ def test_an_entry_whose_number_was_removed_meanwhile_is_void():
     assert asleep
 
 
-def test_what_a_writer_elsewhere_has_staged_stays_if_another_commit_comes_before_the_sweeper_s():
+def test_what_a_writer_elsewhere_has_staged_goes_though_another_commit_comes_before_the_sweeper_s():
+    """The sweeper's follows that one, and whoever had staged by then finds it."""
     disk = Disk()
 
     def publish(upto: int) -> None:
@@ -428,8 +429,12 @@ def test_what_a_writer_elsewhere_has_staged_stays_if_another_commit_comes_before
     overtaken: list[str] = []
     publish(1)
     journal = Journal(Elsewhere(disk, 1), "out")
-    with journal.staged() as token:
+    with pytest.raises(SinkError, match="cleared away as abandoned"), journal.staged() as token:
         disk.now_s += ABANDONED_S + 1
         over_memory(MemoryStore(disk, 3, is_overtaken, {1, 2, 3})).open()
         assert overtaken
-        assert f"{STAGING}/{token}" in disk.names
+        assert f"{STAGING}/{token}" not in disk.names
+        head = journal.head()
+        assert head is not None
+        assert (head.number, head.swept_to) == (3, int(disk.now_s) - ABANDONED_S)
+        journal.commit(token, lambda head: ledger.LedgerEntry(head.number + 1, token, head.writers))  # type: ignore[union-attr]

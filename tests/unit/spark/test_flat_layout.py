@@ -80,7 +80,7 @@ def test_a_ledger_of_version_0_1_is_refused_with_its_version():
     store = MemoryStore(disk)
     path = f"{LEDGER}/{ledger.entry_name(1)}"
     value = json.loads(store.read(path))
-    store.write(path, json.dumps({**value, "version": 1, "marks": {}}).encode())
+    store.put(path, json.dumps({**value, "version": 1, "marks": {}}).encode())
     with pytest.raises(SinkRefused, match=r"was written by mld 0\.1 \(version 1\).*Use a new directory"):
         over_memory(MemoryStore(disk, 2, alive={2})).open()
 

@@ -331,7 +331,7 @@ def old_head(done: bool, version: int = 1) -> tuple[BucketInMemory, str]:
 
 @pytest.mark.parametrize("done", [True, False])
 def test_the_head_of_version_0_2_is_taken_over_at_whatever_request_its_taker_dies(done):
-    for deaths in range(40):
+    for deaths in range(60):
         bucket, _ = old_head(done)
         left = deaths
 

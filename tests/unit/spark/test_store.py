@@ -13,7 +13,7 @@ import pytest
 from mld.processors.spark.commit.s3_store import S3Place, S3Store, place_of
 from mld.processors.spark.commit.store import PosixStore, as_sink_error, local_directory
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import S3Access, SinkError, SinkFull, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 from mld.properties.credentials import parse_chain
 from tests.twins.bucket import BucketInMemory, MemoryObjects
@@ -36,11 +36,17 @@ def disk(request, tmp_path):
     return STORES[request.param](tmp_path)
 
 
+def put(store, path, data=b""):
+    """Write a file by what a store offers for that, and leave no draft."""
+    store.remove(path)
+    assert store.create(path, data, f"{path}.draft")
+    store.remove(f"{path}.draft")
+
+
 def test_files_are_written_as_a_whole_and_listed(store):
     store.make("a/b")
     store.make("a/b")
-    store.write("a/b/f", b"1")
-    store.write("a/b/f", b"22")
+    put(store, "a/b/f", b"22")
     store.mark("a/m")
     store.mark("a/m")
     assert store.read("a/b/f") == b"22"
@@ -52,8 +58,6 @@ def test_files_are_written_as_a_whole_and_listed(store):
 
 
 def test_a_write_makes_no_directory(disk):
-    with pytest.raises(FileNotFoundError):
-        disk.write("gone/f", b"")
     with pytest.raises(FileNotFoundError):
         disk.create("n", b"1", "gone/draft")
 
@@ -71,7 +75,7 @@ def test_a_file_is_created_once(store):
 
 def test_a_file_is_moved_as_often_as_one_likes(store):
     store.make("s")
-    store.write("s/f", b"1")
+    put(store, "s/f", b"1")
     store.make("t")
     store.move("s/f", "t/f")
     assert store.read("t/f") == b"1"
@@ -80,16 +84,16 @@ def test_a_file_is_moved_as_often_as_one_likes(store):
     store.remove("s")
     with pytest.raises(FileNotFoundError):
         store.move("s/f", "t/f")
-    store.write("t/f", b"2")
+    put(store, "t/f", b"2")
     store.make("s")
-    store.write("s/f", b"1")
+    put(store, "s/f", b"1")
     store.move("s/f", "t/f")
     assert store.read("t/f") == b"1"
 
 
 def test_removing_is_idempotent(store):
     store.make("d/e")
-    store.write("d/e/f", b"")
+    put(store, "d/e/f", b"")
     store.remove("d")
     store.remove("d")
     assert not store.exists("d")
@@ -99,7 +103,7 @@ def test_removing_is_idempotent(store):
 def test_a_look_at_what_is_there_is_bounded_and_leaves_one_directory_out(store):
     for directory in ("_mld/x", "p=1", "q=2"):
         store.make(directory)
-        store.write(f"{directory}/f", b"")
+        put(store, f"{directory}/f", b"")
     assert sorted(store.glimpse(10, "_mld")) == ["p=1/f", "q=2/f"]
     assert store.glimpse(1, "_mld") in (["p=1/f"], ["q=2/f"])
 
@@ -109,7 +113,7 @@ def test_a_look_passes_over_what_this_user_may_not_read(tmp_path, monkeypatch):
     store = PosixStore(tmp_path)
     for directory in ("lost+found", "p=1"):
         store.make(directory)
-        store.write(f"{directory}/f", b"")
+        put(store, f"{directory}/f", b"")
 
     def unreadable(of_system):
         def look(path="."):
@@ -155,22 +159,37 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"),
+    ("number", "kind", "remedy"),
     [
-        (errno.ENOSPC, SinkFull),
-        (errno.EDQUOT, SinkFull),
-        (errno.EFBIG, SinkFull),
-        (errno.EACCES, SinkRefused),
-        (errno.EROFS, SinkRefused),
-        (errno.EINVAL, SinkRefused),
-        (errno.EIO, SinkError),
-        (errno.ESTALE, SinkError),
+        (errno.ENOSPC, SinkError, "make room"),
+        (errno.EDQUOT, SinkError, "make room"),
+        (errno.EFBIG, SinkError, "make room"),
+        (errno.EACCES, SinkRefused, "give this user"),
+        (errno.EROFS, SinkRefused, "give this user"),
+        (errno.EINVAL, SinkRefused, "give this user"),
+        (errno.EEXIST, SinkRefused, "give this user"),
+        (errno.EIO, SinkError, "it is tried again"),
+        (errno.ESTALE, SinkError, "it is tried again"),
     ],
 )
-def test_errors_of_the_system_say_what_to_do(number, kind):
+def test_errors_of_the_system_say_what_to_do(number, kind, remedy):
     error = as_sink_error(OSError(number, "words", "/path"), "sink out: doing")
     assert type(error) is kind
-    assert str(error).startswith("sink out: doing: words (/path); ")
+    assert str(error).startswith(f"sink out: doing: words (/path); {remedy}")
+
+
+def test_a_draft_is_never_written_over_what_was_created_of_it(tmp_path):
+    store = PosixStore(tmp_path)
+    assert store.create("n1", b"1", "draft")
+    assert store.create("n2", b"2", "draft")
+    assert store.read("n1") == b"1"
+
+
+def test_of_what_is_held_elsewhere_nobody_can_tell(tmp_path, store):
+    assert store.held("nothing") is None
+    if isinstance(store, PosixStore):
+        (tmp_path / "owner").write_bytes(b"another boot")
+        assert store.held("owner") is None
 
 
 @pytest.mark.parametrize(
@@ -237,7 +256,7 @@ def test_a_private_store_is_for_its_user_alone_and_another_one_follows_the_umask
     try:
         store = PosixStore(tmp_path / "made" / "store", private=private)
         store.make("a")
-        store.write("a/whole", b"x")
+        put(store, "a/whole", b"x")
         store.mark("a/mark")
         store.hold("a/held")()
         (store.root / "a" / "of-spark").mkdir()
