@@ -88,7 +88,7 @@ class Journal:
                 self._store.make(path)
             self._finish()
             self._sweep()
-            head = self._head()
+            head = self.head()
             # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
             self._store.sync(LEDGER)
             return head
@@ -96,7 +96,13 @@ class Journal:
     def head(self) -> LedgerEntry | None:
         """Return the newest entry, as it is now."""
         with failures(f"sink {self._name}: reading its ledger"):
-            return self._head()
+            for _ in range(RACES_MAX):
+                number = self._names().head
+                if not number:
+                    return None
+                with suppress(FileNotFoundError):
+                    return self._entry(number)
+            raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
 
     @contextmanager
     def staged(self) -> Iterator[str]:
@@ -115,9 +121,13 @@ class Journal:
         """Return where the data of a staging area stand."""
         return f"{STAGING}/{token}/{DATA}"
 
-    def check_owned(self, token: str) -> None:
-        """Raise SinkError if somebody may have taken the staging area away."""
-        self._check_not_swept(token, self.head())
+    def check_owned(self, token: str, head: LedgerEntry | None) -> None:
+        """Raise SinkError if somebody may have taken the staging area away, by this head."""
+        if head is not None and _made_at(token) < head.swept_to:
+            raise SinkError(
+                f"sink {self._name}: the staged batch was cleared away as abandoned, or the clock of this machine is a "
+                "day behind; nothing is published, and it is tried again"
+            )
 
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         """Publish a staging area whose data are durable.
@@ -141,8 +151,8 @@ class Journal:
 
     def _take_number(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         for _ in range(RACES_MAX):
-            head = self._head()
-            self._check_not_swept(token, head)
+            head = self.head()
+            self.check_owned(token, head)
             entry = follow(head)
             entry = replace(entry, swept_to=max(entry.swept_to, head.swept_to if head else 0))
             if self._took(entry):
@@ -157,31 +167,13 @@ class Journal:
         tried.add(entry.number)
         stage("entry")
         path, draft = f"{LEDGER}/{ledger.entry_name(entry.number)}", f"{STAGING}/{entry.token}/{ENTRY_FILE}"
-        if self._store.create(path, ledger.encode(entry), draft) or self._is_ours(entry):
-            return True
-        tried.discard(entry.number)
-        return False
-
-    def _is_ours(self, entry: LedgerEntry) -> bool:
-        with suppress(FileNotFoundError):
-            return self._entry(entry.number).token == entry.token
-        return False
-
-    def _check_not_swept(self, token: str, head: LedgerEntry | None) -> None:
-        if head is not None and _made_at(token) < head.swept_to:
-            raise SinkError(
-                f"sink {self._name}: the staged batch was cleared away as abandoned, or the clock of this machine is a "
-                "day behind; nothing is published, and it is tried again"
-            )
-
-    def _head(self) -> LedgerEntry | None:
-        for _ in range(RACES_MAX):
-            number = self._names().head
-            if not number:
-                return None
-            with suppress(FileNotFoundError):
-                return self._entry(number)
-        raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
+        is_ours = self._store.create(path, ledger.encode(entry), draft)
+        if not is_ours:
+            with suppress(FileNotFoundError):  # an answer may have been lost
+                is_ours = self._entry(entry.number).token == entry.token
+        if not is_ours:
+            tried.discard(entry.number)
+        return is_ours
 
     def _entry(self, number: int) -> LedgerEntry:
         path = f"{LEDGER}/{ledger.entry_name(number)}"
@@ -256,7 +248,7 @@ class Journal:
         held = {token: self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") for token in self._store.names(STAGING)}
         dead = {token for token, is_held in held.items() if is_held is False}
         aged = {token for token, is_held in held.items() if is_held is None and _made_at(token) < to_s}
-        if aged and (head := self._head()) is not None:
+        if aged and (head := self.head()) is not None:
             if head.swept_to < to_s:
                 self._fence(to_s)
             dead |= aged

@@ -62,9 +62,7 @@ def stage(name: str) -> None:
 
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-NOT_ALLOWED = frozenset(
-    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
-)
+NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
@@ -186,7 +184,8 @@ class PosixStore:
         target = self.root / path
         for parent in reversed((target, *target.parents)):
             if not parent.is_dir():
-                parent.mkdir(self._directory_mode, exist_ok=True)
+                with suppress(FileExistsError):
+                    parent.mkdir(self._directory_mode)
                 _sync(parent.parent)
 
     def create(self, path: str, data: bytes, draft: str) -> bool:

@@ -232,7 +232,7 @@ class FileSink(AdmittedSink):
             found = [name for name, _ in self._staging.files(data)] if self._staging.exists(data) else []
             files = [name for name in found if not _hidden(name)] if rows else []
             if rows and not files:
-                self._journal.check_owned(token)
+                self._journal.check_owned(token, self._journal.head())
                 raise SinkRefused(
                     f"sink {self.name}: Spark has written {rows} rows to {self._staging.uri(data)}, but their files "
                     "are not to be seen from here; path has to be on a file system that this host and all executors "

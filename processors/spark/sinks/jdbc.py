@@ -207,11 +207,11 @@ FOR_GOOD = ("0A", "28", "3D", "3F", "42", "55000")
 deferrable constraint to merge by. All others are waited for: connections, locks, resources, fail-overs."""
 MADE_BY_ANOTHER = "42P07"
 """Of a table that another writer has made at the same time."""
-NO_NAME = "22023"
+BAD_IDENTIFIER = "22023"
 """Of what is no name of a table, before there are rows."""
 _PLACES = "make the database, or correct {0}.url and {0}.dbtable"
 _REMEDIES = {
-    NO_NAME: "{0}.dbtable is table or schema.table, quoted where needed",
+    BAD_IDENTIFIER: "{0}.dbtable is table or schema.table, quoted where needed",
     "28": "correct {0}.user and {0}.password",
     "3D": _PLACES,
     "3F": _PLACES,
@@ -248,7 +248,7 @@ def meaning(error: DatabaseError, sink: str, doing: str, *, of_rows: bool) -> Si
     said, state = f"sink {sink}: {doing}: {error.text}", error.state
     if of_rows and state.startswith(OF_A_ROW):
         return DataRefused(said)
-    if state == NO_NAME or (state.startswith(FOR_GOOD) and state != MADE_BY_ANOTHER):
+    if state == BAD_IDENTIFIER or (state.startswith(FOR_GOOD) and state != MADE_BY_ANOTHER):
         found = _REMEDIES.get(state) or _REMEDIES.get(
             state[:2], "correct the pipeline, the table or the sink's options"
         )

@@ -167,7 +167,6 @@ time.sleep(60)
         (errno.EACCES, SinkRefused, "give this user"),
         (errno.EROFS, SinkRefused, "give this user"),
         (errno.EINVAL, SinkRefused, "give this user"),
-        (errno.EEXIST, SinkRefused, "give this user"),
         (errno.EIO, SinkError, "it is tried again"),
         (errno.ESTALE, SinkError, "it is tried again"),
     ],
