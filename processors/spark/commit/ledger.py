@@ -255,11 +255,12 @@ class OtherVersion(ValueError):
     """An entry that another version of this program has written; the sentence has the remedy."""
 
 
-def refusal(sink: str, place: str, error: ValueError) -> SinkRefused:
+def refusal(sink: str, place: str, error: Exception) -> SinkRefused:
     """Return why a sink whose entry at `place` cannot be decoded is refused."""
     if isinstance(error, OtherVersion):
         return SinkRefused(f"sink {sink}: {place} {error}")
-    return SinkRefused(f"sink {sink}: {place} is damaged: {error}; restore it, or use a new directory or table")
+    said = error if isinstance(error, ValueError) else repr(error)
+    return SinkRefused(f"sink {sink}: {place} is damaged: {said}; restore it, or use a new directory or table")
 
 
 def _check_version(value: Mapping[str, Any]) -> None:

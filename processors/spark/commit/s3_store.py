@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mld.aws.client_factory import bucket_client
 from mld.aws.objects import NotMatched, ObjectError, ObjectRefused, S3Bucket
 from mld.core.errors import StartupError
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import HOME, LEDGER, STAGING
+from mld.processors.spark.commit.journal import HOME, LEDGER
 from mld.processors.spark.commit.store import PosixStore, each
 from mld.processors.spark.sink_port import S3Access, SinkRefused
 
@@ -181,11 +181,7 @@ class S3Store:
         try:
             self.create(probe, b"1", "")
             if self.create(probe, b"2", ""):
-                raise SinkRefused(
-                    f"sink {sink}: the store behind {self.place} takes writes whose condition does not hold "
-                    "(If-None-Match), so that two workers would overwrite each other's commits; use S3, or a store "
-                    "that has conditional writes (docs/use/spark-sinks.md#files-on-s3 names some)"
-                )
+                raise unconditional(sink, self.place)
         finally:
             with suppress(OSError):
                 self.remove(probe)
@@ -196,17 +192,24 @@ class S3Store:
     def _key(self, path: str) -> str:
         return f"{self.place.prefix}{path}"
 
-    def _insist(self, write: Callable[[], Any]) -> None:
-        for attempt in range(1, ATTEMPTS_MAX):
+    def _insist(self, write: Callable[[], object]) -> None:
+        for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 write()
-            except (NotMatched, ObjectRefused):
-                raise
-            except ObjectError:
-                self._sleep(PAUSE_S * attempt)
-            else:
                 return
-        write()
+            except ObjectError as error:
+                if attempt == ATTEMPTS_MAX or isinstance(error, (NotMatched, ObjectRefused)):
+                    raise
+                self._sleep(PAUSE_S * attempt)
+
+
+def unconditional(sink: str, place: object) -> SinkRefused:
+    """Return why a sink in a store is refused that writes what it should not, as it is there."""
+    return SinkRefused(
+        f"sink {sink}: the store behind {place} takes writes whose condition does not hold (If-None-Match), so that "
+        "two workers would overwrite each other's commits; use S3, or a store that has conditional writes "
+        "(docs/use/spark-sinks.md#files-on-s3 names some)"
+    )
 
 
 class Uploads(PosixStore):
@@ -233,36 +236,25 @@ CLOSED = 2
 
 
 def take_over(store: S3Store, sink: str) -> None:
-    """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for 0.2.0;
-    its files are put into their places first. May be repeated. Raises SinkRefused."""
+    """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for 0.2.0.
+    May be repeated. Raises SinkRefused."""
     key = store.place.prefix + OLD_HEAD
     while not ledger.Names.of(store.names(LEDGER)).taken and (found := store.objects.get(key)) is not None:
         try:
             head = json.loads(found.data)
             known = None if head["entry"] is None else ledger.decode(json.dumps(head["entry"]).encode())
-            moves = []
             if known is not None and not head["done"]:
-                staged = f"{STAGING}/{known.token}"
-                moves = [(f"{staged}/{head['sources'][one.source][0]}", one.target) for one in known.moves]
+                moves = (ledger.FileMove(head["sources"][one.source][0], one.target) for one in known.moves)
+                known = replace(known, moves=tuple(moves))
         except (KeyError, TypeError, ValueError) as error:
-            error = error if isinstance(error, ValueError) else ValueError(repr(error))
             raise ledger.refusal(sink, f"{store.place}{OLD_HEAD}", error) from error
-        for source, target in moves:
-            try:
-                store.move(source, target)
-            except FileNotFoundError as error:
-                if not store.exists(target):
-                    raise SinkRefused(
-                        f"sink {sink}: a commit is published, but its file {target} is nowhere; restore it (a "
-                        "versioned bucket has it)"
-                    ) from error
-        closed = json.dumps({**head, "version": CLOSED, "done": True}).encode()
         try:
-            store.objects.put(key, closed, if_etag=found.etag)
+            store.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)
         except NotMatched:
             continue  # another one has come meanwhile
         if known is None:
             return  # nothing was committed before, or it was taken over
-        store.mark(f"{LEDGER}/{ledger.entry_name(known.number, ledger.DONE)}")
+        if head["done"]:
+            store.mark(f"{LEDGER}/{ledger.entry_name(known.number, ledger.DONE)}")
         store.create(f"{LEDGER}/{ledger.entry_name(known.number)}", ledger.encode(known), "")
         store.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())  # no ledger begins there again

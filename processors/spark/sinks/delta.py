@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import Columns, LedgerEntry
+from mld.processors.spark.commit.s3_store import unconditional
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
@@ -279,11 +280,7 @@ class DeltaSink(LakeSink):
         if self._is_tried:
             return
         if not is_conditional(self._spark, place):
-            raise SinkRefused(
-                f"sink {self.name}: the store behind {place} takes writes whose condition does not hold "
-                "(If-None-Match), so that two workers would overwrite each other's commits; use S3, or a store that "
-                "has conditional writes (docs/use/spark-sinks.md#files-on-s3 names some)"
-            )
+            raise unconditional(self.name, place)
         self._is_tried = True
 
 

@@ -88,9 +88,6 @@ class TableName(NamedTuple):
         """The table, as a statement names it."""
         return f"{quoted(self.schema)}.{quoted(self.table)}"
 
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.table}"
-
 
 class Column(NamedTuple):
     """A column of a table, or of a frame with the type that it would have in a table."""
@@ -346,7 +343,7 @@ class JdbcSink(AdmittedSink):
             head = self._head(connection, target)
             if head is not None and not self._columns(connection, target):
                 raise SinkRefused(
-                    f"sink {self.name}: there is no table {target}, and its row in {target.beside(LEDGER_TABLE)} says "
+                    f"sink {self.name}: there is no table {target.place}, and its row in {LEDGER_TABLE} says "
                     f"what it holds, last in commit {head.number}; restore the table, or delete that row as well"
                 )
             return self._admission.marks(head)
@@ -416,15 +413,15 @@ class JdbcSink(AdmittedSink):
                 lines = [f"{quoted(column.name)} {column.type}" for column in columns]
                 lines += [f"PRIMARY KEY ({listed(columns[place].name for place in by)})"] if by else []
                 connection.run(create(target, lines, self._given.get("createtableoptions", "")))
-                log.info("sink %s: made table %s", self.name, target)
+                log.info("sink %s: made table %s", self.name, target.place)
                 have = self._columns(connection, target)  # as another writer may have made it
                 found = fitted(columns, have, keys)
         except ColumnsRefused as error:
-            raise SinkRefused(f"sink {self.name}: table {target}: {error}") from error
+            raise SinkRefused(f"sink {self.name}: table {target.place}: {error}") from error
         for column in found:
             if column not in have:
                 connection.run(add_column(target, column))
-                log.info("sink %s: added column %s %s to table %s", self.name, column.name, column.type, target)
+                log.info("sink %s: added column %s %s to table %s", self.name, column.name, column.type, target.place)
         newest = places_of(PLACE, columns) if places_of(PLACE[:1], columns) else []
         if keys and not newest and not self._has_warned:
             log.warning(
@@ -490,7 +487,7 @@ class JdbcSink(AdmittedSink):
             raise SinkError(
                 f"sink {self.name}: {place} holds {count} rows, and Spark has written {staging.rows}; it is tried again"
             )
-        with self._said(f"putting a batch into table {target}", of_rows=True):
+        with self._said(f"putting a batch into table {target.place}", of_rows=True):
             connection.run(staging.statement)
 
     def _head(self, connection: JdbcConnection, target: TableName, lock: str = "") -> LedgerEntry | None:
