@@ -338,6 +338,16 @@ def test_a_schema_and_names_in_quotes(table):
     assert marks == {A: RecordPosition(2)}
 
 
+def test_options_of_spark_are_named_in_any_case(table):
+    """Those of the driver are not, such as the password."""
+    names = {"url": "URL", "dbtable": "dbTable"}
+    options = {names.get(name, name): value for name, value in table.options.items()}
+    options["isolationLevel"] = "SERIALIZABLE"
+    sink = make_sink(SinkSpec("out", "jdbc", options=options), table.spark)
+    publish(sink, {A: 2}, sink.open())
+    assert found(table) == numbers("0", 1, 2)
+
+
 @pytest.mark.parametrize("name", ["a.b.c", "a b", "a;DROP TABLE b", '"a', "a.", "(SELECT 1) t", "`a`"])
 def test_what_is_no_name_of_a_table_is_refused(table, name):
     with pytest.raises(SinkRefused, match=r"options\.dbtable .*schema\.table"):

@@ -244,14 +244,8 @@ class PosixStore:
             _sync(found)
 
 
-def store_at(path: str, key: str, *, private: bool = False) -> PosixStore:
-    return PosixStore(local_directory(path, key, elsewhere=", s3, or format delta or iceberg"), private=private)
-
-
-def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
-    """Return the directory that a path or `file:` URI names. Raises SinkRefused for other file systems.
-
-    `elsewhere`: what there is for them instead."""
+def local_directory(path: str, key: str) -> Path:
+    """Return the directory that a path or `file:` URI names. Raises SinkRefused for other file systems."""
     if scheme := _scheme(path):
         why = (
             "mld 0.2 wrote files to hdfs, which is no longer there"
@@ -259,7 +253,8 @@ def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
             else f"{scheme} has no rename that is known to be one step and to fail if the target exists, which "
             "exactly-once files need"
         )
-        raise SinkRefused(f"{key} = {path}: {why}; use a directory of this host's file system{elsewhere}")
+        remedy = "use a directory of this host's file system, s3, or format delta or iceberg"
+        raise SinkRefused(f"{key} = {path}: {why}; {remedy}")
     return Path(os.path.abspath(re.sub(r"^file:/+", "/", path)))  # noqa: PTH100 - a symbolic link stays one
 
 
@@ -269,27 +264,21 @@ def _scheme(path: str) -> str:
     return scheme if colon and "/" not in scheme and scheme != "file" and rest.startswith("/") else ""
 
 
-def as_sink_error(error: OSError, doing: str) -> SinkError:
-    """Return the kind of failure that an error of the operating system is, in a sentence."""
-    said = f"{doing}: {error.strerror or error}"
-    if isinstance(error, ObjectError):
-        return SinkRefused(said) if isinstance(error, ObjectRefused) else SinkError(said)
-    if error.filename:
-        said += f" ({error.filename})"
-    if error.errno in NO_ROOM:
-        return SinkError(f"{said}; make room, nothing was acknowledged and it is tried again")
-    if error.errno in NOT_ALLOWED:
-        return SinkRefused(f"{said}; give this user a directory to write in")
-    return SinkError(f"{said}; it is tried again")
-
-
 @contextmanager
 def failures(doing: str) -> Iterator[None]:
-    """Turn an error of the operating system into a SinkError that says what was being done."""
+    """Turn an error of the operating system into a SinkError that says what was being done, and what to do."""
     try:
         yield
+    except ObjectError as error:
+        kind = SinkRefused if isinstance(error, ObjectRefused) else SinkError
+        raise kind(f"{doing}: {error}") from error
     except OSError as error:
-        raise as_sink_error(error, doing) from error
+        said = f"{doing}: {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
+        if error.errno in NO_ROOM:
+            raise SinkError(f"{said}; make room, nothing was acknowledged and it is tried again") from error
+        if error.errno in NOT_ALLOWED:
+            raise SinkRefused(f"{said}; give this user a directory to write in") from error
+        raise SinkError(f"{said}; it is tried again") from error
 
 
 def _walk(top: Path) -> Iterator[Path]:

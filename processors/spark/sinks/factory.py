@@ -17,7 +17,7 @@ from urllib.parse import quote
 from mld.processors.spark.commit.journal import AdmittedSink, Journal
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.commit.s3_store import S3Store, bucket_at, place_of
-from mld.processors.spark.commit.store import Store, stage, store_at
+from mld.processors.spark.commit.store import PosixStore, Store, local_directory, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
 from mld.processors.spark.sinks.files import FileSink, S3FileSink, write
@@ -115,7 +115,8 @@ def _ledger_store(spec: SinkSpec) -> Store | None:
     """Return where a sink that keeps no ledger of its own has one, if the user has named a place."""
     if not spec.ledger:
         return None
-    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger")
+    place = f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}"
+    return PosixStore(local_directory(place, "mld.spark.ledger"))
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
@@ -148,8 +149,8 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
 
 def _files(spec: SinkSpec) -> Sink:
     _check_mode(spec, "append")
-    store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", private=spec.private)
-    return FileSink(spec, store)
+    directory = local_directory(_need_path(spec), f"mld.spark.sink.{spec.name}.path")
+    return FileSink(spec, PosixStore(directory, private=spec.private))
 
 
 def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mld.processors.spark.commit.s3_store import S3Place, S3Store, place_of
-from mld.processors.spark.commit.store import PosixStore, as_sink_error, local_directory
+from mld.processors.spark.commit.store import PosixStore, failures, local_directory
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
@@ -172,9 +172,10 @@ time.sleep(60)
     ],
 )
 def test_errors_of_the_system_say_what_to_do(number, kind, remedy):
-    error = as_sink_error(OSError(number, "words", "/path"), "sink out: doing")
-    assert type(error) is kind
-    assert str(error).startswith(f"sink out: doing: words (/path); {remedy}")
+    with pytest.raises(SinkError) as raised, failures("sink out: doing"):
+        raise OSError(number, "words", "/path")
+    assert type(raised.value) is kind
+    assert str(raised.value).startswith(f"sink out: doing: words (/path); {remedy}")
 
 
 def test_a_draft_is_never_written_over_what_was_created_of_it(tmp_path):
