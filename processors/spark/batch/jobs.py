@@ -2,20 +2,15 @@
 
 No attempt is repeated here (`engine`), and no record is blamed (`poison`).
 
-Which records of a batch may be malformed, by a small bitmap that the job over the batch makes on its way.
-
 A job says how many records it could not decode, not which: a list of them has no bound. So it sets one bit of 32,768
-for each, by a checksum of where the record stands. Records whose bit is not set are not malformed; of the others only a
-few are read once more. If many bits are set, that is no gain, and all are.
-
-Pure: values in, values out.
+for each, by a checksum of where the record stands (`handover.BIT`), and only records whose bit is set are decoded once
+more, for the dead letter.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -24,8 +19,8 @@ from uuid import uuid4
 
 from mld.processors.spark.batch.attempts import Destinations
 from mld.processors.spark.batch.micro_batch import BatchFigures
-from mld.processors.spark.batch.record_columns import Row, SparkRecord
-from mld.processors.spark.batch.spool import BatchSource, Rows, Spool
+from mld.processors.spark.batch.record_columns import SparkRecord
+from mld.processors.spark.batch.spool import BatchSource, Spool
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
@@ -38,7 +33,7 @@ from mld.processors.spark.high_water_marks import (
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.session.decoding import MalformedShare, StrayNames
 from mld.processors.spark.session.failing_rows import PartitionFailure
-from mld.processors.spark.session.handover import Counted, Handed, Slices
+from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, first_line
 from mld.properties.spark import Format
@@ -47,37 +42,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-BITS = 1 << 15
-"""What Spark's `bitmap_construct_agg` has."""
-SHARE_MAX = 4
-"""Of the records; if more of them are malformed than one in so many, nothing is gained by leaving some out."""
-
-
-def bit_of(shard: str, position: RecordPosition) -> int:
-    """Return the bit as `handover.BIT` has Spark compute it."""
-    return crc32(f"{position.sequence}:{position.sub}:{shard}".encode()) % BITS
-
-
-def is_worth_it(seen: int, malformed: int) -> bool:
-    return malformed * SHARE_MAX <= min(seen, BITS)
-
-
-def suspects(rows: Sequence[Row], bitmap: bytes) -> list[Row]:
-    """Return the rows whose bit is set, by what their columns say: records that are replayed have positions of their
-    own.
-    """
-    found = []
-    for row in rows:
-        bit = bit_of(row[1].shard.decode(), row[1].position)
-        if bitmap[bit >> 3] >> (bit & 7) & 1:
-            found.append(row)
-    return found
-
-
 log = logging.getLogger("mld.spark")
 
 SLICES_FIRST, SLICES_MAX = 16, 1_000
 """The first job that searches for records has so many tasks, and any further one at most."""
+SUSPECTS_PART = 4
+"""If more records are malformed than one in so many, nothing is gained by leaving others out."""
 SPLIT = 4
 """A slice that fails, of which no row is told, is cut into so many."""
 PIPELINE = "(pipeline)"
@@ -87,8 +57,9 @@ PIPELINE = "(pipeline)"
 class Frames(Protocol):
     """The frames of one session: `session.handover.Handover`, or its twin in memory."""
 
-    def of_pages(self, pages: Sequence[str], slices: Slices | None = None) -> Handed:
-        """Make frames of pages, by their URIs. `slices`: how the only page is cut for `failing`."""
+    def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
+        """Make frames of pages, by their URIs. `slices`: how the only page is cut for `failing`. `suspects`: only of
+        records whose bit is set in it."""
 
     def compute(self, frame: DataFrame) -> None: ...
     def functions_told(self) -> AbstractContextManager[None]:
@@ -107,14 +78,6 @@ class SinkFailure:
 
     sink: Sink
     error: SinkError
-
-
-@dataclass(frozen=True, slots=True)
-class _Suspects:
-    """What a job has said of malformed records: they are in these shards, and their bits are set."""
-
-    shards: frozenset[StreamShard]
-    bitmap: bytes
 
 
 class _FailingSlice(NamedTuple):
@@ -159,7 +122,8 @@ class Jobs:
         """Sinks that have taken rows since somebody last asked."""
         self._looked: dict[StreamShard, RecordPosition] = {}
         """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
-        self._suspects: _Suspects | None = None
+        self._suspects: tuple[frozenset[StreamShard], bytes] | None = None
+        """What a job has said of malformed records: they are in these shards, and their bits are set."""
         self._stray_names = StrayNames()
         self._malformed_share = MalformedShare(settings.malformed_share_max)
         self._counted: Counted | None = None
@@ -266,8 +230,8 @@ class Jobs:
         if not counted.malformed:
             self._malformed_share.excess(counted.seen, 0)
             self._looked.update({shard: source.ends[shard] for shard in covered})
-        elif counted.bitmap is not None and is_worth_it(counted.seen, counted.malformed):
-            self._suspects = _Suspects(covered, counted.bitmap)
+        elif counted.bitmap is not None and SUSPECTS_PART * counted.malformed <= min(counted.seen, BITS):
+            self._suspects = covered, counted.bitmap
 
     def _covers(self, source: BatchSource, batch: ShardSpans, shard: StreamShard) -> bool:
         """Return whether the jobs over `batch` have seen all of the shard that has not been looked at."""
@@ -290,12 +254,8 @@ class Jobs:
             return
         marks = self._destinations.marks[dead.name]
         batch = {shard: ShardSpan(marks.get(shard), span.upto) for shard, span in missing.items()}
-        rows = None
-        if self._suspects is not None and missing.keys() <= self._suspects.shards:
-            bitmap = self._suspects.bitmap
-            parts = source.part(missing)
-            rows = {shard: found for shard, part in parts.items() if (found := suspects(part, bitmap))}
-        with self.handed(source, missing, rows) as (handed, _):
+        shards, bits = self._suspects or ((), None)
+        with self.handed(source, missing, bits if missing.keys() <= set(shards) else None) as (handed, _):
             self._check_share(handed)
             count = self.into(dead, handed.malformed() if handed.malformed else None, batch)
         if count:
@@ -316,29 +276,31 @@ class Jobs:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def handed(self, source: BatchSource, batch: ShardSpans, rows: Rows | None = None) -> Iterator[tuple[Handed, int]]:
-        """Give frames of what `batch` spans, or of these rows of it, for as long as they are used, and how many records
-        that are. Raises SpoolError."""
-        started = time.monotonic()
-        found = source.pages_of(batch) if rows is None else None
-        if found is not None:
-            handed = self._handover.of_pages(self.spool.uris(found))
-            self.figures.handover_s += time.monotonic() - started
-            yield handed, sum(offer.records for offer in found)
-            return
-        if rows is None:
+    def handed(
+        self, source: BatchSource, batch: ShardSpans, suspects: bytes | None = None
+    ) -> Iterator[tuple[Handed, int]]:
+        """Give frames of what `batch` spans, or of the suspects among it, for as long as they are used, and how many
+        records it spans. Raises SpoolError."""
+        found = source.pages_of(batch)
+        if found is None:
             rows = source.part(batch)
-        part = [record for shard in sorted(rows) for _, record in rows[shard]]
+            part = [record for shard in sorted(rows) for _, record in rows[shard]]
+            with self.handed_records(part, suspects=suspects) as handed:
+                yield handed, len(part)
+            return
+        started = time.monotonic()
+        handed = self._handover.of_pages(self.spool.uris(found), suspects=suspects)
         self.figures.handover_s += time.monotonic() - started
-        with self.handed_records(part) as handed:
-            yield handed, len(part)
+        yield handed, sum(offer.records for offer in found)
 
     @contextmanager
-    def handed_records(self, records: Sequence[SparkRecord], slices: Slices | None = None) -> Iterator[Handed]:
+    def handed_records(
+        self, records: Sequence[SparkRecord], slices: Slices | None = None, suspects: bytes | None = None
+    ) -> Iterator[Handed]:
         """Give frames of these records, which get a page of their own. Raises SpoolError."""
         started = time.monotonic()
         with self.spool.written(records) as page:
-            handed = self._handover.of_pages([page], slices)
+            handed = self._handover.of_pages([page], slices, suspects)
             self.figures.handover_s += time.monotonic() - started
             yield handed
 

@@ -105,8 +105,10 @@ MUST_BE_THERE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 REASON = "reason"
 APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
 """Of a dead letter: who wrote it, and the sinks that miss the record, null where all do."""
-BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId) AS BINARY)), 32768)'
-"""As `batch.jobs.bit_of` computes it."""
+BITS = 1 << 15
+"""What Spark's `bitmap_construct_agg` has."""
+BIT = f'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, {{}}) AS BINARY)), {BITS})'
+"""Of a record, by where it stands; its shard is in the column that takes the place of the braces."""
 ROW_INDEX = "_metadata.row_index"
 """The number of a record within its page, from 0 on, as Spark reads it."""
 NUMBER = "mld_row"
@@ -168,13 +170,17 @@ class Handover:
         self.functions_told = self._failing_rows.functions_told
         self.failing = self._failing_rows.failing
 
-    def of_pages(self, pages: Sequence[str], slices: Slices | None = None) -> Handed:
-        """Make frames of pages (`batch.page_file`), by their URIs. `slices`: how the only page is cut for `failing`."""
+    def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
+        """Make frames of pages (`batch.page_file`), by their URIs. `slices`: how the only page is cut for `failing`.
+        `suspects`: only of records whose `BIT` is set in it."""
         from pyspark.sql import functions as F
 
         settings = self._settings
         raw = self._session.read.schema(RAW).options(**MUST_BE_THERE).parquet(*pages)
-        if slices is not None:
+        if suspects is not None:
+            bits = (str(bit) for bit in range(BITS) if suspects[bit >> 3] >> (bit & 7) & 1)
+            raw = raw.filter(f"{BIT.format('h')} IN ({', '.join(bits)})")
+        elif slices is not None:
             numbered = raw.select("*", F.col(ROW_INDEX).alias(NUMBER))
             cut = numbered.repartitionById(slices.number, (F.col(NUMBER) / slices.size).cast("int"))
             raw = self._failing_rows.told(cut, NUMBER).drop(NUMBER)
@@ -242,7 +248,7 @@ def handed(
     counts = Observation()
     observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
     if divert:
-        observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT))).alias("bitmap"))
+        observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT.format("shardId")))).alias("bitmap"))
     if names:
         of_good = F.when(~bad, F.col(NAMES))
         observed += [F.count(of_good).alias("stray"), F.max(of_good).alias("stray_names")]

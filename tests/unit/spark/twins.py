@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.jobs import BITS, bit_of
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.page_file import PageWriter, rows
 from mld.processors.spark.batch.record_columns import read_line
@@ -18,7 +18,7 @@ from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.failing_rows import PartitionFailure
-from mld.processors.spark.session.handover import Counted, Handed, Slices
+from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings, make
 from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SessionGone, SinkSpec
 from mld.properties.lines import Sources, parse
@@ -122,14 +122,16 @@ class MemoryFrames:
         bad = [at for at, part in enumerate(cut) if any(self.poison(data) for _, _, data in part)]
         return [PartitionFailure(at, None, self.says) for at in bad]
 
-    def of_pages(self, pages: Sequence[str], slices: Slices | None = None) -> Handed:
+    def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
         self.handed += 1
         self.slices = slices if self.can_slice else None
         every = []
         for page in pages:
             for _, record in rows(Path(page.removeprefix("file://"))):
-                self.read += 1
-                every.append((record.shard.decode(), int(record.sequence), record.data))
+                bit = _bit_of(record.shard.decode(), int(record.sequence))
+                if suspects is None or suspects[bit >> 3] >> (bit & 7) & 1:
+                    self.read += 1
+                    every.append((record.shard.decode(), int(record.sequence), record.data))
         bad = [record for record in every if record[2].startswith(b"{bad")]
         good = [record for record in every if record not in bad] if self.divert else every
         ran: list[bool] = []
@@ -153,10 +155,14 @@ class MemoryFrames:
         yield
 
 
+def _bit_of(shard: str, number: int) -> int:
+    return crc32(f"{number}:0:{shard}".encode()) % BITS
+
+
 def bitmap_of(records: Iterable[tuple[str, int]]) -> bytes:
     bitmap = bytearray(BITS // 8)
     for shard, number in records:
-        bit = bit_of(shard, RecordPosition(number))
+        bit = _bit_of(shard, number)
         bitmap[bit >> 3] |= 1 << (bit & 7)
     return bytes(bitmap)
 
