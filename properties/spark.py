@@ -176,7 +176,6 @@ KEYS: tuple[Key, ...] = (
     _key("spool", TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read, or "
          "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
          shown_as=Shown.PLACE),
-    _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.", shown_as=Shown.PLACE),
     _key("s3.region", TEXT, "Region of the buckets of sinks.", default_text="regionName, else the SDK's",
          shown_as=Shown.FULL),
     _key("s3.endpoint", ValueKind.URL, "Address of a store that speaks S3, for sinks.", default_text="AWS"),
@@ -260,6 +259,7 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
         Level.WARNING,
         "bound values of partitionBy that producers choose in the pipeline (docs/use/spark-sinks.md, Partitions)",
     ),
+    "ledger": (Level.WARNING, "formats without marks of their own are written at least once, from the checkpoints on"),
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.glueTable": (Level.ERROR, f"remove it; the files go on as they are: {CATALOG_REMEDY}"),

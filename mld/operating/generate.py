@@ -397,7 +397,7 @@ _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|b
 _HOMES = ("/home", "/root", "/run/user")
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
-_SPARK_DIRECTORIES = ("checkpoint", "deadLetter", "ledger", "spool")
+_SPARK_DIRECTORIES = ("deadLetter", "spool")
 _SPARK_PATHS = ("pipeline", "files")
 
 

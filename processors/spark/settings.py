@@ -105,7 +105,6 @@ class SparkSettings:
     start_timeout_s: float
     master: str = field(repr=False)
     spool: str | None
-    ledger: str | None
     conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
     s3: S3Access = field(repr=False)
@@ -239,9 +238,8 @@ def make(
         start_timeout_s=seconds("startTimeoutMillis"),
         master=str(value("master")),
         spool=text("spool"),
-        ledger=text("ledger"),
         conf={**short, **lines.conf},
-        sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
+        sinks=tuple(_sink(sink, writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,
         catalogs=lines.catalogs,
         application=application,
@@ -252,7 +250,7 @@ def make(
     )
 
 
-def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
+def _sink(lines: SinkLines, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
     columns = lines.values.get("partitionBy", "")
     return SinkSpec(
         name=lines.name,
@@ -263,7 +261,6 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         mode=lines.values.get("mode", "append"),
         keys=tuple(name for part in lines.values.get("keys", "").split(",") if (name := part.strip())),
         delete_when=lines.values.get("deleteWhen") or None,
-        ledger=ledger,
         writer=writer,
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),

@@ -167,8 +167,6 @@ class SinkSpec:
     """Columns that name a row, for mode `merge`."""
     delete_when: str | None = None
     """Condition under which mode `merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""
-    ledger: str | None = None
-    """Directory of the ledger of a sink that has none of its own (`mld.spark.ledger`)."""
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""

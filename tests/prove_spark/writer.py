@@ -59,13 +59,13 @@ def sink_of(plan: Mapping[str, Any], session: Any) -> Sink:
     if layout == "delta":
         return make_sink(SinkSpec("out", "delta", path), session)
     if layout == "naive-delta":
-        return GenericSink(SinkSpec("out", "delta", path), None)
+        return GenericSink(SinkSpec("out", "delta", path))
     if layout == "iceberg":
         return make_sink(SinkSpec("out", "iceberg", path), session)
     if layout == "naive-iceberg":
         return NaiveIceberg(path, session)
     if layout == "naive":
-        return GenericSink(SinkSpec("out", "parquet", path), None)
+        return GenericSink(SinkSpec("out", "parquet", path))
     partition_by = ("bucket", "tag") if layout == "partitioned" else ()
     s3 = S3Access(SDK_CREDENTIALS, "us-east-1", os.environ.get(ENDPOINT_VARIABLE), path_style=True)
     spec = SinkSpec("out", "parquet", path, partition_by=partition_by, s3=s3)
@@ -74,7 +74,7 @@ def sink_of(plan: Mapping[str, Any], session: Any) -> Sink:
 
 def jdbc_sink(layout: str, options: Mapping[str, str], session: Any, *, merge: bool) -> Sink:
     if layout == "naive-jdbc":
-        return GenericSink(SinkSpec("out", "jdbc", options=options), None)
+        return GenericSink(SinkSpec("out", "jdbc", options=options))
     keys = ("shardId", "sequence") if merge else ()
     spec = SinkSpec("out", "jdbc", options=options, mode="merge" if merge else "append", keys=keys)
     sink = JdbcSink(spec, session)

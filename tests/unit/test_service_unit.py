@@ -173,13 +173,13 @@ def test_sinks_of_spark_are_written_to_where_they_are(directory: Path) -> None:
     (directory / "p.py").touch()
     text = (
         "executableName=mld-spark\nmld.spark.pipeline=p.py:f\nmld.spark.sink.a.path=lake/a\n"
-        "mld.spark.sink.b.path=s3a://bucket/b\nmld.spark.ledger=file:///data/ledger"
+        "mld.spark.sink.b.path=s3a://bucket/b\nmld.spark.sink.c.path=file:///data/c"
     )
     service, _ = found(directory, text)
-    assert service.writable == (str(directory / "lake/a"), "/data/ledger")
+    assert service.writable == (str(directory / "lake/a"), "/data/c")
     assert service.is_spark
     (directory / "p.py").unlink()
-    assert found(directory, text)[0].writable == ("/data/ledger",)  # lake/a is in the state directory
+    assert found(directory, text)[0].writable == ("/data/c",)  # lake/a is in the state directory
 
 
 def test_what_the_file_refers_to_comes_from_systemd(directory: Path) -> None:

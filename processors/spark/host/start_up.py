@@ -130,7 +130,7 @@ def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
     """
     spark_session.check_extra()
     places = {f"mld.spark.sink.{sink.name}.path": sink.path for sink in settings.sinks}
-    store.refuse_network({**places, "mld.spark.deadLetter": settings.dead_letter, "mld.spark.ledger": settings.ledger})
+    store.refuse_network({**places, "mld.spark.deadLetter": settings.dead_letter})
     return pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
 
 

@@ -1,10 +1,8 @@
 """Makes a sink from its settings, and refuses before the first record what cannot work.
 
-Any other format that Spark can write, such as kafka, is written at least once (`GenericSink`): Spark writes first, then
-the marks advance in a ledger of their own, if `mld.spark.ledger` names a directory for it. A batch whose writer dies in
-between is written again. So give such a table a key of `shardId, sequenceNumber, subSequenceNumber` and let the later
-row win. The ledger still keeps everything that was seen to succeed from being written again, also by another worker;
-without one the checkpoints alone do that.
+Any other format that Spark can write, such as kafka, is written at least once (`GenericSink`): a batch whose writer
+dies before its checkpoint is written again. So give such a table a key of `shardId, sequenceNumber, subSequenceNumber`
+and let the later row win.
 """
 
 from __future__ import annotations
@@ -14,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from mld.processors.spark.commit.journal import AdmittedSink, Journal
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.commit.s3_store import S3Store, bucket_at, place_of
-from mld.processors.spark.commit.store import PosixStore, Store, local_directory, stage
+from mld.processors.spark.commit.store import PosixStore, local_directory, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
 from mld.processors.spark.sinks.files import FileSink, S3FileSink, write
@@ -27,29 +23,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class GenericSink(AdmittedSink):
-    """Write, then remember."""
+class GenericSink:
+    """Write; what was written is remembered until somebody else may have had the shard."""
 
     exactly_once = False
 
-    def __init__(self, spec: SinkSpec, ledger_store: Store | None) -> None:
+    def __init__(self, spec: SinkSpec) -> None:
         self._spec = spec
         self.name = spec.name
-        self._journal = Journal(ledger_store, spec.name) if ledger_store else None
-        place = ledger_store.uri("") if ledger_store else ""
-        self._admission = Admission(spec.writer, spec.name, place, shared=spec.shared)
         self._marks: HighWaterMarks = {}
 
     def open(self) -> HighWaterMarks:
-        if self._journal:
-            self._marks = self._admission.marks(self._journal.open())
-        else:
-            self._marks = {}  # what we have written says nothing of a shard that another worker has had meanwhile
+        self._marks = {}
         return self._marks
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        if self._journal:
-            self._admission.check(self._journal.head(), batch)
         rows = 0
         if frame is not None:
             stage("staging")
@@ -63,21 +51,11 @@ class GenericSink(AdmittedSink):
                 partition_by=self._spec.partition_by,
             )
             stage("staged")
-        number = self._remember(batch, batch_id, max(rows, 0))
-        return Published(self._marks, number, rows if rows >= 0 else None)
+        self._marks = advanced(self._marks, batch)
+        return Published(self._marks, rows=rows if rows >= 0 else None)
 
-    def _remember(self, batch: ShardSpans, batch_id: str, rows: int) -> int:
-        if not self._journal:
-            self._marks = advanced(self._marks, batch)
-            return 0
-
-        def follow(head: LedgerEntry | None) -> LedgerEntry:
-            return self._entry_after(head, batch, batch_id, token=token, layout=self._spec.format, rows=rows)
-
-        with self._journal.staged() as token:
-            entry = self._journal.commit(token, follow)
-        self._marks = self._admission.marks(entry)
-        return entry.number
+    def retire(self, ended: HighWaterMarks) -> None:
+        self._marks = {shard: mark for shard, mark in self._marks.items() if shard not in ended}
 
 
 log = logging.getLogger("mld.spark")
@@ -108,15 +86,7 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
         spec.name,
         spec.format,
     )
-    return GenericSink(spec, _ledger_store(spec))
-
-
-def _ledger_store(spec: SinkSpec) -> Store | None:
-    """Return where a sink that keeps no ledger of its own has one, if the user has named a place."""
-    if not spec.ledger:
-        return None
-    place = f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}"
-    return PosixStore(local_directory(place, "mld.spark.ledger"))
+    return GenericSink(spec)
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:

@@ -50,11 +50,11 @@ def test_the_name_of_a_stream_arn(tmp_path):
 def test_a_sink(tmp_path):
     text = GOOD + (
         "mld.spark.sink.out.path = /lake\nmld.spark.sink.out.format = ORC\nmld.spark.sink.out.partitionBy = day, hour\n"
-        "mld.spark.sink.out.options.compression = zstd\nmld.spark.ledger = /ledger"
+        "mld.spark.sink.out.options.compression = zstd"
     )
     (sink,) = loaded(tmp_path, text).sinks
     assert (sink.name, sink.format, sink.path, sink.partition_by) == ("out", "orc", "/lake", ("day", "hour"))
-    assert (dict(sink.options), sink.ledger, sink.mode) == ({"compression": "zstd"}, "/ledger", "append")
+    assert (dict(sink.options), sink.mode) == ({"compression": "zstd"}, "append")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from mld.processors.spark.commit.store import PosixStore
 from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.host.start_up import DEAD_LETTER, dead_letter_of
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import GenericSink
 from mld.processors.spark.sinks.files import FileSink
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.unit.spark.twins import settings_of
@@ -39,9 +38,6 @@ KINDS: dict[str, Callable[..., Any]] = {
     ),
     "dead letter": lambda path, writer, **more: FileSink(
         spec(path, writer, DEAD_LETTER, format="json", **more), PosixStore(path)
-    ),
-    "any other format": lambda path, writer, **more: GenericSink(
-        spec(path, writer, format="kafka", **more), PosixStore(path)
     ),
 }
 

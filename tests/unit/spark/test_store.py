@@ -206,8 +206,6 @@ def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path)
     said = f"path = {path}: {scheme} has no rename that is known .*, s3, or format delta or iceberg"
     with pytest.raises(SinkRefused, match=f"mld.spark.sink.out.{said}"):
         make_sink(SinkSpec("out", "parquet", path), None)  # type: ignore[arg-type]
-    with pytest.raises(SinkRefused, match=r"mld.spark.ledger = .* has no rename"):
-        make_sink(SinkSpec("out", "jdbc", ledger=path), None)  # type: ignore[arg-type]
     with pytest.raises(SinkRefused, match=f"mld.spark.spool = {path}: .*; use a directory of this host's file system"):
         local_directory(path, "mld.spark.spool")
 
@@ -236,9 +234,8 @@ def test_a_place_on_s3_touches_nothing_until_it_is_used(tmp_path):
 
 @pytest.mark.parametrize("path", ["hdfs://host:8020/x", "hdfs:/x", "HDFS:///x"])
 def test_hdfs_is_refused_with_a_remedy(path):
-    for spec in (SinkSpec("out", "parquet", path), SinkSpec("out", "jdbc", ledger=path)):
-        with pytest.raises(SinkRefused, match=r"(sink\.out\.path|ledger) = .*no longer there; .* delta or iceberg"):
-            make_sink(spec, None)  # type: ignore[arg-type]
+    with pytest.raises(SinkRefused, match=r"sink\.out\.path = .*no longer there; .* delta or iceberg"):
+        make_sink(SinkSpec("out", "parquet", path), None)  # type: ignore[arg-type]
 
 
 def test_making_a_sink_needs_no_spark_until_it_is_used(tmp_path):
