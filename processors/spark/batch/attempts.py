@@ -60,16 +60,6 @@ def bound_fences(error: Fenced, fenced: int) -> None:
         raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
 
 
-def check_continues(sink: str, preceding: HighWaterMarks, marks: HighWaterMarks, *, accepts: bool) -> None:
-    """Raise GoneBack if a sink with these marks lacks what stands right before a batch; say so if that is accepted."""
-    if lacking := gaps(preceding, marks):
-        error = GoneBack(sink, preceding, lacking)
-        if not accepts:
-            raise error
-        for reason in error.reasons.values():
-            log.warning("a gap is accepted: %s", reason)
-
-
 def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, int], None]) -> Result:
     """Return what the attempt returns once it succeeds: it is repeated at once if another writer has moved a shard, and
     after `wait(error, waits)` if the sink cannot now. Raises SinkRefused, and what `wait` raises.
@@ -165,7 +155,12 @@ class Destinations:
                 continue
             self.reopen(sink)
             marks = self.marks[sink.name]
-            check_continues(sink.name, source.preceding, marks, accepts=accepts)
+            if lacking := gaps(source.preceding, marks):
+                error = GoneBack(sink.name, source.preceding, lacking)
+                if not accepts:
+                    raise error
+                for reason in error.reasons.values():
+                    log.warning("a gap is accepted: %s", reason)
             if sink.exactly_once and (new := sorted(source.preceding.keys() - marks.keys())):
                 named = ", ".join(f"{shard.label} after {source.preceding[shard]}" for shard in new[:NAMED_MAX])
                 log.warning("sink %s holds nothing of %d shards yet, and begins with %s", sink.name, len(new), named)

@@ -319,14 +319,17 @@ class Jobs:
         try:
             for batch, sinks in self._destinations.groups(source):
                 with self.handed(source, batch) as (handed, count):
-                    frames = self.frames(handed.records, batch, count, 1)
-                    for sink in sinks:
-                        if (frame := frames[sink.name]) is not None:
-                            self._handover.compute(frame)
+                    self._compute(handed, batch, count, sinks)
         except Exception as error:
             log.debug("the batch cannot be computed: %s", error)
             return False
         return True
+
+    def _compute(self, handed: Handed, batch: ShardSpans, count: int, sinks: Sequence[Sink]) -> None:
+        frames = self.frames(handed.records, batch, count, 1)
+        for sink in sinks:
+            if (frame := frames[sink.name]) is not None:
+                self._handover.compute(frame)
 
     def failing(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> Mapping[int, str]:
         """Return which of the records cannot be computed for these sinks, each alone, and what Spark says of it; none
@@ -382,10 +385,7 @@ class Jobs:
         """Return whether these records can be computed for these sinks, and none of them is malformed."""
         try:
             with self.handed_records(records) as handed:
-                frames = self.frames(handed.records, {}, len(records), 1)
-                for sink in sinks:
-                    if (frame := frames[sink.name]) is not None:
-                        self._handover.compute(frame)
+                self._compute(handed, {}, len(records), sinks)
                 counted = handed.counts()
                 return counted is None or counted.malformed == 0
         except Exception as error:  # whatever it is, it is no evidence

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
 
-from mld.processors.spark.batch.attempts import Destinations, Patience, bound_fences, buried_in, until_published
-from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
+from mld.processors.spark.batch.attempts import Destinations, Patience, buried_in, until_published
+from mld.processors.spark.batch.jobs import PIPELINE, Jobs
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
@@ -27,7 +27,6 @@ from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import (
     Blameless,
     DataRefused,
-    Fenced,
     JobFailed,
     Sink,
     SinkError,
@@ -139,11 +138,7 @@ class PoisonSearch:
         if not self._jobs.computes(rest) or not any(self._jobs.works_for([one], sinks) for one in others):
             return False
         letters = [(*every[at], str(error)) for at, error in errors.items()]
-        for begin in range(0, len(letters), LETTERS_AT_ONCE):
-            until_published(
-                partial(self._bury_some, letters[begin : begin + LETTERS_AT_ONCE], [sink.name for sink in sinks]),
-                self._patience.wait,
-            )
+        self._put_all(letters, [sink.name for sink in sinks])
         self._jobs.figures.poisoned += len(letters)
         for shard, (position, _), reason in letters[:TOLD_MAX]:
             log.error("the record %s of %s fails and is in the dead letter: %s", position.encode(), shard.label, reason)
@@ -156,15 +151,26 @@ class PoisonSearch:
             return False
         return True
 
-    def _bury_some(self, letters: Sequence[Letter], names: Sequence[str]) -> None:
-        """Try to put records into the dead letter; if it fails, that is open again. Raises SinkError."""
+    def _patiently(self, sink: Sink, act: Callable[[], object]) -> None:
+        """Do it until the sink takes it, which is open again after each failure. Raises SinkRefused, SessionGone and
+        Stopped."""
+
+        def attempt() -> None:
+            try:
+                act()
+            except SinkError:
+                self._destinations.reopen(sink)
+                raise
+
+        until_published(attempt, self._patience.wait)
+
+    def _put_all(self, letters: Sequence[Letter], names: Sequence[str]) -> None:
+        """Put records into the dead letter, until that is done."""
         dead = self._destinations.dead
         assert dead is not None
-        try:
-            self._put_letters(dead, letters, names)
-        except SinkError:
-            self._destinations.reopen(dead)
-            raise
+        for begin in range(0, len(letters), LETTERS_AT_ONCE):
+            some = letters[begin : begin + LETTERS_AT_ONCE]
+            self._patiently(dead, partial(self._put_letters, dead, some, names))
 
     def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str]) -> None:
         """Put records into the dead letter, for those of the sinks for which it does not have them. Raises
@@ -290,38 +296,17 @@ class PoisonSearch:
         """Bury one record into the dead letter, for the sinks that miss it, and past it in those; until that is done.
         Raises SinkRefused, SessionGone and Stopped.
         """
-        waits = fenced = 0
-        while (failure := self._burial(source, reason)) is not None:
-            sink, error = failure.sink, failure.error
-            if isinstance(error, SinkRefused):
-                raise error
-            if isinstance(error, Fenced):
-                fenced += 1
-                bound_fences(error, fenced)
-            else:
-                waits += 1
-                self._patience.wait(error, waits)
-            self._destinations.reopen(sink)
-        self._jobs.figures.poisoned += 1
 
-    def _burial(self, source: BatchSource, reason: str) -> SinkFailure | None:
-        """Try it once; return what failed."""
-        dead = self._destinations.dead
-        assert dead is not None
-        groups = list(self._destinations.groups(source))
-        names = [sink.name for _, sinks in groups for sink in sinks] if self._destinations.sinks else [PIPELINE]
-        if source.only is not None:
-            names = [name for name in names if name in source.only]
-        try:
-            self._put_letters(dead, [(*one, reason) for one in source.each(source.whole())], names)
-        except SinkError as error:
-            return SinkFailure(dead, error)
-        failures: list[SinkFailure] = []
-        for batch, group in groups:
-            if failures:
-                return failures[0]
-            self._jobs.into_each(group, {}, batch, failures)
-        if failures:
-            return failures[0]
+        def go_past(sink: Sink) -> None:
+            for batch, group in self._destinations.groups(source):
+                if sink in group:
+                    self._jobs.into(sink, None, batch)
+
+        sinks = [sink for _, group in self._destinations.groups(source) for sink in group]
+        names = [sink.name for sink in sinks if source.only is None or sink.name in source.only]
+        letters = [(*one, reason) for one in source.each(source.whole())]
+        self._put_all(letters, names if self._destinations.sinks else [PIPELINE])
+        for sink in sinks:
+            self._patiently(sink, partial(go_past, sink))
         self._jobs.own.update(source.ends)
-        return None
+        self._jobs.figures.poisoned += 1

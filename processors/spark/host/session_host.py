@@ -453,29 +453,29 @@ class SessionHost:
                 figures.dropped,
                 PIPELINE_KEY,
             )
-        now = time.monotonic()
-        lags = [lag for lag in self._lag_ms.values() if lag is not None]
-        log.info(
-            "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
-            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d stray=%d "
-            "failed_shards=%d",
-            len(batch.ends),
-            batch.records,
-            batch.size,
-            figures.rows,
-            figures.jobs,
-            figures.handover_s * 1000,
-            figures.pipeline_s * 1000,
-            figures.publish_s * 1000,
-            (now - started) * 1000,
-            (started - min((offer.arrived_at for offer in batch.offers), default=started)) * 1000,
-            max(lags, default="?"),
-            figures.dropped,
-            figures.malformed,
-            figures.poisoned,
-            figures.stray,
-            len(outcome.failed),
-        )
+        first_at = min((offer.arrived_at for offer in batch.offers), default=started)
+        took = {
+            "handover": figures.handover_s,
+            "pipeline": figures.pipeline_s,
+            "publish": figures.publish_s,
+            "total": time.monotonic() - started,
+            "waited": started - first_at,
+        }
+        said = {
+            "shards": len(batch.ends),
+            "records": batch.records,
+            "bytes": batch.size,
+            "rows": figures.rows,
+            "jobs": figures.jobs,
+            **{f"{name}_ms": int(1000 * seconds) for name, seconds in took.items()},
+            "lag_ms": max((lag for lag in self._lag_ms.values() if lag is not None), default="?"),
+            "dropped": figures.dropped,
+            "malformed": figures.malformed,
+            "poisoned": figures.poisoned,
+            "stray": figures.stray,
+            "failed_shards": len(outcome.failed),
+        }
+        log.info("trigger: %s", " ".join(f"{name}={value}" for name, value in said.items()))
 
     # --- what is printed ---------------------------------------------------------------------------------------------
 
