@@ -10,12 +10,16 @@ Pure: values in, values out. Sequence numbers are decimal strings on the wire an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 SEQUENCE_DIGITS_MAX = 129
 """Kinesis documents `0|([1-9]\\d{0,128})`; a longer number is a fault of whoever wrote it."""
+
+
+_POSITION = re.compile(rf"(\d{{1,{SEQUENCE_DIGITS_MAX}}})(?::(\d{{1,{SEQUENCE_DIGITS_MAX}}}))?", re.ASCII)
 
 
 class RecordPosition(NamedTuple):
@@ -33,10 +37,12 @@ class RecordPosition(NamedTuple):
         return "its end" if self == ENDED else self.encode()
 
     @classmethod
-    def decode(cls, text: str) -> RecordPosition:
+    def decode(cls, text: object) -> RecordPosition:
         """Decode a position. Raises ValueError if the text is no position."""
-        sequence, _, sub = text.partition(":")
-        return cls(_natural(sequence), _natural(sub) if sub else 0)
+        found = _POSITION.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ValueError(f"the mark of a shard is no decimal number: {str(text)[:140]!r}")
+        return cls(int(found[1]), int(found[2] or 0))
 
 
 ENDED = RecordPosition(10**SEQUENCE_DIGITS_MAX)
@@ -125,31 +131,20 @@ def lowest(every: list[HighWaterMarks], shard: StreamShard) -> RecordPosition | 
 
 
 def encode_marks(marks: HighWaterMarks) -> dict[str, dict[str, str]]:
-    """Encode stream name -> shard id -> position, sorted, for JSON."""
+    """Encode stream name -> shard id -> position, sorted, for JSON; what has ended is left out."""
     value: dict[str, dict[str, str]] = {}
-    for shard in sorted(marks):
-        value.setdefault(shard.stream, {})[shard.shard] = marks[shard].encode()
+    for shard, mark in sorted(marks.items()):
+        if mark != ENDED:
+            value.setdefault(shard.stream, {})[shard.shard] = mark.encode()
     return value
 
 
 def decode_marks(value: object) -> dict[StreamShard, RecordPosition]:
     """Return the inverse of `encode_marks`. Raises ValueError that names what is wrong."""
-    marks: dict[StreamShard, RecordPosition] = {}
-    for stream, shards in _members(value, "marks"):
-        for shard, position in _members(shards, f"the marks of stream {stream!r}"):
-            if not isinstance(position, str):
-                raise ValueError(f"the mark of {shard!r} is no string")
-            marks[StreamShard(stream, shard)] = RecordPosition.decode(position)
-    return marks
-
-
-def _members(value: object, what: str) -> list[tuple[str, object]]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{what}: not an object")
-    return list(value.items())
-
-
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= SEQUENCE_DIGITS_MAX):
-        raise ValueError(f"not a decimal number: {text[:140]!r}")
-    return int(text)
+    if not isinstance(value, Mapping) or not all(isinstance(shards, Mapping) for shards in value.values()):
+        raise ValueError("the marks are no object of objects")
+    return {
+        StreamShard(stream, shard): RecordPosition.decode(position)
+        for stream, shards in value.items()
+        for shard, position in shards.items()
+    }

@@ -219,7 +219,10 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "writer": entry.writer,
         "at": entry.at,
         "rows": entry.rows,
-        "writers": [{**writer._asdict(), **_encode_shards(entry.writers[writer])} for writer in sorted(entry.writers)],
+        "writers": [
+            {**writer._asdict(), "marks": encode_marks(marks), "ended": encode_retired(marks)}
+            for writer, marks in sorted(entry.writers.items())
+        ],
         "unclaimed": NO_UNCLAIMED,
         "layout": entry.layout,
         "columns": [list(column) for column in entry.columns],
@@ -237,7 +240,10 @@ def decode(data: bytes) -> LedgerEntry:
         return LedgerEntry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
-            writers=_decode_writers(value),
+            writers={
+                WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired(writer["ended"])}
+                for writer in value["writers"]
+            },
             moves=tuple(FileMove(_inside(source), _inside(target)) for source, target in value["moves"]),
             columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
             layout=_string(value["layout"]),
@@ -276,44 +282,19 @@ def _check_version(value: Mapping[str, Any]) -> None:
         )
 
 
-def _encode_shards(marks: HighWaterMarks) -> dict[str, Any]:
-    return {
-        "marks": encode_marks({shard: mark for shard, mark in marks.items() if mark != ENDED}),
-        "ended": encode_retired(marks),
-    }
-
-
-def _decode_writers(value: dict[str, Any]) -> dict[WriterIdentity, HighWaterMarks]:
-    return {
-        WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired(writer["ended"])}
-        for writer in value["writers"]
-    }
-
-
 def widened(sink: str, have: Columns, new: Columns, *, by_place: bool = False) -> Columns:
     """Return the columns of the sink once a frame with the columns `new` is in it. Raises SinkRefused.
 
     A column keeps its type for good, since readers of all files together would fail. New columns are added at the
     end, and may be absent later; where files are read `by_place` (csv) all have to be the same, in the same order."""
-    if not have:
-        return new
-    if by_place and have != new:
-        raise SinkRefused(
-            f"sink {sink}: its columns are {_said(have)}, those of this batch are {_said(new)}; csv has no names, so "
-            "select them in the pipeline in this order, or use a new directory"
-        )
     known = {name.lower(): (name, kind) for name, kind in have}
-    added = []
-    for name, kind in new:
-        before = known.get(name.lower())
-        if before is None:
-            added.append((name, kind))
-        elif before[1] != kind:
-            raise SinkRefused(
-                f"sink {sink}: its column {before[0]} is {before[1]}, in this batch it is {kind}; cast it in the "
-                "pipeline, or use a new directory or table"
-            )
-    return (*have, *added)
+    pairs = [(known[name.lower()], kind) for name, kind in new if name.lower() in known]
+    clashes = [f"its column {name} is {was}, in this batch it is {kind}" for (name, was), kind in pairs if kind != was]
+    if by_place and have not in ((), new):
+        clashes = [f"its columns are {_said(have)}, those of this batch are {_said(new)}; csv has no names"]
+    if clashes:
+        raise SinkRefused(f"sink {sink}: {clashes[0]}; cast it in the pipeline, or use a new directory or table")
+    return (*have, *((name, kind) for name, kind in new if name.lower() not in known))
 
 
 def _said(columns: Columns) -> str:
@@ -411,9 +392,8 @@ def _other_names(
     theirs: HighWaterMarks, other: WriterIdentity, writer: WriterIdentity
 ) -> dict[StreamShard, StreamShard]:
     """Return how `writer` calls the shards of `other` that become its own."""
-    if (other.application, other.pipeline) != (writer.application, writer.pipeline):
-        return {}
-    if other.is_of_several == writer.is_of_several:
+    is_same = (other.application, other.pipeline) == (writer.application, writer.pipeline)
+    if not is_same or other.is_of_several == writer.is_of_several:
         return {}
     one = writer if other.is_of_several else other
     identifier = key_of_one(one)

@@ -18,7 +18,6 @@ And the files of a dead letter, by the commits that have brought them.
 from __future__ import annotations
 
 import logging
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -52,7 +51,6 @@ log = logging.getLogger("mld.spark")
 
 IDENTITY_FILE = "_mld_replay"
 """Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""
-_NAME = re.compile(r"c(\d+)-[^/]+", re.ASCII)
 
 
 class StoredLetters:
@@ -66,8 +64,8 @@ class StoredLetters:
         with failures("listing the dead letter"):
             found: defaultdict[int, list[str]] = defaultdict(list)
             for name in sorted(self._store.names("")):
-                if (match := _NAME.fullmatch(name)) is not None:
-                    found[int(match[1])].append(name)
+                if (number := ledger.commit_of(name)) is not None:
+                    found[number].append(name)
             return dict(sorted(found.items()))
 
     def read(self, name: str) -> bytes:

@@ -79,10 +79,6 @@ class TableName(NamedTuple):
     schema: str
     table: str
 
-    def beside(self, table: str) -> TableName:
-        """Return another table of the same schema."""
-        return TableName(self.schema, table)
-
     @property
     def place(self) -> str:
         """The table, as a statement names it."""
@@ -339,7 +335,7 @@ class JdbcSink(AdmittedSink):
             target = self._prepared(connection)
             for (name,) in connection.run(STAGES_BEFORE, target.schema, str(int(time.time()) - ABANDONED_S)):
                 log.info("sink %s: dropping %s, whose writer is gone", self.name, name)
-                self._drop(target.beside(str(name)))
+                self._drop(target._replace(table=str(name)))
             head = self._head(connection, target)
             if head is not None and not self._columns(connection, target):
                 raise SinkRefused(
@@ -381,7 +377,7 @@ class JdbcSink(AdmittedSink):
                 key = f"mld.spark.sink.{self.name}.options.dbtable"
                 raise SinkRefused(f"{key} has more parts than schema.table, or no schema, as the connection has none")
             named = TableName(str(first), second) if second else TableName(str(schema), str(first))
-            connection.run(create(named.beside(LEDGER_TABLE), LEDGER_LINES))
+            connection.run(create(named._replace(table=LEDGER_TABLE), LEDGER_LINES))
             self._target = named
         return self._target
 
@@ -430,7 +426,7 @@ class JdbcSink(AdmittedSink):
                 self.name,
             )
             self._has_warned = True
-        table = target.beside(stage_name(time.time(), uuid4().hex))
+        table = target._replace(table=stage_name(time.time(), uuid4().hex))
         connection.run(create_stage(table, columns, by))
         return Staging(table, take_over(target, table, found, by, newest))
 
@@ -458,7 +454,7 @@ class JdbcSink(AdmittedSink):
         self, connection: JdbcConnection, target: TableName, staging: Staging | None, batch: ShardSpans, batch_id: str
     ) -> LedgerEntry:
         """Take over the staged rows and move the marks, together."""
-        place, rows = target.beside(LEDGER_TABLE).place, staging.rows if staging else 0
+        place, rows = target._replace(table=LEDGER_TABLE).place, staging.rows if staging else 0
         connection.run(
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self.lock_wait_s}s'; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{self.idle_s}s'"
@@ -492,7 +488,7 @@ class JdbcSink(AdmittedSink):
 
     def _head(self, connection: JdbcConnection, target: TableName, lock: str = "") -> LedgerEntry | None:
         """Return the entry of the table as it is now; None if it has none."""
-        query = f"SELECT entry FROM {target.beside(LEDGER_TABLE).place} WHERE target = ? {lock}"  # noqa: S608
+        query = f"SELECT entry FROM {target._replace(table=LEDGER_TABLE).place} WHERE target = ? {lock}"  # noqa: S608
         rows = connection.run(query, target.table)
         return self._decoded(rows[0][0]) if rows and rows[0][0] else None
 

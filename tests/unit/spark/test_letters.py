@@ -229,14 +229,20 @@ def test_a_sink_that_refuses_stops_the_replay_where_it_is(tmp_path):
 
 
 def test_files_are_found_by_their_commits(tmp_path):
-    for name in ("c0000000012-00000.json", "c0000000003-00001.json", "c0000000003-00000.json", "other.json", "_x"):
+    for name in (
+        "c000000000012-00000.json",
+        "c000000000003-00001.json",
+        "c000000000003-00000.json",
+        "other.json",
+        "_x",
+    ):
         (tmp_path / name).write_text(name)
     box = StoredLetters(PosixStore(tmp_path))
     assert box.commits() == {
-        3: ["c0000000003-00000.json", "c0000000003-00001.json"],
-        12: ["c0000000012-00000.json"],
+        3: ["c000000000003-00000.json", "c000000000003-00001.json"],
+        12: ["c000000000012-00000.json"],
     }
-    assert box.read("c0000000012-00000.json") == b"c0000000012-00000.json"
+    assert box.read("c000000000012-00000.json") == b"c000000000012-00000.json"
     with pytest.raises(SinkError, match="reading c5"):
         box.read("c5-0.json")
 
@@ -282,12 +288,12 @@ def test_the_settings_of_a_replay_have_the_identity_of_the_daemon_s_marks(tmp_pa
 def test_letters_in_a_bucket_are_found_by_their_commits_and_have_an_identity():
     bucket = BucketInMemory()
     objects = MemoryObjects(bucket)
-    for key in ("dead/c0000000002-part-1.json", "dead/c0000000002-part-0.json", "dead/_mld/head.json", "c1-x.json"):
+    for key in ("dead/c000000000002-part-1.json", "dead/c000000000002-part-0.json", "dead/_mld/head.json", "c1-x.json"):
         objects.put(key, key.encode())
     place = S3Place("bucket", "dead/")
     box = StoredLetters(S3Store(objects, place))
-    assert box.commits() == {2: ["c0000000002-part-0.json", "c0000000002-part-1.json"]}
-    assert box.read("c0000000002-part-0.json") == b"dead/c0000000002-part-0.json"
+    assert box.commits() == {2: ["c000000000002-part-0.json", "c000000000002-part-1.json"]}
+    assert box.read("c000000000002-part-0.json") == b"dead/c000000000002-part-0.json"
     assert box.identity() == StoredLetters(S3Store(MemoryObjects(bucket), place)).identity()
     with pytest.raises(SinkError, match="No such file"):
         box.read("c0000000009-part-0.json")
