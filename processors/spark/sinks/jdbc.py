@@ -94,10 +94,6 @@ class Column(NamedTuple):
     """Whether a row has to give it a value: no NULL, no default, not counted by the database."""
 
 
-class ColumnsRefused(Exception):
-    """The frame cannot be written into this table: a sentence."""
-
-
 def quoted(name: str) -> str:
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
@@ -118,21 +114,22 @@ def places_of(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
     return [lowered.index(name.lower()) for name in names if name.lower() in lowered]
 
 
-def fitted(frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str]) -> list[Column]:
-    """Return the column of the table for each of the frame's; its own for one that has to be added. Raises
-    ColumnsRefused."""
+def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str]) -> list[Column]:
+    """Return the column of the table for each of the frame's; its own for one that has to be added. Raises SinkRefused,
+    whose sentence begins with `at`.
+    """
     names = [column.name.lower() for column in frame]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ColumnsRefused(f"the frame has column {twice[0]} twice; rename one in the pipeline")
+        raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")
     if absent := [key for key in keys if key.lower() not in names]:
-        raise ColumnsRefused(f"key {absent[0]} is no column of the frame ({', '.join(c.name for c in frame)})")
+        raise SinkRefused(f"{at}: key {absent[0]} is no column of the frame ({', '.join(c.name for c in frame)})")
     known = {column.name.lower(): column for column in table} | {column.name: column for column in table}
     found = [known.get(column.name) or known.get(column.name.lower(), column) for column in frame]
     if absent := [found[place].name for place in places_of(keys, frame) if table and found[place] not in table]:
-        raise ColumnsRefused(f"key {absent[0]} is no column of the table; add it, with a unique index")
+        raise SinkRefused(f"{at}: key {absent[0]} is no column of the table; add it, with a unique index")
     if left := [column.name for column in table if column.required and column not in found]:
-        raise ColumnsRefused(
-            f"column {left[0]} takes no NULL and has no default, and the frame does not have it; add it in the "
+        raise SinkRefused(
+            f"{at}: column {left[0]} takes no NULL and has no default, and the frame does not have it; add it in the "
             "pipeline, or give it a default"
         )
     return found
@@ -387,7 +384,7 @@ class JdbcSink(AdmittedSink):
         return [Column(str(name), str(type_), required == "t") for name, type_, required in rows]
 
     def _columns_of(self, frame: DataFrame) -> list[Column]:
-        """Return the columns of a frame, with the types that Spark has for PostgreSQL. Raises ColumnsRefused."""
+        """Return the columns of a frame, with the types that Spark has for PostgreSQL. Raises SinkRefused."""
         of_spark: Any = self._spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
         dialect = of_spark.jdbc.JdbcDialects.get(self._given["url"])
         type_of = of_spark.execution.datasources.jdbc.JdbcUtils.getJdbcType
@@ -395,25 +392,22 @@ class JdbcSink(AdmittedSink):
         try:
             return [Column(one.name(), type_of(one.dataType(), dialect).databaseTypeDefinition()) for one in fields]
         except Exception as error:
-            said = f"PostgreSQL has no type for a column: {first_line(error)}"
-            raise ColumnsRefused(f"{said}; cast it in the pipeline, for instance with to_json") from error
+            said = f"sink {self.name}: PostgreSQL has no type for a column: {first_line(error)}"
+            raise SinkRefused(f"{said}; cast it in the pipeline, for instance with to_json") from error
 
     def _fit(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
         """Make or widen the table, and make a staging table."""
-        keys = self._spec.keys
-        try:
-            columns, have = self._columns_of(frame), self._columns(connection, target)
-            found = fitted(columns, have, keys)
-            by = places_of(keys, columns)
-            if not have:
-                lines = [f"{quoted(column.name)} {column.type}" for column in columns]
-                lines += [f"PRIMARY KEY ({listed(columns[place].name for place in by)})"] if by else []
-                connection.run(create(target, lines, self._given.get("createtableoptions", "")))
-                log.info("sink %s: made table %s", self.name, target.place)
-                have = self._columns(connection, target)  # as another writer may have made it
-                found = fitted(columns, have, keys)
-        except ColumnsRefused as error:
-            raise SinkRefused(f"sink {self.name}: table {target.place}: {error}") from error
+        at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
+        columns, have = self._columns_of(frame), self._columns(connection, target)
+        found = fitted(at, columns, have, keys)
+        by = places_of(keys, columns)
+        if not have:
+            lines = [f"{quoted(column.name)} {column.type}" for column in columns]
+            lines += [f"PRIMARY KEY ({listed(columns[place].name for place in by)})"] if by else []
+            connection.run(create(target, lines, self._given.get("createtableoptions", "")))
+            log.info("sink %s: made table %s", self.name, target.place)
+            have = self._columns(connection, target)  # as another writer may have made it
+            found = fitted(at, columns, have, keys)
         for column in found:
             if column not in have:
                 connection.run(add_column(target, column))

@@ -8,7 +8,6 @@ from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.jdbc import (
     PLACE,
     Column,
-    ColumnsRefused,
     check_options,
     connection_options,
     fitted,
@@ -20,11 +19,11 @@ ID, NAME = Column("id", "BIGINT"), Column("Name", "TEXT")
 
 def test_columns_go_by_name_then_by_name_but_for_case():
     name, other, id = Column("name", "text"), Column("ID", "int8"), Column("id", "int8")
-    assert fitted([ID, NAME], [name, other, id], ()) == [id, name]
+    assert fitted("table t", [ID, NAME], [name, other, id], ()) == [id, name]
 
 
 def test_a_new_column_is_added():
-    assert fitted([ID, NAME], [Column("id", "int8")], ()) == [Column("id", "int8"), NAME]
+    assert fitted("table t", [ID, NAME], [Column("id", "int8")], ()) == [Column("id", "int8"), NAME]
 
 
 @pytest.mark.parametrize(
@@ -37,12 +36,12 @@ def test_a_new_column_is_added():
     ],
 )
 def test_what_does_not_fit_is_refused(frame, table, keys, said):
-    with pytest.raises(ColumnsRefused, match=said):
-        fitted(frame, table, keys)
+    with pytest.raises(SinkRefused, match=f"table t: .*{said}"):
+        fitted("table t", frame, table, keys)
 
 
 def test_a_column_of_the_table_that_the_frame_lacks_may_be_null():
-    assert fitted([ID], [Column("id", "int8"), Column("at", "date")], ()) == [Column("id", "int8")]
+    assert fitted("table t", [ID], [Column("id", "int8"), Column("at", "date")], ()) == [Column("id", "int8")]
 
 
 def test_places_are_those_of_names_whatever_their_case():
