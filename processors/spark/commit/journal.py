@@ -54,7 +54,7 @@ from typing import Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import DONE, FLOOR, Admission, LedgerEntry, Names
+from mld.processors.spark.commit.ledger import DONE, ENTRY, FLOOR, Admission, LedgerEntry, Names
 from mld.processors.spark.commit.store import Store, each, failures, stage
 from mld.processors.spark.high_water_marks import OF_A_RECORD, HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
@@ -166,7 +166,7 @@ class Journal:
         tried = self._tried.setdefault(entry.token, set())
         tried.add(entry.number)
         stage("entry")
-        path, draft = f"{LEDGER}/{ledger.entry_name(entry.number)}", f"{STAGING}/{entry.token}/{ENTRY_FILE}"
+        path, draft = path_of(entry.number), f"{STAGING}/{entry.token}/{ENTRY_FILE}"
         is_ours = self._store.create(path, ledger.encode(entry), draft)
         if not is_ours:
             with suppress(FileNotFoundError):  # an answer may have been lost
@@ -176,7 +176,7 @@ class Journal:
         return is_ours
 
     def _entry(self, number: int) -> LedgerEntry:
-        path = f"{LEDGER}/{ledger.entry_name(number)}"
+        path = path_of(number)
         try:
             return ledger.decode(self._store.read(path))
         except ValueError as error:
@@ -201,7 +201,7 @@ class Journal:
             if not self._move_all(entry):
                 continue
             stage("moved")
-            self._store.mark(f"{LEDGER}/{ledger.entry_name(number, DONE)}")
+            self._store.mark(path_of(number, DONE))
             stage("done")
             with suppress(OSError):
                 self._store.remove(f"{STAGING}/{entry.token}")
@@ -231,8 +231,7 @@ class Journal:
             return False
         raise SinkRefused(
             f"sink {self._name}: commit {entry.number} is published but its file {move.target} is nowhere; restore it, "
-            f"or, if it was deleted on purpose, create {self._store.uri(LEDGER)}/"
-            f"{ledger.entry_name(entry.number, DONE)}"
+            f"or, if it was deleted on purpose, create {self._store.uri(path_of(entry.number, DONE))}"
         )
 
     # --- cleaning ----------------------------------------------------------------------------------------------------
@@ -273,23 +272,23 @@ class Journal:
         if not names.obsolete:
             return
         floor = max(names.floor, names.obsolete[-1])
-        self._store.mark(f"{LEDGER}/{ledger.entry_name(floor, FLOOR)}")
+        self._store.mark(path_of(floor, FLOOR))
         self._store.sync(LEDGER)
         for number in names.obsolete:
-            self._store.remove(f"{LEDGER}/{ledger.entry_name(number)}")
+            self._store.remove(path_of(number))
         if names.floor and names.floor < floor:
-            self._store.remove(f"{LEDGER}/{ledger.entry_name(names.floor, FLOOR)}")
+            self._store.remove(path_of(names.floor, FLOOR))
         # Only now: an entry without its mark would count as unfinished.
         for number in names.done:
             if number <= floor:
-                self._store.remove(f"{LEDGER}/{ledger.entry_name(number, DONE)}")
+                self._store.remove(path_of(number, DONE))
 
     def _discard(self, token: str) -> None:
         """Remove a staging area, unless it is published, or may be yet. A failure leaves it to a later sweep."""
         with suppress(OSError, SinkError):
             self._disown(token)
             tried = self._tried.pop(token, set())
-            names = self._names() if tried else Names((), frozenset())
+            names = self._names() if tried else Names()
             if not any(
                 number > names.floor and (number not in names.taken or self._entry(number).token == token)
                 for number in tried
@@ -340,6 +339,11 @@ class AdmittedSink:
     def _published(self, entry: LedgerEntry, rows: int | None) -> Published:
         """Return what the commit of the entry has done."""
         return Published(self._admission.marks(entry), entry.number, rows)
+
+
+def path_of(number: int, kind: str = ENTRY) -> str:
+    """Return where a file of the ledger is."""
+    return f"{LEDGER}/{ledger.entry_name(number, kind)}"
 
 
 def _made_at(token: str) -> int:

@@ -111,6 +111,9 @@ def decode_retired(value: object) -> HighWaterMarks:
     return marks
 
 
+APPLICATION = "mld"
+"""One name for all writers, whoever they are: an entry has the marks of all of them, so two entries of one number must
+not both be there. By it an entry is known in the history of a table."""
 VERSION = 3
 """That of mld 0.2.0. Entries that mld 0.1 wrote do not say whose their marks are, and are refused."""
 NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
@@ -164,8 +167,8 @@ class Names:
 
     `floor`: entries of numbers up to this one were all done, and are removed; what is created there later is void."""
 
-    taken: tuple[int, ...]
-    done: frozenset[int]
+    taken: tuple[int, ...] = ()
+    done: frozenset[int] = frozenset()
     floor: int = 0
 
     @classmethod
@@ -208,10 +211,10 @@ def commit_of(name: str) -> int | None:
     return int(found["number"]) if found else None
 
 
-def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
+def encode(entry: LedgerEntry) -> bytes:
     """Return one JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
     value: dict[str, Any] = {
-        "application": application,
+        "application": APPLICATION,
         "version": VERSION,
         "number": entry.number,
         "token": entry.token,

@@ -29,7 +29,7 @@ from mld.aws.client_factory import bucket_client
 from mld.aws.objects import NotMatched, ObjectError, ObjectRefused, S3Bucket
 from mld.core.errors import StartupError
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import HOME, LEDGER
+from mld.processors.spark.commit.journal import HOME, LEDGER, path_of
 from mld.processors.spark.commit.store import PosixStore, each
 from mld.processors.spark.sink_port import S3Access, SinkRefused
 
@@ -255,6 +255,6 @@ def take_over(store: S3Store, sink: str) -> None:
         if known is None:
             return  # nothing was committed before, or it was taken over
         if head["done"]:
-            store.mark(f"{LEDGER}/{ledger.entry_name(known.number, ledger.DONE)}")
-        store.create(f"{LEDGER}/{ledger.entry_name(known.number)}", ledger.encode(known), "")
+            store.mark(path_of(known.number, ledger.DONE))
+        store.create(path_of(known.number), ledger.encode(known), "")
         store.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())  # no ledger begins there again

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import Columns, LedgerEntry
+from mld.processors.spark.commit.ledger import APPLICATION, Columns, LedgerEntry
 from mld.processors.spark.commit.s3_store import unconditional
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
 from mld.processors.spark.sinks.lake_table import (
-    APPLICATION,
     LakeSink,
     LostRace,
     Merge,
@@ -153,7 +152,7 @@ class DeltaSink(LakeSink):
 
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
         """Write the frame with the entry, atomically; how many rows that were. Raises LostRace."""
-        said = ledger.encode(entry, application=APPLICATION).decode()
+        said = ledger.encode(entry).decode()
         try:
             if "/" not in self._target and self._snapshot is None:
                 self._create(frame)

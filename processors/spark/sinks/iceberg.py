@@ -44,7 +44,6 @@ from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
 from mld.processors.spark.sinks.lake_table import (
-    APPLICATION,
     RACES_MAX,
     LakeSink,
     LostRace,
@@ -530,7 +529,7 @@ class IcebergSink(LakeSink):
 
 
 def encoded(entry: LedgerEntry) -> str:
-    return ledger.encode(entry, application=APPLICATION).decode().strip()
+    return ledger.encode(entry).decode().strip()
 
 
 def check_name(spec: SinkSpec) -> tuple[str, str]:

@@ -137,9 +137,6 @@ def type_of(kind: DataType) -> str:
 
 log = logging.getLogger("mld.spark")
 
-APPLICATION = "mld"
-"""One name for all writers of a table, whoever they are: an entry has the marks of all of them, so two entries of one
-number must not both be there. Whose marks are whose stands in the entry (`mld.processors.spark.commit.ledger`)."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 Result = TypeVar("Result")
