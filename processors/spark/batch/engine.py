@@ -149,7 +149,8 @@ class Engine:
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():
             return dict.fromkeys(source.ends, f"{error}; correct the pipeline")
-        if isinstance(error, JobFailed) and not isinstance(error, DataRefused) and self._jobs.computes(source):
+        of_a_value = isinstance(error, (DataRefused, ValueFailed))
+        if isinstance(error, JobFailed) and not of_a_value and self._jobs.computes(source):
             try:
                 self._wait_for_sinks(source, error)
                 return {}
