@@ -56,7 +56,7 @@ def records_of(count: int, size: int) -> tuple[Record, ...]:
 def test_spark_reads_what_the_daemon_wrote(spark: Any, tmp_path: Path, count: int, size: int) -> None:
     sent = records_of(count, size)
     offer = page_of(Spool(tmp_path), SHARD, b"".join(encode_process_records(sent, 0)))
-    frame = Handover(spark, settings_of(), divert=False).of_pages([uri(tmp_path, offer)], {}).records
+    frame = Handover(spark, settings_of(), divert=False).of_pages([uri(tmp_path, offer)]).records
     assert frame.columns == list(COLUMNS)
     times = frame.withColumn("approximateArrivalTimestamp", F.unix_millis("approximateArrivalTimestamp"))
     found = sorted((tuple(row) for row in times.collect()), key=lambda row: row[2])
@@ -74,7 +74,7 @@ def test_what_few_records_have_is_null_in_the_others(spark: Any, tmp_path: Path)
     whole = page_of(Spool(tmp_path), SHARD, json.dumps(plain).encode())
     nothing = page_of(Spool(tmp_path), SHARD, json.dumps({**plain, "records": plain["records"][1:2]}).encode())
     handover = Handover(spark, settings_of(), divert=False)
-    frame = handover.of_pages([uri(tmp_path, whole), uri(tmp_path, nothing)], {}).records
+    frame = handover.of_pages([uri(tmp_path, whole), uri(tmp_path, nothing)]).records
     assert frame.where("partitionKey IS NULL").count() == 4
     assert frame.where("approximateArrivalTimestamp IS NULL").count() == 10
     assert frame.count() == 13
@@ -89,7 +89,7 @@ def test_records_in_their_order(spark: Any, tmp_path: Path) -> None:
     handover = Handover(
         spark, settings_of("mld.spark.sink.out.format = jdbc", "mld.spark.sink.out.mode = merge"), divert=False
     )
-    frame = handover.of_pages([uri(tmp_path, offer) for offer in reversed(offers)], {}).records
+    frame = handover.of_pages([uri(tmp_path, offer) for offer in reversed(offers)]).records
     assert [int(row.sequenceNumber[5:]) for row in frame.select("sequenceNumber").collect()] == list(range(3_000))
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_or_missing_page_is_an_error_whatever_is_set(spark: Any, tmp_p
     for name, value in lenient.items():
         spark.conf.set(name, value)
     try:
-        frame = Handover(spark, settings_of(), divert=False).of_pages(spool.uris(offers), {}).records
+        frame = Handover(spark, settings_of(), divert=False).of_pages(spool.uris(offers)).records
         assert frame.count() == 200
         page.write_bytes(page.read_bytes()[:-20])
         with pytest.raises(Exception, match=page.name):
