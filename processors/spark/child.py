@@ -45,7 +45,6 @@ from mld.processors.spark.link import (
     FatalError,
     run_directory,
 )
-from mld.processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
 from mld.processors.standard import claim_standard_streams
 
 if TYPE_CHECKING:
@@ -165,6 +164,8 @@ class HostConnection:
         self._socket.close()
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
+        from mld.processors.spark.high_water_marks import ARN_VARIABLE, CREATED_VARIABLE, stream_key
+
         stream = stream_key(os.environ)
         body = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub}
         told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}

@@ -37,14 +37,13 @@ from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.record_columns import SUB_END, SparkRecord
 from mld.processors.spark.batch.spool import SpoolError, open_spool
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.high_water_marks import ID_VARIABLE, STREAM_KEY, RecordPosition, StreamShard, WriterIdentity
 from mld.processors.spark.host.process_watch import clear, hold, sweep
 from mld.processors.spark.host.start_up import HostStartError, start
 from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionGone, SinkError
 from mld.processors.spark.sinks.files import FileSink, StoredLetters
-from mld.processors.spark.writer_identity import ID_VARIABLE, STREAM_KEY, WriterIdentity
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load as load_daemon
 from mld.properties.redaction import printable

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mld.processors.spark.high_water_marks import WriterIdentity, identity_of
 from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
-from mld.processors.spark.writer_identity import WriterIdentity, identity_of
 from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
 from mld.properties.lines import ConfigurationError, Level, Sources
 from mld.properties.loader import entries_of, load_some, secret_of

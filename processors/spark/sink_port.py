@@ -19,7 +19,7 @@ How to use a sink
 Whoever publishes looks first whether the sink holds what was delivered right before (`GoneBack`).
 
 Another worker that writes other shards to the same sink is no error: it is waited for and merged with. Marks belong to
-one application, pipeline and stream (`writer_identity`): those of another writer are never told here, and a writer that
+one application, pipeline and stream (`WriterIdentity`): those of another writer are never told here, and a writer that
 finds another one in a sink that is not said to be shared is refused, by `open` and by `publish`.
 
 What can be wrong with the session, and exceptions of Spark: what they mean for the next attempt, in a sentence.
@@ -31,8 +31,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
-from mld.processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.high_water_marks import (
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpans,
+    StreamShard,
+    WriterIdentity,
+)
 from mld.properties.credentials import CredentialsChain
 
 if TYPE_CHECKING:

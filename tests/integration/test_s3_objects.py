@@ -15,11 +15,10 @@ from mld.aws.objects import PAUSE_S, NotMatched, ObjectError, ObjectRefused, S3B
 from mld.core.errors import StartupError
 from mld.processors.spark.commit.journal import LEDGER
 from mld.processors.spark.commit.s3_store import S3Place, S3Store
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink, S3FileSink
-from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.credentials import parse_chain
 from tests.support.servers import ACCOUNT, Ministack, free_port
 

@@ -9,10 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
 from mld.processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.writer_identity import WriterIdentity
 
 pytestmark = [
     pytest.mark.spark,

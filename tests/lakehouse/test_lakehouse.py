@@ -10,9 +10,8 @@ from collections import Counter
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, spans
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, WriterIdentity, spans
 from mld.processors.spark.sink_port import DataRefused, Fenced, SinkRefused, SinkSpec
-from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.spark_bed import engine_bed, rows
 
 pytestmark = [

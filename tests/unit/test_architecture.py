@@ -100,7 +100,6 @@ SPARK_LEAVES = {
     "pipeline",
     "settings",
     "sink_port",
-    "writer_identity",
 }
 # Modules that decide: values in, values out.
 PURE = (
@@ -162,7 +161,6 @@ PURE = (
     "processors/spark/batch/micro_batch.py",
     "processors/spark/batch/record_columns.py",
     "processors/spark/commit/ledger.py",
-    "processors/spark/writer_identity.py",
 )
 IMPURE_MODULES = {
     "asyncio",

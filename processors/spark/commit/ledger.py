@@ -5,7 +5,7 @@ are kept only to keep their numbers taken. An entry follows its head by one; who
 first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
 are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
 
-The numbers are the sink's, the marks are each writer's own (`writer_identity`; `Admission` says who may write). Shards
+The numbers are the sink's, the marks are each writer's own (`WriterIdentity`; `Admission` says who may write). Shards
 that have ended have the mark ENDED, and take next to no room in the file.
 
 Shards that have ended are named as briefly as they can be. Once the daemon has taken a shard's last checkpoint, and
@@ -48,13 +48,14 @@ from mld.processors.spark.high_water_marks import (
     RecordPosition,
     ShardSpans,
     StreamShard,
+    WriterIdentity,
     advanced,
     decode_marks,
     encode_marks,
+    key_of_one,
     moved,
 )
 from mld.processors.spark.sink_port import Fenced, SinkRefused
-from mld.processors.spark.writer_identity import WriterIdentity, key_of_one
 
 NUMBERED = re.compile(r"shardId-(\d{12})", re.ASCII)
 _ENDED = re.compile(r"=(?P<name>.*)|(?P<first>\d{1,12})(?:-(?P<last>\d{1,12}))?", re.ASCII | re.DOTALL)

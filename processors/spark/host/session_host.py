@@ -35,7 +35,7 @@ from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
-from mld.processors.spark.high_water_marks import StreamShard, fresh
+from mld.processors.spark.high_water_marks import PIPELINE_KEY, StreamShard, fresh
 from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
@@ -50,7 +50,6 @@ from mld.processors.spark.link import (
 )
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by, sanitizer_of
 from mld.processors.spark.sink_port import SessionGone
-from mld.processors.spark.writer_identity import PIPELINE_KEY
 
 STATUS_FILE = "status.json"
 VERSION = 1

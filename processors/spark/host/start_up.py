@@ -26,6 +26,7 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.commit import store
+from mld.processors.spark.high_water_marks import UNKNOWN
 from mld.processors.spark.link import EXIT_CONFIGURATION
 from mld.processors.spark.session import decoding, handover, lakehouse, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
@@ -40,7 +41,6 @@ from mld.processors.spark.sink_port import (
     sentence,
 )
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.writer_identity import UNKNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

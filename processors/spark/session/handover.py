@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mld.processors.spark.high_water_marks import WriterIdentity
 from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAYS, decoding
 from mld.processors.spark.session.failing_rows import FailingRows
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:

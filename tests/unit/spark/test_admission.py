@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.high_water_marks import (
+    SEVERAL,
+    RecordPosition,
+    ShardSpan,
+    StreamShard,
+    WriterIdentity,
+    key_of_one,
+)
 from mld.processors.spark.sink_port import Fenced, SinkRefused
-from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import Frame, _records, over_memory, read
 

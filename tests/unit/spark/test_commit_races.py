@@ -20,16 +20,18 @@ import pytest
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, Journal
 from mld.processors.spark.high_water_marks import (
+    SEVERAL,
     HighWaterMarks,
     RecordPosition,
     ShardSpan,
     ShardSpans,
     StreamShard,
+    WriterIdentity,
+    key_of_one,
     spans,
 )
 from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink
-from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
 from tests.support.tiers import sliced
 from tests.twins.store import Disk, MemoryStore

@@ -12,9 +12,8 @@ from mld.processors.spark.commit.ledger import (
     LedgerEntry,
     Names,
 )
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, WriterIdentity
 from mld.processors.spark.sink_port import SinkRefused
-from mld.processors.spark.writer_identity import WriterIdentity
 
 A, B = StreamShard("clicks", "shardId-0"), StreamShard("clicks", "shardId-1")
 ONE = WriterIdentity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")

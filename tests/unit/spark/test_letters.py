@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.commit.s3_store import S3Place, S3Store
 from mld.processors.spark.commit.store import PosixStore
-from mld.processors.spark.high_water_marks import RecordPosition
+from mld.processors.spark.high_water_marks import RecordPosition, WriterIdentity
 from mld.processors.spark.replay import (
     LetterError,
     LetterReplay,
@@ -27,7 +27,6 @@ from mld.processors.spark.replay import (
 )
 from mld.processors.spark.sink_port import DataRefused, SinkError
 from mld.processors.spark.sinks.files import StoredLetters
-from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.unit.spark.test_engine import two_sinks
 from tests.unit.spark.twins import Bed, MemorySink

@@ -24,11 +24,11 @@ from mld.processors.spark.high_water_marks import (
     RecordPosition,
     ShardSpan,
     StreamShard,
+    WriterIdentity,
     lowest,
     spans,
 )
 from mld.processors.spark.sink_port import Fenced
-from mld.processors.spark.writer_identity import WriterIdentity
 
 ONE = WriterIdentity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
 TWO = ONE._replace(application="other")

@@ -18,10 +18,9 @@ from mld.processors.spark.commit import ledger, s3_store
 from mld.processors.spark.commit.journal import LEDGER, STAGING
 from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Place, S3Store, take_over
 from mld.processors.spark.commit.store import failures
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink
-from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.tiers import sliced
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
 from tests.twins.store import Disk, MemoryStore
