@@ -235,11 +235,8 @@ class Jobs:
 
     def _covers(self, source: BatchSource, batch: ShardSpans, shard: StreamShard) -> bool:
         """Return whether the jobs over `batch` have seen all of the shard that has not been looked at."""
-        looked = self._looked_at(shard)
-        span = batch.get(shard)
-        if span is None:
-            return not fresh(source.ends[shard], looked)
-        return span.after is None or span.after < source.firsts[shard] or not fresh(span.after, looked)
+        after = batch[shard].after if shard in batch else source.ends[shard]
+        return after is None or not fresh(after, self._looked_at(shard))
 
     def _looked_at(self, shard: StreamShard) -> RecordPosition | None:
         dead = self._destinations.dead

@@ -94,17 +94,6 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and how many bytes it takes."""
-    value = width = 0
-    while True:
-        byte = data[at + width]
-        value |= (byte & 0x7F) << 7 * width
-        width += 1
-        if byte < 0x80:
-            return value, width
-
-
 MAGIC = b"PAR1"
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
 _REQUIRED, _OPTIONAL = 0, 1
@@ -160,19 +149,8 @@ class PageWriter:
 
     def _put(self) -> None:
         groups, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        one = groups[0] if len(groups) == 1 else _joined(groups)
-        count = len(one.data)
-        self._file.put(
-            count,
-            (
-                _plain(one.data, _BYTE_ARRAY),
-                _optional(one.keys, _BYTE_ARRAY),
-                _plain(one.sequences, _BYTE_ARRAY),
-                _optional(one.arrivals, _INT64),
-                _plain(one.subs, _INT32),
-                *(_plain([name], _BYTE_ARRAY) * count for name in self._names),
-            ),
-        )
+        columns = groups[0][:5] if len(groups) == 1 else _joined(groups)
+        self._file.put((*columns, *([name] * len(columns[0]) for name in self._names)))
 
     def abandon(self) -> None:
         """Remove the file."""
@@ -187,11 +165,8 @@ class PageWriter:
         return SpoolPage(self.records, self._first, self._last, self.size)
 
 
-def _joined(groups: Sequence[RecordColumns]) -> RecordColumns:
-    data, keys, sequences, arrivals, subs = (
-        list(chain.from_iterable(columns)) for columns in zip(*(group[:5] for group in groups), strict=True)
-    )
-    return RecordColumns(data, keys, sequences, arrivals, subs, sum(group.size for group in groups))
+def _joined(groups: Sequence[RecordColumns]) -> Sequence[Sequence[Any]]:
+    return [list(chain.from_iterable(columns)) for columns in zip(*(group[:5] for group in groups), strict=True)]
 
 
 def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
@@ -199,23 +174,14 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
     file = _File(path)
     group: list[SparkRecord] = []
     size = 0
-
-    def put() -> None:
-        columns = zip(_COLUMNS, zip(*group, strict=True), strict=True)
-        bodies = [
-            (_plain if repetition == _REQUIRED else _optional)(v, kind) for (_, kind, _, repetition), v in columns
-        ]
-        file.put(len(group), bodies)
-        group.clear()
-
     for record in records:
         group.append(record)
         size += len(record.data) + len(record.sequence)
         if size >= GROUP_BYTES:
-            put()
-            size = 0
+            file.put([*zip(*group, strict=True)])
+            group, size = [], 0
     if group:
-        put()
+        file.put([*zip(*group, strict=True)])
     file.close()
 
 
@@ -236,10 +202,11 @@ class _File:
         self._file = path.open("wb")
         self._at = self._write(MAGIC)
 
-    def put(self, count: int, columns: Sequence[bytes]) -> None:
-        """Add a group of so many records, column by column, in the order of `_COLUMNS`."""
-        places = []
-        for body in columns:
+    def put(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Add a group of records by their columns, in the order of `_COLUMNS`."""
+        count, places = len(columns[0]), []
+        for (_, kind, _, repetition), values in zip(_COLUMNS, columns, strict=True):
+            body = (_plain if repetition == _REQUIRED else _optional)(values, kind)
             head = _page_head(count, len(body))
             self._write(head)
             self._write(body)
@@ -276,19 +243,14 @@ def _plain(values: Sequence[Any], kind: int) -> bytes:
     return struct.pack(f"<{len(values)}{_FORMATS[kind]}", *values)
 
 
-def _levels(run: bytes) -> bytes:
-    """Return what says which values there are, in the hybrid encoding of the format: one run of it."""
-    return _LENGTH.pack(len(run)) + run
-
-
 def _optional(values: Sequence[Any], kind: int) -> bytes:
-    """Encode a column that may have nulls: with a bit for each value if it has any."""
-    if None not in values:
-        return _levels(varint(len(values) << 1) + b"\1") + _plain(values, kind)
-    bits = sum(1 << at for at, value in enumerate(values) if value is not None)
+    """Encode a column that may have nulls, with a bit for each value: one run in the format's hybrid encoding."""
+    bits = (1 << len(values)) - 1
+    if None in values:
+        bits -= sum(1 << at for at, value in enumerate(values) if value is None)
     eights = -(-len(values) // 8)
-    there = [value for value in values if value is not None]
-    return _levels(varint(eights << 1 | 1) + bits.to_bytes(eights, "little")) + _plain(there, kind)
+    run = varint(eights << 1 | 1) + bits.to_bytes(eights, "little")
+    return _LENGTH.pack(len(run)) + run + _plain([value for value in values if value is not None], kind)
 
 
 def _page_head(count: int, size: int) -> bytes:
@@ -356,13 +318,10 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def _some(body: bytes, kind: int, count: int) -> list[Any]:
-    start = _LENGTH.size
-    at = start + _LENGTH.unpack_from(body)[0]
-    run, width = read_varint(body, start)
-    bits = int.from_bytes(body[start + width : at], "little")
-    there = [bool(bits >> n & 1) for n in range(count)] if run & 1 else [bool(bits)] * count
-    found = iter(_all(body, at, kind, sum(there)))
-    return [next(found) if one else None for one in there]
+    at = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+    bits = int.from_bytes(body[at - -(-count // 8) : at], "little")
+    found = iter(_all(body, at, kind, bits.bit_count()))
+    return [next(found) if bit == "1" else None for bit in reversed(f"{bits:0{count}b}")]
 
 
 def _all(body: bytes, at: int, kind: int, count: int) -> Iterable[Any]:

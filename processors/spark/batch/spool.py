@@ -74,6 +74,8 @@ class Spool:
 
     def uris(self, offers: Sequence[Offer]) -> list[str]:
         """Return where Spark reads these pages. Raises SpoolError."""
+        for offer in offers:
+            self.offered(offer)
         return [self._uri(self.page(offer.link, offer.number)) for offer in offers]
 
     def rows(self, offer: Offer) -> Iterator[Row]:
@@ -129,12 +131,6 @@ class S3Spool(Spool):
 
     def offered(self, offer: Offer) -> None:
         self._copy(self.page(offer.link, offer.number))
-
-    def uris(self, offers: Sequence[Offer]) -> list[str]:
-        paths = [self.page(offer.link, offer.number) for offer in offers]
-        for path in paths:
-            self._copy(path)
-        return [self._uri(path) for path in paths]
 
     def _copy(self, path: Path) -> Future[str]:
         known = self._copied.get(path.name)
@@ -236,8 +232,6 @@ class BatchSource:
     """What a batch, or a part of it, holds."""
 
     ends: HighWaterMarks
-    firsts: HighWaterMarks
-    count: int
     each: Callable[[ShardSpans], Iterator[tuple[StreamShard, Row]]]
     """All records of the pages that reach into the spans, each shard's in order."""
     pages_of: Callable[[ShardSpans], tuple[Offer, ...] | None] = no_pages
@@ -279,7 +273,7 @@ class BatchSource:
         def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
             return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
 
-        return replace(self, each=each, pages_of=no_pages, count=self.count - len(left_out))
+        return replace(self, each=each, pages_of=no_pages)
 
     def whole(self) -> ShardSpans:
         """Return spans that take every record."""
@@ -310,10 +304,7 @@ def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
             return None
         return tuple(piece.offer for piece in pieces)
 
-    firsts: dict[StreamShard, RecordPosition] = {}
-    for piece in batch.slices:
-        firsts.setdefault(piece.offer.shard, piece.offer.first if piece.after is None else piece.after)
-    return BatchSource(batch.ends, firsts, batch.records, each, pages_of, preceding=batch.preceding)
+    return BatchSource(batch.ends, each, pages_of, preceding=batch.preceding)
 
 
 def source_of_rows(
@@ -326,8 +317,6 @@ def source_of_rows(
     """Return a part of a batch, whose record before it stands at `before`."""
     return BatchSource(
         {shard: rows[-1][0]},
-        {shard: rows[0][0]},
-        len(rows),
         lambda spans: ((shard, row) for row in rows),
         before={} if before is None else {shard: before},
         preceding=preceding or {},

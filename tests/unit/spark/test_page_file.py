@@ -54,7 +54,7 @@ def page_of(path: Path, *lines: bytes, shard: StreamShard = SHARD) -> SpoolPage:
 def test_records_without_data_make_groups_of_bounded_size_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
     monkeypatch.setattr(page_file, "GROUP_BYTES", 50)
-    monkeypatch.setattr(page_file._File, "put", lambda self, count, columns: counts.append(count))
+    monkeypatch.setattr(page_file._File, "put", lambda self, columns: counts.append(len(columns[0])))
     page_file.write_records(tmp_path / "page", as_sent([Record(b"", "k", str(10**20 + n), 0, 0) for n in range(9)]))
     assert counts == [3, 3, 3]
 
@@ -228,4 +228,4 @@ def test_lists_and_numbers_of_the_compact_protocol() -> None:
     assert page_file.encoded(page_file.i64(2, 150)) == bytes((0x26, 0xAC, 0x02, 0))
     assert page_file.encoded(page_file.texts(1, ["a"] * 15)) == bytes((0x19, 0xF8, 15)) + b"\x01a" * 15 + b"\0"
     assert page_file.encoded(page_file.text(1, "é"), page_file.inner(3, b"\0")) == b"\x18\x02\xc3\xa9\x2c\0\0"
-    assert [page_file.read_varint(page_file.varint(n), 0)[0] for n in (0, 127, 128, 2**40)] == [0, 127, 128, 2**40]
+    assert [page_file.varint(n).hex() for n in (0, 127, 128, 2**40)] == ["00", "7f", "8001", "808080808020"]
