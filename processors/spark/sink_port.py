@@ -65,6 +65,9 @@ class DataRefused(JobFailed):
     """The sink will never take a row of the frame: a constraint, or a value that its column cannot hold. It can be
     computed all the same, so the record is searched for, and the sink is not waited for."""
 
+    sinks: frozenset[str] = frozenset()
+    """Which of the sinks that were asked at once have refused it."""
+
 
 class Blameless(JobFailed):
     """A job failed for a reason that lies in no record, such as a lost executor or a lack of memory."""

@@ -212,6 +212,8 @@ class Engine:
             for one in found:
                 self._destinations.reopen(one.sink)
             if failed is not None and cannot is None and failures >= attempts_max:
+                if isinstance(failed, DataRefused):
+                    failed.sinks = frozenset(one.sink.name for one in found if isinstance(one.error, DataRefused))
                 raise failed
 
 

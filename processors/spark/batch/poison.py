@@ -222,10 +222,12 @@ class PoisonSearch:
                 if why is not None:
                     return f"the record {at} of {shard.label} fails{why}"
                 try:
-                    self._bury(source, str(error))
+                    self._bury(source, error)
                 except SinkRefused as refused:
                     return str(refused)
                 log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.label, error)
+                if any(self._destinations.groups(source)):  # of sinks that have not refused it
+                    waiting.append((begin, end))
         return None
 
     def _is_a_sinks_fault(self, source: BatchSource, error: JobFailed | PipelineFailed) -> bool:
@@ -252,7 +254,7 @@ class PoisonSearch:
         remedy = "correct the pipeline"
         if in_a_row > in_a_row_max:
             return f", as did the {in_a_row - 1} before it: {error}; {remedy}"
-        failing = [sink for _, sinks in self._destinations.groups(source) for sink in sinks]
+        failing = self._failing(source, error)
         if isinstance(error, DataRefused):
             why = self._no_taker(failing)
             remedy = "correct the sink or the pipeline"
@@ -292,9 +294,15 @@ class PoisonSearch:
             return None
         return f"and so do the {len(others)} others that were tried"
 
-    def _bury(self, source: BatchSource, reason: str) -> None:
-        """Bury one record into the dead letter, for the sinks that miss it, and past it in those; until that is done.
-        Raises SinkRefused, SessionGone and Stopped.
+    def _failing(self, source: BatchSource, error: Exception) -> list[Sink]:
+        """Return the sinks that miss a record because of this error: if it is a refusal, those that have refused it."""
+        missing = [sink for _, sinks in self._destinations.groups(source) for sink in sinks]
+        refusing = error.sinks if isinstance(error, DataRefused) else ()
+        return [sink for sink in missing if sink.name in refusing] if refusing else missing
+
+    def _bury(self, source: BatchSource, error: Exception) -> None:
+        """Bury one record into the dead letter, for the sinks that fail over it, and past it in those; until that is
+        done. Raises SinkRefused, SessionGone and Stopped.
         """
 
         def go_past(sink: Sink) -> None:
@@ -302,9 +310,9 @@ class PoisonSearch:
                 if sink in group:
                     self._jobs.into(sink, None, batch)
 
-        sinks = [sink for _, group in self._destinations.groups(source) for sink in group]
+        sinks = self._failing(source, error)
         names = [sink.name for sink in sinks if source.only is None or sink.name in source.only]
-        letters = [(*one, reason) for one in source.each(source.whole())]
+        letters = [(*one, str(error)) for one in source.each(source.whole())]
         self._put_all(letters, names if self._destinations.sinks else [PIPELINE])
         for sink in sinks:
             self._patiently(sink, partial(go_past, sink))

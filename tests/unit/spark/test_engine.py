@@ -428,6 +428,21 @@ def test_a_sink_that_comes_back_and_refuses_a_record_is_not_waited_for(tmp_path)
     assert (numbers(out), numbers(dead)) == ([1, 2, 4], [3])
 
 
+@pytest.mark.parametrize("before", range(8))
+def test_a_record_is_buried_for_the_sink_that_has_refused_it_and_not_for_one_that_failed_by_chance(tmp_path, before):
+    dead = MemorySink("deadLetter")
+    bed = two_sinks(tmp_path, dead=dead)
+    bed.run(bed.offer("a", [1]))
+    out, slow = bed.sinks["out"], bed.sinks["slow"]
+    out.poison = lambda data: data == b"3"
+    slow.poison = lambda data: data == b"4"
+    out.refusal = slow.refusal = DataRefused
+    slow.faults = [*[None] * before, JobFailed("a task was lost")]
+    assert bed.run(bed.offer("a", [2, 3, 4])).failed == {}
+    assert (numbers(out), numbers(slow)) == ([1, 2, 4], [1, 2, 3])
+    assert [data for _, _, data in dead.rows] == [b"division by zero for out", b"division by zero for slow"]
+
+
 @settings(max_examples=25)
 @given(st.data())
 def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
