@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from mld.processors.spark.batch.record_columns import GROUP_BYTES, RecordColumns, Row, SparkRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
-Field = tuple[int, int, bytes]
-"""Number, type, and the value as it is written."""
-_I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+Field = tuple[int, int, Any]
+"""Number, type, and value: a number, a text, a struct that is `encoded`, or of a list the type of its values and them."""
 _SHORT_LIST = 15
 
 
@@ -35,53 +35,23 @@ def encoded(*fields: Field) -> bytes:
     out, last = bytearray(), 0
     for number, kind, value in fields:
         out.append((number - last) << 4 | kind)
-        out += value
+        out += _value(kind, value)
         last = number
     return bytes(out) + b"\0"
 
 
-def i32(number: int, value: int) -> Field:
-    return number, _I32, _zigzag(value)
-
-
-def i64(number: int, value: int) -> Field:
-    return number, _I64, _zigzag(value)
-
-
-def text(number: int, value: str) -> Field:
-    return number, _BINARY, _text(value)
-
-
-def inner(number: int, value: bytes) -> Field:
-    """Return a struct in a field."""
-    return number, _STRUCT, value
-
-
-def structs(number: int, values: Sequence[bytes]) -> Field:
-    return number, _LIST, _list(_STRUCT, values)
-
-
-def i32s(number: int, values: Sequence[int]) -> Field:
-    return number, _LIST, _list(_I32, [_zigzag(value) for value in values])
-
-
-def texts(number: int, values: Sequence[str]) -> Field:
-    return number, _LIST, _list(_BINARY, [_text(value) for value in values])
-
-
-def _list(kind: int, values: Sequence[bytes]) -> bytes:
+def _value(kind: int, value: Any) -> bytes:
+    if kind in (I32, I64):
+        return varint(value << 1 ^ value >> 63)
+    if kind == BINARY:
+        text: bytes = value.encode()
+        return varint(len(text)) + text
+    if kind == STRUCT:
+        return bytes(value)
+    of, values = value
     count = len(values)
-    head = bytes((count << 4 | kind,)) if count < _SHORT_LIST else bytes((0xF0 | kind,)) + varint(count)
-    return head + b"".join(values)
-
-
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return varint(len(data)) + data
-
-
-def _zigzag(value: int) -> bytes:
-    return varint(value << 1 ^ value >> 63)
+    head = bytes((count << 4 | of,)) if count < _SHORT_LIST else bytes((0xF0 | of,)) + varint(count)
+    return head + b"".join(_value(of, one) for one in values)
 
 
 def varint(value: int) -> bytes:
@@ -254,45 +224,38 @@ def _optional(values: Sequence[Any], kind: int) -> bytes:
 
 
 def _page_head(count: int, size: int) -> bytes:
-    levels = i32(3, _RLE), i32(4, _RLE)
-    page = encoded(i32(1, count), i32(2, _PLAIN), *levels)
-    sizes = i32(2, size), i32(3, size)
-    return encoded(i32(1, _DATA_PAGE), *sizes, inner(5, page))
+    page = encoded((1, I32, count), (2, I32, _PLAIN), (3, I32, _RLE), (4, I32, _RLE))
+    return encoded((1, I32, _DATA_PAGE), (2, I32, size), (3, I32, size), (5, STRUCT, page))
 
 
 def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes:
     kept = [[count, *((at + head, size) for at, head, size in places)] for count, places in groups]
     index = json.dumps(kept).encode()
-    elements = [encoded(text(4, "mld"), i32(5, len(_COLUMNS)))]
+    elements = [encoded((4, BINARY, "mld"), (5, I32, len(_COLUMNS)))]
     for name, kind, is_text, repetition in _COLUMNS:
-        said = [i32(6, _UTF8)] if is_text else []
-        elements.append(encoded(i32(1, kind), i32(3, repetition), text(4, name), *said))
-    rows = [_group(count, places) for count, places in groups]
-    footer = encoded(
-        i32(1, 1),
-        structs(2, elements),
-        i64(3, sum(count for count, _ in groups)),
-        structs(4, rows),
-    )
+        utf8 = [(6, I32, _UTF8)] if is_text else []
+        elements.append(encoded((1, I32, kind), (3, I32, repetition), (4, BINARY, name), *utf8))
+    records, rows = sum(count for count, _ in groups), [_group(*group) for group in groups]
+    footer = encoded((1, I32, 1), (2, LIST, (STRUCT, elements)), (3, I64, records), (4, LIST, (STRUCT, rows)))
     return b"".join((index, _LENGTH.pack(len(index)), footer, _LENGTH.pack(len(footer)), MAGIC))
 
 
 def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
     chunks = []
     for (name, kind, *_), (at, head, size) in zip(_COLUMNS, places, strict=True):
-        sizes = i64(6, head + size), i64(7, head + size)
-        about = (
-            i32(1, kind),
-            i32s(2, (_PLAIN, _RLE)),
-            texts(3, (name,)),
-            i32(4, _UNCOMPRESSED),
-            i64(5, count),
-            *sizes,
-            i64(9, at),
+        about = encoded(
+            (1, I32, kind),
+            (2, LIST, (I32, (_PLAIN, _RLE))),
+            (3, LIST, (BINARY, (name,))),
+            (4, I32, _UNCOMPRESSED),
+            (5, I64, count),
+            (6, I64, head + size),
+            (7, I64, head + size),
+            (9, I64, at),
         )
-        chunks.append(encoded(i64(2, at), inner(3, encoded(*about))))
+        chunks.append(encoded((2, I64, at), (3, STRUCT, about)))
     whole = sum(head + size for _, head, size in places)
-    return encoded(structs(1, chunks), i64(2, whole), i64(3, count))
+    return encoded((1, LIST, (STRUCT, chunks)), (2, I64, whole), (3, I64, count))
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -224,8 +224,9 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, count: int) -> None:
 
 def test_lists_and_numbers_of_the_compact_protocol() -> None:
     """By hand, from its specification: a long list says its length after its type, numbers alternate their signs."""
-    assert page_file.encoded(page_file.i32s(1, [0, -1, 1])) == bytes((0x19, 0x35, 0, 1, 2, 0))
-    assert page_file.encoded(page_file.i64(2, 150)) == bytes((0x26, 0xAC, 0x02, 0))
-    assert page_file.encoded(page_file.texts(1, ["a"] * 15)) == bytes((0x19, 0xF8, 15)) + b"\x01a" * 15 + b"\0"
-    assert page_file.encoded(page_file.text(1, "é"), page_file.inner(3, b"\0")) == b"\x18\x02\xc3\xa9\x2c\0\0"
+    encoded, I32, BINARY, LIST = page_file.encoded, page_file.I32, page_file.BINARY, page_file.LIST
+    assert encoded((1, LIST, (I32, [0, -1, 1]))) == bytes((0x19, 0x35, 0, 1, 2, 0))
+    assert encoded((2, page_file.I64, 150)) == bytes((0x26, 0xAC, 0x02, 0))
+    assert encoded((1, LIST, (BINARY, ["a"] * 15))) == bytes((0x19, 0xF8, 15)) + b"\x01a" * 15 + b"\0"
+    assert encoded((1, BINARY, "é"), (3, page_file.STRUCT, b"\0")) == b"\x18\x02\xc3\xa9\x2c\0\0"
     assert [page_file.varint(n).hex() for n in (0, 127, 128, 2**40)] == ["00", "7f", "8001", "808080808020"]
