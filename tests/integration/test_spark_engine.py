@@ -144,7 +144,7 @@ def transform(records, batch):
 
     write("old")
     bed = engine_bed(spark, tmp_path, pipeline, *JSON)
-    bed.engine._pipeline.setup(spark)
+    bed.engine._jobs._pipeline.setup(spark)
     assert bed.run({1: event(1)}).failed == {}
     write("new")
     spark.catalog.clearCache()

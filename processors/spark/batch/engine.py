@@ -21,37 +21,24 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience, bound_fences
-from mld.processors.spark.batch.jobs import Jobs
+from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience
+from mld.processors.spark.batch.jobs import FOR_EVER, Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
-from mld.processors.spark.batch.spool import BatchSource, Spool, SpoolError, source_of, source_of_rows
+from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, source_of_rows
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import (
-    DataRefused,
-    Fenced,
-    GoneBack,
-    InputGone,
-    JobFailed,
-    Sink,
-    SinkRefused,
-    ValueFailed,
-    first_line,
-)
+from mld.processors.spark.sink_port import DataRefused, GoneBack, JobFailed, Sink, SinkRefused, ValueFailed
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
     from mld.processors.spark.batch.jobs import Frames
 
 log = logging.getLogger("mld.spark")
-
-FOR_EVER = 1 << 60
-Kind = TypeVar("Kind")
 
 
 class Engine:
@@ -71,11 +58,8 @@ class Engine:
         self._health = health
         self._patience = Patience(settings.retry_backoff_s, health)
         self._destinations = Destinations(sinks, dead_letter, self._patience)
-        self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience.check)
-        self._poison = PoisonSearch(
-            settings, self._jobs, self._destinations, self._patience, self._until_done, self._wait_for_sinks
-        )
-        self._pipeline = pipeline
+        self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience)
+        self._poison = PoisonSearch(settings, self._jobs, self._destinations, self._patience)
         self._spool = spool
         self._ended: deque[StreamShard] = deque()
 
@@ -130,7 +114,7 @@ class Engine:
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             try:
-                self._until_done(source, self._settings.attempts_max)
+                self._jobs.until_done(source, self._settings.attempts_max)
             except (JobFailed, PipelineFailed) as error:
                 return self._failed(source, error, in_a_row_max)
             for _, (_, record) in islice(source.each(source.whole()), 1):
@@ -149,73 +133,9 @@ class Engine:
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():
             return dict.fromkeys(source.ends, f"{error}; correct the pipeline")
-        of_a_value = isinstance(error, (DataRefused, ValueFailed))
-        if isinstance(error, JobFailed) and not of_a_value and self._jobs.computes(source):
-            try:
-                self._wait_for_sinks(source, error)
+        try:
+            if not isinstance(error, ValueFailed) and self._jobs.waited_for_sinks(source, error):
                 return {}
-            except DataRefused as refused:
-                log.warning("the sink takes something again, but not all of it: %s", refused)
+        except DataRefused as refused:
+            log.warning("the sink takes something again, but not all of it: %s", refused)
         return self._poison.search(source, in_a_row_max)
-
-    def _wait_for_sinks(self, source: BatchSource, error: JobFailed) -> None:
-        """Wait for the sinks: the records can be computed. Raises SinkRefused, PipelineError, and DataRefused."""
-        log.error("%s; the batch can be computed, so it is tried until the sink takes it", error)
-        self._until_done(source, FOR_EVER)
-
-    # --- attempts ----------------------------------------------------------------------------------------------------
-
-    def _until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Try until every sink holds all of it, or no attempt is left: after a value failed it is the last one; and
-        however many are left, after a sink has refused a row. Raises SinkRefused, PipelineError, JobFailed,
-        PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
-        failures = fenced = waits = 0
-        while True:
-            try:
-                self._jobs.figures.attempts += 1
-                found = self._jobs.attempt(source, failures + 1)
-                errors: list[Exception] = [one.error for one in found]
-            except (PipelineFailed, SpoolError) as error:
-                found, errors = [], [error]
-            except PipelineError:
-                raise
-            except Exception as error:
-                self._patience.check()
-                raise SinkRefused(f"{type(error).__name__}: {first_line(error)}") from error
-            if not errors:
-                return
-            if (refused := _first(errors, SinkRefused)) is not None:
-                raise refused
-            if (moved := _first(errors, Fenced)) is not None:
-                fenced += 1
-                bound_fences(moved, fenced)
-                log.info("%s", moved)
-            failed = _first(errors, DataRefused) or _first(errors, JobFailed) or _first(errors, PipelineFailed)
-            cannot = next(
-                (error for error in errors if not isinstance(error, (Fenced, JobFailed, PipelineFailed))), None
-            )
-            if failed is not None:
-                self._patience.check()
-                self._jobs.figures.failures += 1
-                failures += 1
-                last = DataRefused if attempts_max == FOR_EVER else ValueFailed
-                if isinstance(failed, last):
-                    attempts_max = failures
-                if failures < attempts_max:
-                    log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
-                    self._patience.pause(failures)
-            if cannot is not None:  # whether the record fails there, too, is to be known first
-                waits += 1
-                self._patience.wait(cannot, waits)
-            if _first(errors, InputGone) is not None:
-                self._pipeline.read_again()
-            for one in found:
-                self._destinations.reopen(one.sink)
-            if failed is not None and cannot is None and failures >= attempts_max:
-                if isinstance(failed, DataRefused):
-                    failed.sinks = frozenset(one.sink.name for one in found if isinstance(one.error, DataRefused))
-                raise failed
-
-
-def _first(errors: Sequence[Exception], kind: type[Kind]) -> Kind | None:
-    return next((error for error in errors if isinstance(error, kind)), None)

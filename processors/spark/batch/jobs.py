@@ -1,6 +1,6 @@
 """What is run on the session over a part of a batch: hand it over, ask the pipeline, publish the frames.
 
-No attempt is repeated here (`engine`), and no record is blamed (`poison`).
+Attempts are repeated here, each after what the last one has ended in (`engine`); no record is blamed (`poison`).
 
 A job says how many records it could not decode, not which: a list of them has no bound. So it sets one bit of 32,768
 for each, by a checksum of where the record stands (`handover.BIT`), and only records whose bit is set are decoded once
@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
-from mld.processors.spark.batch.attempts import Destinations
+from mld.processors.spark.batch.attempts import Destinations, Patience, bound_fences
 from mld.processors.spark.batch.micro_batch import BatchFigures
 from mld.processors.spark.batch.record_columns import SparkRecord
-from mld.processors.spark.batch.spool import BatchSource, Spool
+from mld.processors.spark.batch.spool import BatchSource, Spool, SpoolError
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
@@ -35,7 +35,17 @@ from mld.processors.spark.session.decoding import MalformedShare, StrayNames
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, first_line
+from mld.processors.spark.sink_port import (
+    DataRefused,
+    Fenced,
+    InputGone,
+    JobFailed,
+    Sink,
+    SinkError,
+    SinkRefused,
+    ValueFailed,
+    first_line,
+)
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
@@ -52,6 +62,9 @@ SPLIT = 4
 """A slice that fails, of which no row is told, is cut into so many."""
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
+FOR_EVER = 1 << 60
+"""So many attempts: until the sinks take it."""
+Kind = TypeVar("Kind")
 
 
 class Frames(Protocol):
@@ -93,6 +106,10 @@ def _reasons(alone: Sequence[_FailingSlice]) -> dict[int, str]:
     return dict(sorted({one.records[0]: one.text for one in reversed(alone)}.items()))
 
 
+def _first(errors: Sequence[Exception], kind: type[Kind]) -> Kind | None:
+    return next((error for error in errors if isinstance(error, kind)), None)
+
+
 class Jobs:
     """The jobs of one engine."""
 
@@ -103,15 +120,14 @@ class Jobs:
         pipeline: Pipeline,
         destinations: Destinations,
         spool: Spool,
-        check: Callable[[], None],
+        patience: Patience,
     ) -> None:
-        """Prepare jobs; `check` raises if no further attempt can help, because the session is gone or the host ends."""
         self._settings = settings
         self._handover = frames
         self._pipeline = pipeline
         self._destinations = destinations
         self.spool = spool
-        self._check = check
+        self._patience = patience
         self.own: dict[StreamShard, RecordPosition] = {}
         """What a pipeline without sinks has written by itself."""
         self.figures = BatchFigures()
@@ -138,7 +154,58 @@ class Jobs:
         self.number += 1
         self.figures = BatchFigures()
 
-    # --- one attempt -------------------------------------------------------------------------------------------------
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    def until_done(self, source: BatchSource, attempts_max: int) -> None:
+        """Try until every sink holds all of it, or no attempt is left: after a value failed it is the last one; and
+        however many are left, after a sink has refused a row. Raises SinkRefused, PipelineError, JobFailed,
+        PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
+        failures = fenced = waits = 0
+        while True:
+            try:
+                self.figures.attempts += 1
+                found = self.attempt(source, failures + 1)
+                errors: list[Exception] = [one.error for one in found]
+            except (PipelineFailed, SpoolError) as error:
+                found, errors = [], [error]
+            except PipelineError:
+                raise
+            except Exception as error:
+                self._patience.check()
+                raise SinkRefused(f"{type(error).__name__}: {first_line(error)}") from error
+            if not errors:
+                return
+            if (refused := _first(errors, SinkRefused)) is not None:
+                raise refused
+            if (moved := _first(errors, Fenced)) is not None:
+                fenced += 1
+                bound_fences(moved, fenced)
+                log.info("%s", moved)
+            failed = _first(errors, DataRefused) or _first(errors, JobFailed) or _first(errors, PipelineFailed)
+            cannot = next(
+                (error for error in errors if not isinstance(error, (Fenced, JobFailed, PipelineFailed))), None
+            )
+            if failed is not None:
+                self._patience.check()
+                self.figures.failures += 1
+                failures += 1
+                last = DataRefused if attempts_max == FOR_EVER else ValueFailed
+                if isinstance(failed, last):
+                    attempts_max = failures
+                if failures < attempts_max:
+                    log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
+                    self._patience.pause(failures)
+            if cannot is not None:  # whether the record fails there, too, is to be known first
+                waits += 1
+                self._patience.wait(cannot, waits)
+            if _first(errors, InputGone) is not None:
+                self._pipeline.read_again()
+            for one in found:
+                self._destinations.reopen(one.sink)
+            if failed is not None and cannot is None and failures >= attempts_max:
+                if isinstance(failed, DataRefused):
+                    failed.sinks = frozenset(one.sink.name for one in found if isinstance(one.error, DataRefused))
+                raise failed
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
         """Give every sink what it misses; what some of them raised. Then what is malformed goes to the dead
@@ -157,7 +224,7 @@ class Jobs:
                 self._publish_malformed(source, dead)
             except SinkError as error:
                 failures.append(SinkFailure(dead, error))
-                self._check()
+                self._patience.check()
         return failures
 
     def _publish(
@@ -192,7 +259,7 @@ class Jobs:
                 self.into(sink, frames.get(sink.name), batch)
             except SinkError as error:
                 failures.append(SinkFailure(sink, error))
-                self._check()
+                self._patience.check()
 
     def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
         """Publish; how many rows that were. Raises SinkError."""
@@ -310,6 +377,15 @@ class Jobs:
         return frames
 
     # --- who is to blame ---------------------------------------------------------------------------------------------
+
+    def waited_for_sinks(self, source: BatchSource, error: Exception) -> bool:
+        """Return whether it was a sink that failed, because the records can be computed; it has them then. Raises
+        SinkRefused, PipelineError, and DataRefused."""
+        if not isinstance(error, JobFailed) or isinstance(error, DataRefused) or not self.computes(source):
+            return False
+        log.error("%s; the batch can be computed, so it is tried until the sink takes it", error)
+        self.until_done(source, FOR_EVER)
+        return True
 
     def computes(self, source: BatchSource) -> bool:
         """Return whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""

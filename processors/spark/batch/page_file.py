@@ -26,7 +26,7 @@ from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 Field = tuple[int, int, Any]
-"""Number, type, and value: a number, a text, a struct that is `encoded`, or of a list the type of its values and them."""
+"""Number, type, and value: a number, a text, a struct that is `encoded`, or the type and values of a list."""
 _SHORT_LIST = 15
 
 

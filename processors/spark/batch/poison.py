@@ -24,15 +24,7 @@ from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import (
-    Blameless,
-    DataRefused,
-    JobFailed,
-    Sink,
-    SinkError,
-    SinkRefused,
-    failure,
-)
+from mld.processors.spark.sink_port import Blameless, DataRefused, JobFailed, Sink, SinkError, SinkRefused, failure
 from mld.properties.spark import OnPoison
 
 log = logging.getLogger("mld.spark")
@@ -67,24 +59,11 @@ def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[i
 class PoisonSearch:
     """Of one engine."""
 
-    def __init__(
-        self,
-        settings: SparkSettings,
-        jobs: Jobs,
-        destinations: Destinations,
-        patience: Patience,
-        until_done: Callable[[BatchSource, int], None],
-        wait_for_sinks: Callable[[BatchSource, JobFailed], None],
-    ) -> None:
-        """Prepare the search; the last two are those of the engine: attempts at a part, and the wait for sinks that
-        miss it.
-        """
+    def __init__(self, settings: SparkSettings, jobs: Jobs, destinations: Destinations, patience: Patience) -> None:
         self._settings = settings
         self._jobs = jobs
         self._destinations = destinations
         self._patience = patience
-        self._until_done = until_done
-        self._wait_for_sinks = wait_for_sinks
         self._went_well: SparkRecord | None = None
         """A record of the last batch that was published."""
         self._refused: Counter[str] = Counter()
@@ -145,7 +124,7 @@ class PoisonSearch:
         if len(letters) > TOLD_MAX:
             log.error("and %d more records fail and are in the dead letter", len(letters) - TOLD_MAX)
         try:
-            self._until_done(rest, self._settings.attempts_max)
+            self._jobs.until_done(rest, self._settings.attempts_max)
         except (JobFailed, PipelineFailed) as error:
             log.warning("the others fail as well, searching by halves: %s", error)
             return False
@@ -199,7 +178,7 @@ class PoisonSearch:
             before = rows[begin - 1][0] if begin else None
             source = source_of_rows(shard, part, before, batch.only, batch.preceding)
             try:
-                self._until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
+                self._jobs.until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
                 self.keep(part[-1][1])
                 in_a_row = 0
             except (SinkRefused, PipelineError) as error:
@@ -210,7 +189,7 @@ class PoisonSearch:
                     waiting += [(middle, end), (begin, middle)]
                     continue
                 try:
-                    if self._is_a_sinks_fault(source, error):
+                    if self._jobs.waited_for_sinks(source, error):
                         continue
                 except DataRefused as refused:
                     error = refused
@@ -229,15 +208,6 @@ class PoisonSearch:
                 if any(self._destinations.groups(source)):  # of sinks that have not refused it
                     waiting.append((begin, end))
         return None
-
-    def _is_a_sinks_fault(self, source: BatchSource, error: JobFailed | PipelineFailed) -> bool:
-        """Return whether it was the sink that failed just now, over a record that can be computed; it was waited for
-        then.
-        """
-        if not isinstance(error, JobFailed) or isinstance(error, DataRefused) or not self._jobs.computes(source):
-            return False
-        self._wait_for_sinks(source, error)
-        return True
 
     def _why_not_to_bury(
         self,

@@ -772,7 +772,7 @@ def test_what_setup_has_read_is_read_again_when_its_files_are_gone(tmp_path):
             raise ValueError("it is being written")
 
     bed = Bed(tmp_path, settings_of())
-    pipeline = bed.engine._pipeline
+    pipeline = bed.engine._jobs._pipeline
     pipeline._module, session = SimpleNamespace(setup=setup), SimpleNamespace(catalog=SimpleNamespace(clearCache=int))
     pipeline.setup(session)
     bed.sinks["out"].faults = [InputGone("it is gone"), InputGone("it is gone"), SinkError("not now")]
