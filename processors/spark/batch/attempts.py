@@ -1,4 +1,4 @@
-"""Attempts at a publication: what both engines do if another writer was faster, a sink cannot now, or the host ends.
+"""Waits between attempts: what is done if another writer was faster, a sink cannot now, or the host ends.
 
 The sinks of an engine and its dead letter: what each holds.
 
