@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from mld.protocol import meeting
+
 
 @pytest.fixture
 def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A TMPDIR of the test's own whose path leaves room for a socket's name; with a longer one hosts meet in /tmp."""
     with tempfile.TemporaryDirectory(prefix="z", dir="/tmp") as directory:
         monkeypatch.setenv("TMPDIR", directory)
+        monkeypatch.setattr(meeting, "FALLBACK", directory)  # where hosts of this user's own daemons may be
         yield Path(directory)
