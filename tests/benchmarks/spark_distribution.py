@@ -161,7 +161,7 @@ class Stand:
             sequences = [b"%056d" % (10**55 + self._sequence + number) for number in range(len(texts))]
             self._sequence += len(texts)
             count, size = len(texts), sum(4 * len(text) // 3 for text in texts)
-            writer.add(RecordColumns(texts, [b"k"] * count, sequences, [1] * count, [0] * count, (), size))
+            writer.add(RecordColumns(texts, [b"k"] * count, sequences, [1] * count, [0] * count, size))
         return writer.close()
 
 
