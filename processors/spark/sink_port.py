@@ -192,8 +192,8 @@ NO_ROOM = (
 """What the JVM says of ENOSPC, EDQUOT and EFBIG, and HDFS of its own; Spark keeps the words in its exceptions."""
 NO_PERMISSION = "AccessControlException"
 """HDFS; what the file system of this host does not allow is said before there is a job."""
-NO_NAME = "is no name of a directory"
-"""Said of the value of a column by which a sink is partitioned: its record is to blame."""
+NO_NAME = "a value of partitionBy is no name of a directory"
+"""Said where a sink raises an exception over a row: its record is to blame. The value is not quoted."""
 UNMAPPABLE = "input contains unmappable characters"
 GONE = "FILE_NOT_EXIST"
 """While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
@@ -211,8 +211,11 @@ NO_RECORD_S_FAULT = (
 )
 OF_S3 = ("org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.")
 """How an exception begins that says what S3 did not do, where Spark speaks to it."""
-DATA_EXCEPTION = "SQLSTATE: 22"
-"""Class 22 of the standard: division by zero, a cast or an index that is invalid, a number out of range."""
+OF_A_VALUE = ("SQLSTATE: 22", "SQLSTATE: P0001")
+"""Class 22 of the standard: division by zero, a cast or an index that is invalid, a number out of range. And
+`raise_error`."""
+OF_PYTHON_ITSELF = ("OSError:", "MemoryError", "pyspark.", *NO_MODULE)
+"""How the traceback of a Python worker ends if what surrounds it may be to blame, and not a value."""
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -236,15 +239,23 @@ def _is_of_s3(text: str) -> bool:
 
 
 def failure(error: Exception, doing: str) -> SinkError:
-    """Return what an exception of Spark means for the next attempt."""
+    """Return what an exception of Spark means for the next attempt.
+
+    What failed over a value is told first, because it may quote the record: the words of a producer decide nothing."""
     from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
 
     text = str(error)
     said = f"{doing}: {sentence(text) or type(error).__name__}"
-    if any(words in text for words in NO_ROOM):
-        return SinkError(f"{said}; make room, nothing was acknowledged and it is tried again")
+    cause = _python_cause(text)
+    of_spark = isinstance(error, (AnalysisException, PySparkTypeError, PySparkValueError))
     if NO_NAME in text:
         return DataRefused(said)
+    if cause is not None and not cause.startswith(OF_PYTHON_ITSELF):
+        return ValueFailed(said)
+    if not of_spark and any(words in text for words in OF_A_VALUE):
+        return ValueFailed(said)
+    if any(words in text for words in NO_ROOM):
+        return SinkError(f"{said}; make room, nothing was acknowledged and it is tried again")
     if NO_PERMISSION in text:
         return SinkRefused(f"{said}; give the account that Spark runs as the permission for it")
     if UNMAPPABLE in text:
@@ -253,7 +264,7 @@ def failure(error: Exception, doing: str) -> SinkError:
         return SinkRefused(
             f"{said}; the Python of the executors (key mld.spark.conf.spark.pyspark.python) needs pandas and pyarrow"
         )
-    if (_python_cause(text) or "").startswith(NO_MODULE):
+    if cause is not None and cause.startswith(NO_MODULE):
         return SinkRefused(
             f"{said}; install it where the executors run, or name what they lack in "
             "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
@@ -266,9 +277,9 @@ def failure(error: Exception, doing: str) -> SinkError:
         )
     if DATABASE_FAILED in text.partition("\n")[0]:
         return SinkError(f"{said}; it is tried again")
-    if isinstance(error, (AnalysisException, PySparkTypeError, PySparkValueError)):
+    if of_spark:
         return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
-    return ValueFailed(said) if DATA_EXCEPTION in text or _python_cause(text) else JobFailed(said)
+    return JobFailed(said) if cause is None else ValueFailed(said)
 
 
 def sentence(text: str) -> str:

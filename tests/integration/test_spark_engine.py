@@ -39,6 +39,12 @@ def event(n: int, kind: str = "human") -> bytes:
     return json.dumps({"n": n, "kind": kind}).encode()
 
 
+PARSED = """
+from pyspark.sql import functions as F
+
+def transform(records, batch):
+    return records.select("sequenceNumber", F.udf(lambda text: int(text), "int")("payload").alias("payload"))
+"""
 PASS = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload.*')\n"
 
 
@@ -69,6 +75,18 @@ def test_json_is_decoded_and_what_is_not_json_is_a_dead_letter(spark: Any, tmp_p
     assert dead == {"2": generic, "4": generic, "5": 'n is "no number", which is no int'}
     assert bed.run({n: event(n) for n in range(3, 8)}).failed == {}
     assert [row["n"] for row in rows(tmp_path / "out")] == [1, 3, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "pipeline", ["SELECT sequenceNumber, CAST(payload AS INT) AS payload FROM records", PARSED], ids=["SQL", "Python"]
+)
+def test_a_record_that_speaks_of_a_full_disk_is_buried_and_stops_nothing(
+    spark: Any, tmp_path: Path, pipeline: str
+) -> None:
+    bed = engine_bed(spark, tmp_path, pipeline, "mld.spark.format = text")
+    assert bed.run({1: b"1", 2: b"No space left on device", 3: b"3"}).failed == {}
+    assert [row["sequenceNumber"] for row in rows(tmp_path / "out")] == ["1", "3"]
+    assert [row["sequenceNumber"] for row in rows(tmp_path / "dead")] == ["2"]
 
 
 def test_a_batch_of_good_records_is_one_job(spark: Any, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_every_row_is_in_the_directory_of_its_value_and_a_partition_of_a_batch_i
 def test_a_value_by_which_no_directory_can_be_called_is_refused_as_the_record_s_fault(spark, tmp_path, value):
     sink = sink_of(spark, tmp_path)
     assert sink.publish(of(spark, "good", "q" * 246), step(1), "b").rows == 2
-    with pytest.raises(DataRefused, match=f"customer is no name of a directory: {value[:9]}"):
+    with pytest.raises(DataRefused, match="is no name of a directory: that of customer is too long"):
         sink.publish(of(spark, "good", value), step(2), "b")
     assert spark.read.parquet(str(tmp_path)).count() == 2
 

@@ -244,7 +244,7 @@ def test_a_partition_of_many_is_one_file(make, spark):
 def test_a_value_by_which_no_directory_can_be_called_is_the_record_s_fault(make, stored, spark):
     sink = make(partition_by=("customer",))
     sink.publish(of_customers(spark, "good", "q" * 200, None), step(1), "b")
-    with pytest.raises(DataRefused, match="customer is no name of a directory: &&&"):
+    with pytest.raises(DataRefused, match="is no name of a directory: that of customer is too long"):
         sink.publish(of_customers(spark, "good", "&" * 300), step(2), "b")
     assert stored(sink).count() == 3
 

@@ -327,7 +327,7 @@ def by_directories(
         most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
         value = F.col(quoted(name))
         named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
-        said = F.concat(F.lit(f"{name} {NO_NAME}: "), F.substring(value, 1, 80))
+        said = F.lit(f"{NO_NAME}: that of {name} is too long, or has a zero")
         is_none = (F.octet_length(named) > most) | value.contains("\0")
         checked[name] = F.when(is_none, F.raise_error(said)).otherwise(value)
     return frame.withColumns(checked).hint("rebalance", *map(quoted, columns))

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.sink_port import (
+    GONE,
+    NO_NAME,
+    NO_PANDAS,
+    NO_PERMISSION,
+    NO_RECORD_S_FAULT,
+    NO_ROOM,
+    OF_S3,
+    UNMAPPABLE,
     Blameless,
+    DataRefused,
     JobFailed,
     SinkError,
     SinkRefused,
@@ -81,6 +90,32 @@ def test_what_no_record_can_cause(said):
     assert isinstance(
         failure(RuntimeError(f"Job aborted due to stage failure.\nCaused by: {said}"), "sink out"), Blameless
     )
+
+
+WORDS = [*NO_ROOM, NO_PERMISSION, UNMAPPABLE, *NO_PANDAS, *NO_RECORD_S_FAULT, GONE, *OF_S3, "ImportError: no"]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_the_words_of_a_record_that_an_exception_quotes_decide_nothing(words):
+    cast = f"[CAST_INVALID_INPUT] The value '{words}' of the type \"STRING\" cannot be cast. SQLSTATE: 22018\n\tat x"
+    raised = f"[USER_RAISED_EXCEPTION] {words} SQLSTATE: P0001"
+    python = PYTHON.replace("ZeroDivisionError: integer division or modulo by zero", f"ValueError: {words!r}")
+    for text in (cast, raised, python):
+        assert type(failure(RuntimeError(text), "sink out")) is ValueFailed
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [("OSError: No space left on device", SinkError), ("MemoryError: Cannot allocate memory", Blameless)],
+)
+def test_a_function_without_room_or_memory_is_no_records_fault(raised, kind):
+    text = PYTHON.replace("ZeroDivisionError: integer division or modulo by zero", raised)
+    assert type(failure(RuntimeError(text), "sink out")) is kind
+
+
+def test_a_value_that_names_no_directory_is_refused_by_the_sink():
+    said = f"[USER_RAISED_EXCEPTION] {NO_NAME}: that of kind is too long, or has a zero SQLSTATE: P0001"
+    assert type(failure(RuntimeError(said), "sink out")) is DataRefused
 
 
 @pytest.mark.parametrize("condition", ["CONNECTION] Couldn't connect to it", "TABLE_EXISTS] Check that it exists"])
