@@ -452,6 +452,8 @@ class Jobs:
                 self.frames(handed.records, {}, 0, 1)
         except (PipelineFailed, PipelineError):
             return True
+        except SpoolError as error:
+            log.warning("whether the pipeline works without records is not known: %s", error)
         return False
 
     def works_for(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> bool:

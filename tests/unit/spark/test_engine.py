@@ -428,6 +428,23 @@ def test_a_sink_that_comes_back_and_refuses_a_record_is_not_waited_for(tmp_path)
     assert (numbers(out), numbers(dead)) == ([1, 2, 4], [3])
 
 
+@pytest.mark.parametrize("before", range(10))
+def test_a_spool_that_is_full_in_the_midst_of_a_search_is_waited_for(tmp_path, before):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.poison(lambda data: data == b"3")
+    offer, real, calls = bed.offer("a", range(1, 6)), bed.spool.written, iter(range(100))
+
+    def written(records):
+        if next(calls) == before:
+            raise SpoolError("no room")
+        return real(records)
+
+    bed.spool.written = written
+    assert bed.run(offer).failed == {}
+    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 4, 5], [3])
+
+
 @pytest.mark.parametrize("before", range(8))
 def test_a_record_is_buried_for_the_sink_that_has_refused_it_and_not_for_one_that_failed_by_chance(tmp_path, before):
     dead = MemorySink("deadLetter")
