@@ -263,7 +263,7 @@ class Journal:
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
                 assert head is not None, "there was one"
-                return replace(head, number=head.number + 1, token=token, moves=(), batch_id="", swept_to=to_s)
+                return replace(head, number=head.number + 1, token=token, moves=(), batch_id="", rows=0, swept_to=to_s)
 
             self.commit(token, follow)
 

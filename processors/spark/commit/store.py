@@ -164,8 +164,12 @@ class PosixStore:
 
     def hold(self, path: str) -> Callable[[], None]:
         fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(fd, _machine())  # only now: whoever reads it tries the lock
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(fd, _machine())  # only now: whoever reads it tries the lock
+        except OSError:
+            os.close(fd)
+            raise
         return lambda: os.close(fd)
 
     def held(self, path: str) -> bool | None:

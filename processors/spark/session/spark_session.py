@@ -383,16 +383,17 @@ class SessionHealth:
             if process is not None and process.poll() is not None:
                 raise SessionGone(f"the JVM has ended with status {process.returncode}")
             stopped = self._session.sparkContext._jsc.sc().isStopped()
+            failed = [query for query in self._queries if query.exception() is not None]
+            self._queries = self._session.streams.active
         except SessionGone:
             raise
         except Exception as error:
             raise SessionGone(f"Spark does not answer any more: {first_line(error)}") from error
         if stopped:
             raise SessionGone("Spark has stopped the application; see its lines above")
-        for query in self._queries:
-            if failed := query.exception():
-                raise SessionGone(f"the streaming query {query.name or query.id} has failed: {sentence(str(failed))}")
-        self._queries = self._session.streams.active
+        if failed:
+            said = sentence(str(failed[0].exception()))
+            raise SessionGone(f"the streaming query {failed[0].name or failed[0].id} has failed: {said}")
 
     def probe(self) -> None:
         """Run a job without data: if even that fails, it is not the records."""
