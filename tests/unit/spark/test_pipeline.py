@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -55,6 +56,16 @@ def test_hooks_run(tmp_path):
 def test_a_bad_file_gets_a_sentence(tmp_path, text, said):
     with pytest.raises(PipelineError, match=said):
         pipeline(tmp_path, text)
+
+
+def test_a_file_of_the_same_length_and_second_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "users_pipeline.py"
+    for name in ("first", "other"):
+        path.write_text(f"def {name}(records, batch): return None\n")
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        load(f"{path}:{name}", ("out",))
+    assert not (tmp_path / "__pycache__").exists()
 
 
 @pytest.mark.parametrize("spec", ["pipeline.py", "pipeline:transform", "x.py:not-a-name", ""])
