@@ -54,8 +54,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 
-SLICES_FIRST, SLICES_MAX = 16, 1_000
-"""The first job that searches for records has so many tasks, and any further one at most."""
+SLICES_FIRST, SLICES_NEXT, SLICES_MAX = 4, 64, 1_000
+"""The first job that searches for records has so many tasks: mostly it is told the rows, and a task of Python costs
+more than they do. Where it is not, the next one has so many at least, and any further one at most."""
 SUSPECTS_PART = 4
 """If more records are malformed than one in so many, nothing is gained by leaving others out."""
 SPLIT = 4
@@ -422,7 +423,7 @@ class Jobs:
                 suspects = {at for one in found for at in one.records}
                 if len(suspects) == len(left) and slices_max != SLICES_FIRST:
                     return {}  # too many fail for this to narrow them down
-                slices_max = min(SLICES_MAX, SPLIT * max(SLICES_FIRST, len({one.records for one in found})))
+                slices_max = min(SLICES_MAX, max(SLICES_NEXT, SPLIT * len({one.records for one in found})))
                 left = sorted(suspects)
         except Exception as error:
             log.info("which records fail cannot be told at once: %s", first_line(error))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch.attempts import Stopped
-from mld.processors.spark.batch.jobs import SLICES_MAX
+from mld.processors.spark.batch.jobs import SLICES_FIRST, SLICES_MAX
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
 from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
@@ -278,7 +278,7 @@ def test_rows_that_were_told_and_do_not_fail_alone_are_looked_for_in_slices(tmp_
     bed.frames.failing = failing
     assert bed.run(bed.offer("a", range(1000))).failed == {}
     assert numbers(dead) == sorted(poison) and all("first" in reason.decode() for *_, reason in dead.rows)
-    assert asked[:2] == [16, 1]
+    assert asked[:2] == [SLICES_FIRST, 1]
 
 
 @pytest.mark.parametrize("slices", [True, False])
