@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 SEQUENCE_DIGITS_MAX = 129
@@ -183,13 +182,8 @@ class WriterIdentity(NamedTuple):
     created: str = ""
     """When the stream was made, in UTC as `2026-01-02T03:04:05.678Z`; empty with `mld.spark.streamId`."""
 
-    @property
-    def is_of_several(self) -> bool:
-        """Whether its marks are of several streams, by their identifiers."""
-        return self.arn == SEVERAL
-
     def __str__(self) -> str:
-        if self.is_of_several:
+        if self.arn == SEVERAL:
             return f"application {self.application}, pipeline {self.pipeline}, several streams"
         born = f" created {self.created}" if self.created else ""
         return f"application {self.application}, pipeline {self.pipeline}, stream {self.arn}{born}"
@@ -224,26 +218,6 @@ def stream_key(env: Mapping[str, str]) -> str:
         return env.get("MLD_STREAM_NAME", "")
     region = arn.split(":")[3] if arn.count(":") >= REGION_AND_MORE else ""
     return f"{region}:{identifier}"  # two regions may have streams of one account, name and time
-
-
-def key_of_one(writer: WriterIdentity) -> str | None:
-    """Return what stands for the stream of a writer that reads one, in the marks of its application when it reads
-    several.
-
-    None if the writer does not say enough. The epoch is the time of creation; an application that has another one in
-    its lease table finds no marks.
-    """
-    parts = writer.arn.split(":")
-    if len(parts) <= REGION_AND_MORE or not parts[4].isdigit() or not writer.stream:
-        return None
-    where = f"{parts[3]}:{parts[4]}:{writer.stream}"
-    if parts[2] == "dynamodb":
-        return f"{where}:1"
-    try:
-        epoch = int(datetime.fromisoformat(writer.created).timestamp())
-    except ValueError:
-        return None
-    return f"{where}:{epoch}" if epoch > 0 else None
 
 
 UNKNOWN = (

@@ -25,10 +25,6 @@ Every writer has marks of its own, so that none mistakes another's finished reco
 the ledger may go on. Another one is admitted if nobody else is in it, or if `mld.spark.sink.<name>.writers = shared`
 says that several are meant to be; else it is refused, with its own name and theirs.
 
-An application that reads one stream may become one that reads several, and the other way round.
-The marks of the stream are taken over from the writer that it was: whoever of the two commits takes them away from the
-other in the same entry, so that they are never in two places.
-
 Pure: values in, values out.
 """
 
@@ -52,7 +48,6 @@ from mld.processors.spark.high_water_marks import (
     advanced,
     decode_marks,
     encode_marks,
-    key_of_one,
     moved,
 )
 from mld.processors.spark.sink_port import Fenced, SinkRefused
@@ -344,10 +339,9 @@ class Admission:
         """Return the marks of this writer. Raises SinkRefused if it may not write here."""
         if head is None:
             return {}
-        taken, left = passed_on(head, self.writer)
-        if self.writer not in head.writers and left and not self.shared:
-            raise SinkRefused(self._refusal([str(other) for other in sorted(left)]))
-        return _higher(head.writers.get(self.writer, {}), taken)
+        if self.writer not in head.writers and head.writers and not self.shared:
+            raise SinkRefused(self._refusal([str(other) for other in sorted(head.writers)]))
+        return head.writers.get(self.writer, {})
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
         """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
@@ -357,10 +351,9 @@ class Admission:
     def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
         """Return the entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
         self.check(head, batch)
-        left = passed_on(head, self.writer)[1] if head is not None else {}
-        marks = retired(advanced(self.marks(head), batch), self.ended)
-        number = head.number + 1 if head is not None else 1
-        return LedgerEntry(number, token, {**left, self.writer: marks}, **said)
+        number, writers = (head.number + 1, head.writers) if head is not None else (1, {})
+        marks = retired(advanced(writers.get(self.writer, {}), batch), self.ended)
+        return LedgerEntry(number, token, {**writers, self.writer: marks}, **said)
 
     def _refusal(self, others: list[str]) -> str:
         named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
@@ -370,43 +363,3 @@ class Admission:
             f"both are meant to write there, set mld.spark.sink.{self.sink}.writers = shared: each then has marks of "
             "its own"
         )
-
-
-def passed_on(
-    head: LedgerEntry, writer: WriterIdentity
-) -> tuple[HighWaterMarks, Mapping[WriterIdentity, HighWaterMarks]]:
-    """Return the marks that the writer takes over, under its own names: those of the same application and pipeline,
-    where it read one stream and now reads several, or the other way round. And all other writers, with the marks that
-    stay theirs; none is empty that was not.
-    """
-    marks: dict[StreamShard, RecordPosition] = {}
-    left: dict[WriterIdentity, HighWaterMarks] = {}
-    for other, theirs in head.writers.items():
-        if other == writer:
-            continue
-        names = _other_names(theirs, other, writer)
-        marks = _higher(marks, {name: theirs[shard] for shard, name in names.items()})
-        rest = {shard: mark for shard, mark in theirs.items() if shard not in names}
-        if rest or not names:
-            left[other] = rest
-    return marks, left
-
-
-def _other_names(
-    theirs: HighWaterMarks, other: WriterIdentity, writer: WriterIdentity
-) -> dict[StreamShard, StreamShard]:
-    """Return how `writer` calls the shards of `other` that become its own."""
-    is_same = (other.application, other.pipeline) == (writer.application, writer.pipeline)
-    if not is_same or other.is_of_several == writer.is_of_several:
-        return {}
-    one = writer if other.is_of_several else other
-    identifier = key_of_one(one)
-    if identifier is None:
-        return {}
-    old, new = (identifier, one.stream) if other.is_of_several else (one.stream, identifier)
-    return {shard: StreamShard(new, shard.shard) for shard in theirs if shard.stream == old}
-
-
-def _higher(marks: HighWaterMarks, more: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
-    """Return all shards of both, each with its higher mark."""
-    return {**marks, **{shard: max(mark, marks.get(shard, mark)) for shard, mark in more.items()}}

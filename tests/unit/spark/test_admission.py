@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry
@@ -11,7 +13,6 @@ from mld.processors.spark.high_water_marks import (
     ShardSpan,
     StreamShard,
     WriterIdentity,
-    key_of_one,
 )
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from tests.twins.store import Disk, MemoryStore
@@ -84,30 +85,12 @@ def test_two_writers_that_open_an_empty_sink_at_once(other):
     assert sum(read(disk).values()) == 4
 
 
-# --- from one stream to several, and back
+# --- several streams
 
 ALL = WriterIdentity("app", "main", arn=SEVERAL)
 ID = "eu-west-1:123456789012:clicks:1767323045"
 OF_ID = {A: StreamShard(ID, A.shard), B: StreamShard(ID, B.shard)}
 ELSEWHERE = StreamShard("eu-west-1:123456789012:orders:1700000000", A.shard)
-
-
-@pytest.mark.parametrize(
-    ("writer", "identifier"),
-    [
-        (ME, ID),
-        (OTHERS["account"], "eu-west-1:210987654321:clicks:1767323045"),
-        (
-            ME._replace(arn="arn:aws:dynamodb:eu-west-1:123456789012:table/t/stream/x"),
-            "eu-west-1:123456789012:clicks:1",
-        ),
-        (ME._replace(arn="ours", created=""), None),
-        (ME._replace(created=""), None),
-        (ALL, None),
-    ],
-)
-def test_the_identifier_of_a_stream_follows_from_its_arn_and_creation(writer, identifier):
-    assert key_of_one(writer) == identifier
 
 
 def test_shards_of_the_same_id_in_two_streams_have_marks_of_their_own():
@@ -118,37 +101,9 @@ def test_shards_of_the_same_id_in_two_streams_have_marks_of_their_own():
         admission(ALL).check(after, {OF_ID[A]: ShardSpan(None, RecordPosition(6))})
 
 
-def test_who_reads_several_streams_goes_on_where_it_read_one_and_takes_those_marks_away():
-    head = LedgerEntry(7, "t", {ME: {A: RecordPosition(500), B: RecordPosition(3)}})
-    several = admission(ALL)
-    assert several.marks(head) == {OF_ID[A]: RecordPosition(500), OF_ID[B]: RecordPosition(3)}
-    with pytest.raises(Fenced):
-        several.check(head, {OF_ID[A]: ShardSpan(None, RecordPosition(501))})
-    after = several.following(head, {OF_ID[A]: ShardSpan(RecordPosition(500), RecordPosition(501))}, "u")
-    assert after.writers == {ALL: {OF_ID[A]: RecordPosition(501), OF_ID[B]: RecordPosition(3)}}
-
-
-def test_who_reads_one_stream_again_takes_its_marks_back_and_leaves_those_of_other_streams():
-    head = LedgerEntry(7, "t", {ALL: {OF_ID[A]: RecordPosition(501), ELSEWHERE: RecordPosition(9)}})
-    with pytest.raises(SinkRefused, match="written by application app, pipeline main, several streams"):
-        admission().marks(head)
-    assert admission(shared=True).marks(head) == {A: RecordPosition(501)}
-    after = admission(shared=True).following(head, {A: ShardSpan(RecordPosition(501), RecordPosition(502))}, "u")
-    assert after.writers == {ALL: {ELSEWHERE: RecordPosition(9)}, ME: {A: RecordPosition(502)}}
-    alone = LedgerEntry(7, "t", {ALL: {OF_ID[A]: RecordPosition(501)}})
-    assert admission().marks(alone) == {A: RecordPosition(501)}
-
-
-def test_a_mark_in_both_forms_counts_by_its_higher_position():
-    """A worker of the old form was late, and took its marks back for one batch."""
-    head = LedgerEntry(9, "t", {ALL: {OF_ID[A]: RecordPosition(501)}, ME: {A: RecordPosition(502)}})
-    assert admission(ALL).marks(head) == {OF_ID[A]: RecordPosition(502)}
-    assert admission().marks(head) == {A: RecordPosition(502)}
-    after = admission(ALL).following(head, {OF_ID[A]: ShardSpan(RecordPosition(502), RecordPosition(503))}, "u")
-    assert after.writers == {ALL: {OF_ID[A]: RecordPosition(503)}}
-
-
-@each
-def test_marks_of_another_application_pipeline_or_incarnation_are_not_taken_for_those_of_a_stream(other):
-    head = LedgerEntry(7, "t", {other: {A: RecordPosition(500)}})
-    assert OF_ID[A] not in admission(ALL, shared=True).marks(head)
+def test_a_stream_read_alone_and_one_read_among_several_are_two_writers():
+    for one, other in ((ME, ALL), (ALL, ME)):
+        head = LedgerEntry(7, "t", {one: {A: RecordPosition(500)}})
+        with pytest.raises(SinkRefused, match=rf"written by {re.escape(str(one))}\. This is {re.escape(str(other))}"):
+            admission(other).marks(head)
+        assert admission(other, shared=True).marks(head) == {}

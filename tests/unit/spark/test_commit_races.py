@@ -20,14 +20,12 @@ import pytest
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, Journal
 from mld.processors.spark.high_water_marks import (
-    SEVERAL,
     HighWaterMarks,
     RecordPosition,
     ShardSpan,
     ShardSpans,
     StreamShard,
     WriterIdentity,
-    key_of_one,
     spans,
 )
 from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
@@ -277,28 +275,6 @@ def test_writers_that_share_a_sink_write_everything_each(layout):
             for record in _records({shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}, writer)
         )
         assert read(world.disk) == expected, f"seed {seed}"
-
-
-@LAYOUTS
-def test_a_stream_read_alone_and_among_several_is_written_once(layout):
-    """An application goes from one form of lease table to the other and back, while workers of the old form live on."""
-    arn, created = "arn:aws:kinesis:eu-west-1:111111111111:stream/s", "2026-01-02T03:04:05.000Z"
-    alone = WriterIdentity("one", "main", "s", arn, created)
-    several = WriterIdentity("one", "main", arn=SEVERAL)
-    key = key_of_one(alone)
-    assert key is not None
-    forms = {alone: SHARDS, several: [StreamShard(key, shard.shard) for shard in SHARDS]}
-    for seed in range(SEEDS // 2):
-        world = World(random.Random(seed), layout)
-        pid = 0
-        for death in (0.05, 0.03, 0.0):
-            for writer, shards in forms.items():
-                pid += 1
-                world.start(pid, shards, writer)
-            world.play(death)
-            assert not [record for record, count in read(world.disk).items() if count > 1], seed
-        theirs = {shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}
-        assert read(world.disk) == Counter(_records(theirs, alone)), f"seed {seed}"
 
 
 def test_nothing_is_left_behind():

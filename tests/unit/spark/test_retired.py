@@ -119,13 +119,6 @@ def test_a_writer_retires_its_own_shards_only():
     assert admission.following(head, {}, "u").writers == {ONE: {A: ENDED}, TWO: {A: at(9)}}
 
 
-def test_marks_of_an_application_that_comes_to_read_several_streams_stay_ended():
-    several = WriterIdentity("app", "main", arn="(several streams)")
-    head = LedgerEntry(3, "t", {ONE._replace(arn="arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"): {A: ENDED}})
-    marks = Admission(several, "out", "/x", shared=True).marks(head)
-    assert set(marks.values()) == {ENDED} and {mark.shard for mark in marks} == {A.shard}
-
-
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 LIVE, CLOSED = range(3_000, 3_064), range(3_000)
