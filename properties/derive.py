@@ -393,7 +393,7 @@ def _dead_letter(derivation: Derivation) -> None:
         say(Level.ERROR, "mld.poisonAttempts", why, "set mld.childFailurePolicy=park")
     if PurePath(str(values["child.command"] or "").partition(" ")[0]).name == SPARK_PROGRAM:
         why = "does not fit mld-spark, which accepts records long before it commits them"
-        say(Level.ERROR, "mld.poisonAttempts", why, "use mld.spark.deadLetter and mld.spark.attemptsMax")
+        say(Level.ERROR, "mld.poisonAttempts", why, "use mld.spark.deadLetter")
     arn = None if letter is None else StreamArn.parse(letter.name)
     if arn is not None and _is_read(derivation, arn):
         why = "is the stream that is read: a record would come back for ever"

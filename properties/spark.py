@@ -17,7 +17,7 @@ from enum import Enum
 
 from mld.properties.conversion import check
 from mld.properties.key_lines import KeyLine, all_lines
-from mld.properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
+from mld.properties.keytypes import Effect, Key, Section, ValueKind
 from mld.properties.lines import FileEntry, Level, Remark, Sources, nearest
 from mld.properties.redaction import Shown, conf_shown, option_shown, shown_name
 
@@ -100,7 +100,7 @@ TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Stru
 """Directories by which Spark's readers know the files of a table, whatever else is there."""
 JDBC = "jdbc"
 MEBIBYTE = 1024 * 1024
-CHOICE, INT, LONG, TEXT = ValueKind.CHOICE, ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
+CHOICE, LONG, TEXT = ValueKind.CHOICE, ValueKind.LONG, ValueKind.TEXT
 
 
 class Format(Enum):
@@ -152,8 +152,6 @@ KEYS: tuple[Key, ...] = (
          "waits.", default_text="30 s, or 120 s while less than 1 MiB waits", minimum=10, maximum=3_600_000),
     _key("maxBatchBytes", LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
          "most that one holds.", BATCH_BYTES, minimum=1),
-    _key("maxInFlightBytes", LONG, "Most bytes of records that are accepted and not committed.",
-         default_text="twice maxBatchBytes", minimum=1),
     _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),
@@ -163,10 +161,6 @@ KEYS: tuple[Key, ...] = (
          "restore: stop, or go on without them.", OnGap.STOP, choices=OnGap),
     _key("onPoison", CHOICE, "What becomes of a record with which the pipeline fails again and again.",
          choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
-    _key("attemptsMax", INT, "Attempts at a micro-batch before a record is searched for; none follows a wrong value.",
-         3, minimum=1, maximum=100),
-    _key("retryBackoffMillis", LONG, "Pause before the second attempt; it doubles each time.", 500, minimum=0,
-         maximum=600_000),
     _key("drainTimeoutMillis", LONG, "Longest wait of a shard that ends or moves for the commits of its records.",
          20_000, minimum=0),
     _key("startTimeoutMillis", LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
@@ -263,6 +257,9 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.glueTable": (Level.ERROR, f"remove it; the files go on as they are: {CATALOG_REMEDY}"),
+    "maxInFlightBytes": (Level.ERROR, f"remove it: it is twice {PREFIX}maxBatchBytes, which bounds disk and memory"),
+    "attemptsMax": (Level.ERROR, "remove it: a record is searched for after 3 attempts, over a wrong value at once"),
+    "retryBackoffMillis": (Level.ERROR, "remove it: the second attempt is after 0.5 s, the next after 1 s, and so on"),
     "glue.endpoint": (Level.WARNING, "it was for glueTable; Iceberg has mld.spark.catalog.<catalog>.glue.endpoint"),
 }
 """Keys of mld 0.2, by the name after `mld.spark.`: whether the start is refused or they are ignored, and the remedy."""
@@ -481,13 +478,6 @@ def _together(
     def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:
         remarks.append(Remark(level, PREFIX + name, place or places.get(name, file_name), message, remedy))
 
-    batch = values["maxBatchBytes"]
-    assert isinstance(batch, int)
-    flying = values["maxInFlightBytes"]
-    if flying is None:
-        values["maxInFlightBytes"] = 2 * batch
-    elif isinstance(flying, int) and flying < batch:
-        say("maxInFlightBytes", f"is less than maxBatchBytes, {batch}", "a batch could never fill; raise it")
     if values["onPoison"] is None:
         values["onPoison"] = OnPoison.DEAD_LETTER if values["deadLetter"] else OnPoison.STOP
     elif values["onPoison"] is OnPoison.DEAD_LETTER and not values["deadLetter"]:
@@ -519,4 +509,3 @@ def _together(
 
 
 assert all(key.effect is Effect.EFFECTIVE for key in KEYS)
-assert all(key.maximum is None or key.kind is not INT or key.maximum <= INT_MAX for key in KEYS)

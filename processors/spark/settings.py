@@ -94,13 +94,10 @@ class SparkSettings:
     trigger_quiet_s: float
     """The interval while little waits; the same where the pace is not adaptive."""
     batch_bytes_max: int
-    in_flight_bytes_max: int
     dead_letter: str | None
     malformed_share_max: float
     on_poison: OnPoison
     on_gap: OnGap
-    attempts_max: int
-    retry_backoff_s: float
     drain_timeout_s: float
     start_timeout_s: float
     master: str = field(repr=False)
@@ -227,13 +224,10 @@ def make(
         trigger_interval_s=interval_s,
         trigger_quiet_s=quiet_s,
         batch_bytes_max=_number(value("maxBatchBytes")),
-        in_flight_bytes_max=_number(value("maxInFlightBytes")),
         dead_letter=text("deadLetter"),
         malformed_share_max=float(str(value("malformedShareMax"))),
         on_poison=on_poison,
         on_gap=on_gap,
-        attempts_max=_number(value("attemptsMax")),
-        retry_backoff_s=seconds("retryBackoffMillis"),
         drain_timeout_s=seconds("drainTimeoutMillis"),
         start_timeout_s=seconds("startTimeoutMillis"),
         master=str(value("master")),

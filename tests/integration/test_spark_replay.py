@@ -29,7 +29,6 @@ mld.spark.driverMemory = 1g
 mld.spark.pipeline = {here}/pipeline.py:transform
 mld.spark.format = json
 mld.spark.schema = n INT
-mld.spark.attemptsMax = 1
 mld.spark.deadLetter = {here}/dead
 mld.spark.sink.out.path = {here}/out
 mld.spark.sink.out.format = json

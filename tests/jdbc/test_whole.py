@@ -109,7 +109,6 @@ def test_every_record_once_though_database_and_host_are_killed_and_one_row_is_re
             "mld.spark.sink.out.format": "jdbc",
             "mld.spark.sink.out.path": "",
             "mld.spark.conf.spark.jars": database.jar,
-            "mld.spark.attemptsMax": 1,
             **{f"mld.spark.sink.out.options.{name}": value for name, value in options.items()},
         },
     )

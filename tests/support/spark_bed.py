@@ -104,7 +104,7 @@ def engine_bed(
     paths = [f"mld.spark.sink.{sink}.path = {directory / sink}" for sink in sinks]
     formats = [f"mld.spark.sink.{sink}.format = json" for sink in sinks]
     letters = [f"mld.spark.deadLetter = {directory / 'dead'}"] if dead else []
-    settings = settings_of("mld.spark.attemptsMax = 2", *paths, *formats, *letters, *keys, sinks=sinks)
+    settings = settings_of(*paths, *formats, *letters, *keys, sinks=sinks)
     loaded = load(str(file) if suffix == ".sql" else f"{file}:transform", sinks)
     spool = Spool(Path(tempfile.mkdtemp(prefix="spool-", dir=directory)))
     dead_letter = make_sink(SinkSpec("dead", "json", settings.dead_letter), spark) if dead else None

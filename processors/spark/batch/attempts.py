@@ -29,9 +29,12 @@ from mld.processors.spark.sink_port import Fenced, GoneBack, Sink, SinkError, Si
 
 log = logging.getLogger("mld.spark")
 
+ATTEMPTS_MAX = 3
+"""Attempts at a micro-batch before a record is searched for; none follows a wrong value."""
+BACKOFF_S = 0.5
+"""Pause before the second attempt; it doubles each time."""
 BACKOFF_MAX_S = 30.0
 """Longest pause between attempts at a sink that cannot take anything now."""
-BACKOFF_MIN_S = 0.01
 FENCED_MAX = 100
 """Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
 
@@ -49,9 +52,9 @@ class HealthCheck(Protocol):
     def probe(self) -> None: ...
 
 
-def pause_s(base_s: float, failures: int) -> float:
+def pause_s(failures: int) -> float:
     """Return how long to wait after so many failures in a row."""
-    return min(BACKOFF_MAX_S, max(base_s, BACKOFF_MIN_S) * 2.0 ** min(failures - 1, 20))
+    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(failures - 1, 20))
 
 
 def bound_fences(error: Fenced, fenced: int) -> None:
@@ -82,8 +85,7 @@ def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, in
 class Patience:
     """Waits between attempts, which end when the host ends or its session is gone. `stop` is called on any thread."""
 
-    def __init__(self, backoff_s: float, health: HealthCheck) -> None:
-        self._backoff_s = backoff_s
+    def __init__(self, health: HealthCheck) -> None:
         self._health = health
         self._stopping = threading.Event()
 
@@ -99,7 +101,7 @@ class Patience:
 
     def pause(self, failures: int) -> None:
         """Wait before the next attempt. Raises Stopped."""
-        if self._stopping.wait(pause_s(self._backoff_s, failures)):
+        if self._stopping.wait(pause_s(failures)):
             raise Stopped
 
     def wait(self, error: Exception, waits: int) -> None:

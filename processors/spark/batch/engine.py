@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience
 from mld.processors.spark.batch.jobs import FOR_EVER, Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
@@ -56,7 +57,7 @@ class Engine:
     ) -> None:
         self._settings = settings
         self._health = health
-        self._patience = Patience(settings.retry_backoff_s, health)
+        self._patience = Patience(health)
         self._destinations = Destinations(sinks, dead_letter, self._patience)
         self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience)
         self._poison = PoisonSearch(settings, self._jobs, self._destinations, self._patience)
@@ -114,7 +115,7 @@ class Engine:
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             try:
-                self._jobs.until_done(source, self._settings.attempts_max)
+                self._jobs.until_done(source, attempts.ATTEMPTS_MAX)
             except (JobFailed, PipelineFailed) as error:
                 return self._failed(source, error, in_a_row_max)
             for _, (_, record) in islice(source.each(source.whole()), 1):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
 
+from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.attempts import Destinations, Patience, buried_in, until_published
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
@@ -124,7 +125,7 @@ class PoisonSearch:
         if len(letters) > TOLD_MAX:
             log.error("and %d more records fail and are in the dead letter", len(letters) - TOLD_MAX)
         try:
-            self._jobs.until_done(rest, self._settings.attempts_max)
+            self._jobs.until_done(rest, attempts.ATTEMPTS_MAX)
         except (JobFailed, PipelineFailed) as error:
             log.warning("the others fail as well, searching by halves: %s", error)
             return False
@@ -180,7 +181,7 @@ class PoisonSearch:
             before = rows[begin - 1][0] if begin else None
             source = source_of_rows(shard, part, before, batch.only, batch.preceding)
             try:
-                self._jobs.until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
+                self._jobs.until_done(source, attempts.ATTEMPTS_MAX if len(part) == 1 else 1)
                 self.keep(part[-1][1])
                 in_a_row = 0
             except (SinkRefused, PipelineError) as error:

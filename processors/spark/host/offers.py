@@ -1,8 +1,8 @@
 """Records on their way to a micro-batch: room for them, which pages wait, and when the next batch is due.
 
-Once `mld.spark.maxInFlightBytes` are in flight, children wait with further lines, and are admitted first in, first out.
-What is admitted is in a page that grows, until the child says that it is complete: the pages of a micro-batch are cut
-as it begins.
+Once BATCHES_IN_FLIGHT full micro-batches are in flight, children wait with further lines, and are admitted first in,
+first out. What is admitted is in a page that grows, until the child says that it is complete: the pages of a
+micro-batch are cut as it begins.
 
 When a micro-batch starts.
 
@@ -29,6 +29,8 @@ from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.host.connection import ChildConnection
 from mld.processors.spark.settings import SparkSettings
 
+BATCHES_IN_FLIGHT = 2
+"""Full micro-batches that may be accepted and not committed: one that runs, and the next one."""
 LITTLE_BYTES = 1024 * 1024
 """Less than this makes a file so small that the next records are waited for."""
 GATHER_MAX_S = 0.1
@@ -75,7 +77,7 @@ class OfferQueue:
     def __init__(self, settings: SparkSettings, spool: Spool) -> None:
         self._spool = spool
         self._pace = TriggerPace(settings.trigger_interval_s, settings.trigger_quiet_s, settings.batch_bytes_max)
-        self._in_flight_bytes_max = settings.in_flight_bytes_max
+        self._in_flight_bytes_max = BATCHES_IN_FLIGHT * settings.batch_bytes_max
         self._open: dict[int, ChildConnection] = {}
         """Children with records in a page that grows."""
         self._pages: list[Offer] = []

@@ -23,13 +23,8 @@ def errors(text: str) -> list[str]:
 def test_defaults() -> None:
     values = lines("streamName = s").values
     assert values["triggerIntervalMillis"] is None
-    assert values["maxInFlightBytes"] == 2 * int(str(values["maxBatchBytes"]))
     assert (values["onPoison"], values["master"], values["driverMemory"]) == (OnPoison.STOP, "local[*]", "1g")
     assert not lines("streamName = s").shown
-
-
-def test_what_may_be_in_flight_is_two_batches() -> None:
-    assert lines("mld.spark.maxBatchBytes = 1048576").values["maxInFlightBytes"] == 2 << 20
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://h:6443", "local-cluster[2,1,1024]"])
@@ -80,7 +75,9 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.partitionBy = day, hours(at)", "such as hours(at)"),
         ("mld.spark.sink.out.format = iceberg\nmld.spark.sink.out.partitionBy = bucket(4, id)", "what is no column"),
-        ("mld.spark.maxBatchBytes = 10\nmld.spark.maxInFlightBytes = 9", "is less than maxBatchBytes, 10"),
+        ("mld.spark.maxInFlightBytes = 9", "remove it: it is twice mld.spark.maxBatchBytes"),
+        ("mld.spark.attemptsMax = 5", "remove it: a record is searched for after 3 attempts"),
+        ("mld.spark.retryBackoffMillis = 5", "remove it: the second attempt is after 0.5 s"),
         ("mld.spark.sink.out.path = ${NOWHERE}", "NOWHERE"),
     ],
 )

@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from mld.processors.spark.batch import attempts
 from mld.protocol import meeting
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other at once."""
+    monkeypatch.setattr(attempts, "BACKOFF_S", 0.0)
+
+
+@pytest.fixture
+def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails once is searched for."""
+    monkeypatch.setattr(attempts, "ATTEMPTS_MAX", 1)
 
 
 @pytest.fixture

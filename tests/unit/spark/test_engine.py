@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.jobs import SLICES_FIRST, SLICES_MAX
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
@@ -94,17 +95,19 @@ def test_a_sink_that_is_down_is_no_poison(tmp_path):
     assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2, 3], [])
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_row_that_a_sink_will_never_take_is_searched_for_although_it_can_be_computed(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1", "mld.spark.deadLetter = /dead"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.sinks["out"].refusal = DataRefused
     bed.sinks["out"].poison = lambda data: data == b"3"
     assert bed.run(bed.offer("a", range(1, 6))).failed == {}
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 4, 5], [3])
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_sink_that_cannot_be_opened_because_the_session_is_gone_is_not_waited_for(tmp_path):
-    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1"))
+    bed = Bed(tmp_path, settings_of())
 
     def opened():
         bed.health.gone = True
@@ -132,10 +135,10 @@ def test_a_pipeline_that_fails_without_records_stops_the_shards_and_buries_nobod
         raise ValueError("no such table")
 
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 2", "mld.spark.deadLetter = /d"), transform, dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /d"), transform, dead=dead)
     outcome = bed.run(bed.offer("a", range(50)), bed.offer("b", [1]))
     assert "the pipeline failed: ValueError: no such table; correct the pipeline" in outcome.failed[A]
-    assert (len(outcome.failed), attempts, dead.rows) == (2, [1, 2, 1], [])
+    assert (len(outcome.failed), attempts, dead.rows) == (2, [1, 2, 3, 1], [])
 
 
 def test_a_plan_that_cannot_be_is_not_tried_twice(tmp_path):
@@ -196,9 +199,10 @@ def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
     assert bed.sinks["out"].marks[A] == RecordPosition(40)
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_records_that_fail_are_buried_in_one_commit_and_the_others_written_in_one(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     poison = {*range(7, 5000, 250)}
     bed.poison(lambda data: int(data) in poison)
     assert bed.run(bed.offer("a", range(5000)), bed.offer("b", range(5000, 5100))).failed == {}
@@ -207,10 +211,11 @@ def test_records_that_fail_are_buried_in_one_commit_and_the_others_written_in_on
     assert (dead.publications, bed.sinks["out"].publications) == (1, 1)
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_what_was_buried_before_a_kill_is_no_proof_that_another_pipeline_fails_over_the_same_records(tmp_path):
     """The letters are there, the sinks have not got the rest; then the pipeline is changed."""
     dead = MemorySink("deadLetter")
-    keys = ("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1")
+    keys = ("mld.spark.deadLetter = /dead",)
     bed = Bed(tmp_path / "one", settings_of(*keys), dead=dead)
     bed.poison(lambda data: data in (b"3", b"7"))
     bed.sinks["out"].faults = [None, SessionGone("killed")]
@@ -238,17 +243,19 @@ def test_the_dead_letter_forgets_records_that_every_sink_has_got_past(tmp_path):
     assert {one.shard for one in dead.ended} == {"a#out#2", "a#slow#2"}
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_pipeline_that_fails_for_every_one_of_many_records_stops_the_shard(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.poison(lambda data: True)
     assert "and so do the 8 others" in bed.run(bed.offer("a", range(1, 201))).failed[A]
     assert dead.rows == []
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_more_rows_than_one_job_confirms_end_the_search_in_slices(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.poison(lambda data: True)
     asked = []
 
@@ -262,10 +269,11 @@ def test_more_rows_than_one_job_confirms_end_the_search_in_slices(tmp_path):
     assert len(asked) == 2 and dead.rows == []
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_rows_that_were_told_and_do_not_fail_alone_are_looked_for_in_slices(tmp_path):
     """As where a pipeline sorts rows before a function gets them; what was said first of a row is the reason."""
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     poison = {700, 900}
     bed.poison(lambda data: int(data) in poison)
     by_slices, asked = bed.frames.failing, []
@@ -282,9 +290,10 @@ def test_rows_that_were_told_and_do_not_fail_alone_are_looked_for_in_slices(tmp_
 
 
 @pytest.mark.parametrize("slices", [True, False])
+@pytest.mark.usefixtures("one_attempt")
 def test_a_pipeline_that_takes_records_together_is_searched_by_halves(tmp_path, slices):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.frames.can_slice = slices
     bed.poison(lambda data: data == b"6")
     if slices:  # as many partitions as there are slices, but others: an innocent one seems to fail
@@ -342,9 +351,10 @@ def test_a_malformed_neighbour_is_no_evidence(tmp_path):
     assert dead.rows == []
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_what_no_record_can_cause_buries_nobody(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.run(bed.offer("a", [1]))
     bed.sinks["out"].refusal, bed.frames.says = Blameless, "java.lang.OutOfMemoryError: heap"
     bed.poison(lambda data: data == b"3")
@@ -370,7 +380,7 @@ def two_sinks(directory: Path, *keys: str, dead: MemorySink | None = None) -> Be
     letter = ["mld.spark.deadLetter = /dead"] if dead else []
     return Bed(
         directory,
-        settings_of("mld.spark.attemptsMax = 1", *letter, *keys, sinks=sinks),
+        settings_of(*letter, *keys, sinks=sinks),
         lambda records, batch: dict.fromkeys(sinks, records),
         sinks=sinks,
         dead=dead,
@@ -407,9 +417,10 @@ def test_a_sink_that_fails_in_the_midst_of_a_search_misses_nothing(tmp_path):
     assert [data for _, _, data in dead.rows] == [b"division by zero"], "both miss it"
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_sink_that_goes_down_in_the_midst_of_a_search_buries_nobody(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.poison(lambda data: data == b"2")
     down = JobFailed("connection refused")
     bed.sinks["out"].faults = [None, None, None, None, None, down, down, down]
@@ -417,9 +428,10 @@ def test_a_sink_that_goes_down_in_the_midst_of_a_search_buries_nobody(tmp_path):
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 3, 4, 5, 6, 7, 8], [2])
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_sink_that_comes_back_and_refuses_a_record_is_not_waited_for(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.run(bed.offer("a", [1]))
     out = bed.sinks["out"]
     out.poison, out.refusal = lambda data: data == b"3", DataRefused
@@ -429,9 +441,10 @@ def test_a_sink_that_comes_back_and_refuses_a_record_is_not_waited_for(tmp_path)
 
 
 @pytest.mark.parametrize("before", range(10))
+@pytest.mark.usefixtures("one_attempt")
 def test_a_spool_that_is_full_in_the_midst_of_a_search_is_waited_for(tmp_path, before):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.poison(lambda data: data == b"3")
     offer, real, calls = bed.offer("a", range(1, 6)), bed.spool.written, iter(range(100))
 
@@ -497,9 +510,10 @@ def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("name", ["deadLetter", "out"])
+@pytest.mark.usefixtures("one_attempt")
 def test_a_burial_that_fails_is_waited_for(tmp_path, name):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.poison(lambda data: data == b"2")
     sinks = {"deadLetter": dead, "out": bed.sinks["out"]}
     real = sinks[name].publish
@@ -515,10 +529,11 @@ def test_a_burial_that_fails_is_waited_for(tmp_path, name):
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 3, 4], [2])
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_sink_that_refuses_every_row_is_not_believed(tmp_path):
     """Such as a table that somebody has given a column that no record has."""
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.run(bed.offer("a", [1]), bed.offer("b", [1]))
     bed.sinks["out"].refusal = DataRefused
     bed.sinks["out"].poison = lambda data: True
@@ -530,9 +545,10 @@ def test_a_sink_that_refuses_every_row_is_not_believed(tmp_path):
     assert bed.run(bed.offer("a", range(2, 30)), bed.offer("b", range(2, 30))).failed == {}
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_sink_that_has_taken_nothing_yet_is_not_believed(tmp_path):
     dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.sinks["out"].refusal = DataRefused
     bed.sinks["out"].poison = lambda data: data == b"1"
     assert "has taken no other one yet" in bed.run(bed.offer("a", range(1, 5))).failed[A]
@@ -602,8 +618,9 @@ def test_a_session_that_is_gone_ends_the_host(tmp_path):
         bed.run(bed.offer("a", [1]))
 
 
-def test_a_wait_is_ended_by_stop(tmp_path):
-    bed = Bed(tmp_path, settings_of("mld.spark.retryBackoffMillis = 60000"))
+def test_a_wait_is_ended_by_stop(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "BACKOFF_S", 30.0)
+    bed = Bed(tmp_path, settings_of())
     bed.sinks["out"].faults = [SinkError("disk full")]
     threading.Timer(0.05, bed.engine.stop).start()
     with pytest.raises(Stopped):
@@ -687,10 +704,11 @@ def test_a_sink_that_was_restored_from_a_backup_refuses_what_does_not_follow_its
 
 
 @pytest.mark.parametrize("at", ["between batches", "in a batch", "in the search for poison"])
+@pytest.mark.usefixtures("one_attempt")
 def test_a_database_that_fails_over_to_a_standby_that_lags_takes_no_batch_that_does_not_follow(tmp_path, at):
     """What was not checkpointed yet is delivered again, and then nothing is missing."""
     out, dead = MemorySink("out"), MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1", "mld.spark.deadLetter = /d"), dead=dead)
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /d"), dead=dead)
     bed.sinks = {"out": out}
     bed.use(bed.spool)
     bed.run(bed.offer("a", range(1, 11)))

@@ -132,7 +132,7 @@ def replay_of(bed: Bed, box: MemoryLetters) -> LetterReplay:
 
 def bed_with_letter(directory: Path, *keys: str) -> tuple[Bed, MemorySink]:
     dead = MemorySink("deadLetter")
-    given_keys = ("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1", *keys)
+    given_keys = ("mld.spark.deadLetter = /dead", *keys)
     return Bed(directory, settings_in_memory(*given_keys), dead=dead), dead
 
 

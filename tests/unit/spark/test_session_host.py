@@ -347,8 +347,7 @@ async def test_shards_share_a_job(tmp_path):
 
 async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
     line = line_of(range(1, 4), lag=9)
-    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line)}", f"mld.spark.maxInFlightBytes = {2 * len(line)}")
-    async with serving(tmp_path, *keys) as world:
+    async with serving(tmp_path, QUICK, f"mld.spark.maxBatchBytes = {len(line)}") as world:
         held = hold_publications(world.bed)
         daemons = [Daemon(world.connection) for _ in range(4)]
         for i, one in enumerate(daemons):
@@ -364,10 +363,17 @@ async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
 
 
 LINE = line_of(range(1, 4), lag=9)
-SMALL = (QUICK, f"mld.spark.maxBatchBytes = {len(LINE) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(LINE)}")
-"""Each line is a micro-batch of its own, and none waits for room."""
+SMALL = (QUICK, f"mld.spark.maxBatchBytes = {len(LINE) // 2}")
+"""Each line is a micro-batch of its own."""
 
 
+@pytest.fixture
+def room(monkeypatch):
+    """No line waits for room."""
+    monkeypatch.setattr(offers, "BATCHES_IN_FLIGHT", 20)
+
+
+@pytest.mark.usefixtures("room")
 async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_path):
     async with serving(tmp_path, *SMALL) as world:
         held = hold_publications(world.bed)
@@ -383,6 +389,7 @@ async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_
         assert spooled(world) == []
 
 
+@pytest.mark.usefixtures("room")
 async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
     async with serving(tmp_path, *SMALL) as world:
         held = hold_publications(world.bed)
@@ -411,6 +418,7 @@ async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
         assert good.checkpoints == [("7", 0)]
 
 
+@pytest.mark.usefixtures("room")
 async def test_what_follows_a_batch_that_failed_is_not_committed_without_it(tmp_path):
     """It waits already when its shard is told to stop."""
     async with serving(tmp_path, *SMALL) as world:
@@ -436,6 +444,7 @@ async def three_batches(world):
     return daemon
 
 
+@pytest.mark.usefixtures("room")
 async def test_a_child_that_is_gone_while_a_batch_is_written_gets_them_again_and_they_are_dropped(tmp_path):
     async with serving(tmp_path, *SMALL) as world:
         out = world.bed.sinks["out"]
@@ -448,6 +457,7 @@ async def test_a_child_that_is_gone_while_a_batch_is_written_gets_them_again_and
         assert (daemon.checkpoints[-1], numbers(world.bed)) == (("9", 0), [*range(1, 10)])
 
 
+@pytest.mark.usefixtures("room")
 async def test_a_session_that_goes_while_a_batch_is_written_commits_none(tmp_path):
     async with serving(tmp_path, *SMALL) as world:
         out = world.bed.sinks["out"]
@@ -460,6 +470,7 @@ async def test_a_session_that_goes_while_a_batch_is_written_commits_none(tmp_pat
         assert (out.rows, out.marks) == ([], {})
 
 
+@pytest.mark.usefixtures("room")
 async def test_a_host_that_ends_while_a_batch_is_written_commits_none(tmp_path):
     async with serving(tmp_path, *SMALL) as world:
         out = world.bed.sinks["out"]
@@ -741,8 +752,7 @@ async def test_a_child_that_dies_with_a_page_that_grows_leaves_neither_file_nor_
 
 
 async def test_a_line_waits_for_room(tmp_path):
-    small = "mld.spark.maxBatchBytes = 1000", "mld.spark.maxInFlightBytes = 1000"
-    async with serving(tmp_path, NEVER, *small) as world:
+    async with serving(tmp_path, NEVER, "mld.spark.maxBatchBytes = 500") as world:
         held = hold_publications(world.bed)
         first = await world.child("b")
         assert await world.call(first.say, line_of(range(1, 5), lag=9)) == "processRecords"
@@ -759,8 +769,7 @@ async def test_a_line_waits_for_room(tmp_path):
 
 async def test_a_child_that_waits_for_room_gives_what_it_has(tmp_path):
     """Else its page would hold the room that it waits for."""
-    keys = f"mld.spark.maxBatchBytes = {2 * len(LINE)}", f"mld.spark.maxInFlightBytes = {2 * len(LINE)}"
-    async with serving(tmp_path, NEVER, *keys) as world:
+    async with serving(tmp_path, NEVER, f"mld.spark.maxBatchBytes = {len(LINE)}") as world:
         daemon = await world.child()
         for first in range(1, 31, 3):
             assert await world.call(daemon.say, line_of(range(first, first + 3), lag=9)) == "processRecords"

@@ -181,7 +181,7 @@ class MemoryHealth:
 
 def settings_of(*more: str, sinks: Iterable[str] = ("out",), env: Mapping[str, str] = DAEMON) -> SparkSettings:
     keys = [f"mld.spark.sink.{name}.path = /{name}" for name in sinks]
-    text = "\n".join(["mld.spark.pipeline = p.py:f", "mld.spark.retryBackoffMillis = 0", *keys, *more])
+    text = "\n".join(["mld.spark.pipeline = p.py:f", *keys, *more])
     return make(read("f", parse(text.encode()), (), Sources({})), application="app", stream=STREAM, env=env)
 
 
