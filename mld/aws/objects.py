@@ -207,16 +207,14 @@ class S3Bucket:
                 first = errors[0]
                 raise ObjectError(f"deleting {self._place(first.get('Key', ''))}: {first.get('Code')}")
 
-    def list(self, prefix: str, *, most: int | None = None, after: str = "") -> Iterator[ListedObject]:
-        """Yield the objects whose keys begin so, in the order of their keys, from the first one beyond `after`;
-        `most`: at most so many, of one request. Raises ObjectError.
-        """
-        more: dict[str, Any] = ({} if most is None else {"MaxKeys": most}) | ({"StartAfter": after} if after else {})
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """Yield the objects whose keys begin so, in the order of their keys. Raises ObjectError."""
+        more: dict[str, Any] = {}
         while True:
             answer = self._repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
             for one in answer.get("Contents", ()):
                 yield ListedObject(one["Key"], one["Size"], one["LastModified"].timestamp(), str(one["ETag"]))
-            if most is not None or not answer.get("IsTruncated"):
+            if not answer.get("IsTruncated"):
                 return
             more["ContinuationToken"] = answer["NextContinuationToken"]
 

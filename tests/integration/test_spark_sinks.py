@@ -101,7 +101,7 @@ def test_columns_may_come_and_go_but_keep_their_types(make, spark, tmp_path):
 def test_another_layout_in_the_same_directory_is_refused(make, spark):
     make().open()
     make().publish(spark.range(1), step(1), "b")
-    with pytest.raises(SinkRefused, match=r"holds parquet in files, .* asks for parquet by id"):
+    with pytest.raises(SinkRefused, match=r"holds parquet, .* asks for parquet by id"):
         make(partition_by=("id",)).open()
     with pytest.raises(SinkRefused, match="asks for json"):
         make("json").open()

@@ -101,9 +101,9 @@ class MemoryObjects:
 
         self._write("delete", act)
 
-    def list(self, prefix: str, *, most: int | None = None, after: str = "") -> list[ListedObject]:
+    def list(self, prefix: str) -> list[ListedObject]:
         self._before("list")
-        names = sorted(key for key in self.bucket.objects if key.startswith(prefix) and key > after)[:most]
+        names = sorted(key for key in self.bucket.objects if key.startswith(prefix))
         found = ((key, *self.bucket.objects[key]) for key in names)
         return [ListedObject(key, len(data), made_s, etag) for key, data, etag, made_s in found]
 

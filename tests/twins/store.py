@@ -8,7 +8,7 @@ writers or kills them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -80,6 +80,9 @@ class MemoryStore:
 
     def uri(self, path: str) -> str:
         return f"memory:/{path}"
+
+    def prepare(self, sink: str) -> None:
+        """Commits can be made here."""
 
     def now_s(self) -> float:
         return self.disk.now_s
@@ -168,17 +171,11 @@ class MemoryStore:
 
         self.disk.change({_parent(path)}, apply)
 
-    def files(self, path: str) -> list[tuple[str, int]]:
+    def files(self, path: str) -> Iterator[str]:
         self._before(f"files {path}")
         top = f"{_clean(path)}/".lstrip("/")
-        return sorted(
-            (name[len(top) :], len(file.content))
-            for name, file in self.disk.names.items()
-            if file is not None and name.startswith(top)
-        )
-
-    def glimpse(self, most: int, beside: str) -> list[str]:
-        return [name for name, _ in self.files("") if not name.startswith(f"{beside}/")][:most]
+        found = [name for name, file in self.disk.names.items() if file is not None and name.startswith(top)]
+        return (name[len(top) :] for name in found)
 
     def sync(self, path: str) -> None:
         self._before(f"sync {path}")

@@ -23,7 +23,7 @@ or publishes next finishes it. A writer that answers late finds its number taken
 
 The answer of step 3 may get lost, and whoever repeats it then hears that the name exists. The entry of that number says
 by its token whose it is. On S3 a request without an answer may be carried out at any time after, while its number is
-free. So a writer that gives up removes its staging area only if each number that it has tried is known to be another's.
+free. So a writer that gives up once it has tried a number leaves its staging area to those who clean.
 
 Cleaning
 --------
@@ -77,13 +77,13 @@ class Journal:
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
-        self._owned: dict[str, Callable[[], None]] = {}
-        self._tried: dict[str, set[int]] = {}
-        """Numbers that may be of an entry of ours, by the tokens of what is staged."""
+        self._tried: set[str] = set()
+        """Tokens of entries that may have been created, or may be yet."""
 
     def open(self) -> LedgerEntry | None:
         """Finish what is half done, clean up, and give the head."""
         with failures(f"sink {self._name}: opening its ledger"):
+            self._store.prepare(self._name)
             for path in (STAGING, LEDGER):
                 self._store.make(path)
             self._finish()
@@ -106,16 +106,20 @@ class Journal:
 
     @contextmanager
     def staged(self) -> Iterator[str]:
-        """Give a staging area to commit, by its token; it is discarded unless that has been done."""
+        """Give a staging area to commit, by its token. It is removed unless that was tried: then it is published, or
+        may be yet, and a later sweep knows."""
         token = f"{int(self._store.now_s()):010x}-{uuid4().hex}"
         with failures(f"sink {self._name}: staging a batch"):
             self._store.make(f"{STAGING}/{token}")
-            self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
+            release = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
         try:
             yield token
         finally:
-            if token in self._owned:
-                self._discard(token)
+            release()
+            if token not in self._tried:
+                with suppress(OSError):
+                    self._store.remove(f"{STAGING}/{token}")
+            self._tried.discard(token)
 
     def data(self, token: str) -> str:
         """Return where the data of a staging area stand."""
@@ -141,8 +145,6 @@ class Journal:
                     f"sink {self._name}: the commit {entry.number} came so late that nobody can tell whether it was "
                     "in time; the ledger is read again"
                 )
-            self._disown(token)
-            del self._tried[token]
             if entry.number % ledger.ENTRIES_KEPT == 0:
                 self._sweep()
             return entry
@@ -163,17 +165,13 @@ class Journal:
 
     def _took(self, entry: LedgerEntry) -> bool:
         """Try to be the one who creates this entry."""
-        tried = self._tried.setdefault(entry.token, set())
-        tried.add(entry.number)
+        self._tried.add(entry.token)
         stage("entry")
-        path, draft = path_of(entry.number), f"{STAGING}/{entry.token}/{ENTRY_FILE}"
-        is_ours = self._store.create(path, ledger.encode(entry), draft)
-        if not is_ours:
-            with suppress(FileNotFoundError):  # an answer may have been lost
-                is_ours = self._entry(entry.number).token == entry.token
-        if not is_ours:
-            tried.discard(entry.number)
-        return is_ours
+        if self._store.create(path_of(entry.number), ledger.encode(entry), f"{STAGING}/{entry.token}/{ENTRY_FILE}"):
+            return True
+        with suppress(FileNotFoundError):  # an answer may have been lost
+            return self._entry(entry.number).token == entry.token
+        return False
 
     def _entry(self, number: int) -> LedgerEntry:
         path = path_of(number)
@@ -282,22 +280,6 @@ class Journal:
         for number in names.done:
             if number <= floor:
                 self._store.remove(path_of(number, DONE))
-
-    def _discard(self, token: str) -> None:
-        """Remove a staging area, unless it is published, or may be yet. A failure leaves it to a later sweep."""
-        with suppress(OSError, SinkError):
-            self._disown(token)
-            tried = self._tried.pop(token, set())
-            names = self._names() if tried else Names()
-            if not any(
-                number > names.floor and (number not in names.taken or self._entry(number).token == token)
-                for number in tried
-            ):
-                self._store.remove(f"{STAGING}/{token}")
-
-    def _disown(self, token: str) -> None:
-        if release := self._owned.pop(token, None):
-            release()
 
 
 class AdmittedSink:

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,6 +38,10 @@ AT_ONCE = 8
 ATTEMPTS_MAX = 5
 """At a write that nobody answers, one after the other, before the host backs off."""
 PAUSE_S = 0.5
+OLD_HEAD = f"{HOME}/head.json"
+"""Where mld 0.2.0 kept the newest entry, and the only one; replacing it was the commit."""
+CLOSED = 2
+"""A version of it that 0.2.0 does not know, and so does not replace."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
@@ -115,21 +119,14 @@ class S3Store:
         """Do nothing: there are no directories."""
 
     def exists(self, path: str) -> bool:
-        return any(self.objects.list(f"{self._key(path)}/", most=1)) or self.objects.exists(self._key(path))
+        return self.objects.exists(self._key(path))
 
     def names(self, path: str) -> list[str]:
-        return list(dict.fromkeys(name.partition("/")[0] for name, _ in self.files(path)))
+        return list(dict.fromkeys(name.partition("/")[0] for name in self.files(path)))
 
-    def files(self, path: str) -> list[tuple[str, int]]:
+    def files(self, path: str) -> Iterator[str]:
         start = f"{self._key(path)}/" if path else self.place.prefix
-        found = ((one.key.removeprefix(start), one.size) for one in self.objects.list(start))
-        return [(name, size) for name, size in found if name and not name.endswith("/")]
-
-    def glimpse(self, most: int, beside: str) -> list[str]:
-        prefix = self.place.prefix
-        found = [self.objects.list(prefix, most=most, after=after) for after in ("", f"{prefix}{beside}0")]
-        names = dict.fromkeys(one.key.removeprefix(prefix) for some in found for one in some)
-        return [name for name in names if not name.startswith(f"{beside}/")]
+        return (one.key.removeprefix(start) for one in self.objects.list(start) if not one.key.endswith("/"))
 
     def read(self, path: str) -> bytes:
         found = self.objects.get(self._key(path))
@@ -175,8 +172,8 @@ class S3Store:
     def upload(self, path: str, file: Path) -> None:
         self._insist(lambda: self.objects.upload(self._key(path), file))
 
-    def try_conditions(self, sink: str) -> None:
-        """Raise SinkRefused if the store writes what it should not, as it is there."""
+    def prepare(self, sink: str) -> None:
+        """Take over what mld 0.2.0 has left. Raises SinkRefused if the store ignores the condition of a write."""
         probe = f"{HOME}/probe/{uuid4().hex}"
         try:
             self.create(probe, b"1", "")
@@ -185,6 +182,27 @@ class S3Store:
         finally:
             with suppress(OSError):
                 self.remove(probe)
+        self._take_over(sink)
+
+    def _take_over(self, sink: str) -> None:
+        """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for
+        0.2.0. May be repeated. Raises SinkRefused, and NotMatched if another one has come meanwhile."""
+        key = self._key(OLD_HEAD)
+        if ledger.Names.of(self.names(LEDGER)).taken or (found := self.objects.get(key)) is None:
+            return
+        try:
+            head = json.loads(found.data)
+            entry = head["entry"] and ledger.decode(json.dumps(head["entry"]).encode())
+            # What is done has nothing left to move.
+            moved = () if entry is None or head["done"] else entry.moves
+            moves = tuple(ledger.FileMove(head["sources"][one.source][0], one.target) for one in moved)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ledger.refusal(sink, f"{self.place}{OLD_HEAD}", error) from error
+        self.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)
+        if entry is not None:
+            self.create(path_of(entry.number), ledger.encode(replace(entry, moves=moves)), "")
+            # No ledger begins there again.
+            self.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())
 
     def _gone(self, path: str) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
@@ -226,35 +244,4 @@ class Uploads(PosixStore):
         def upload(name: str) -> None:
             self._target.upload(f"{path}/{name}", self.root / path / name)
 
-        each(self._target, upload, [name for name, _ in self.files(path)])
-
-
-OLD_HEAD = f"{HOME}/head.json"
-"""Where mld 0.2.0 kept the newest entry, and the only one; replacing it was the commit."""
-CLOSED = 2
-"""A version of it that 0.2.0 does not know, and so does not replace."""
-
-
-def take_over(store: S3Store, sink: str) -> None:
-    """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for 0.2.0.
-    May be repeated. Raises SinkRefused."""
-    key = store.place.prefix + OLD_HEAD
-    while not ledger.Names.of(store.names(LEDGER)).taken and (found := store.objects.get(key)) is not None:
-        try:
-            head = json.loads(found.data)
-            known = None if head["entry"] is None else ledger.decode(json.dumps(head["entry"]).encode())
-            if known is not None and not head["done"]:
-                moves = (ledger.FileMove(head["sources"][one.source][0], one.target) for one in known.moves)
-                known = replace(known, moves=tuple(moves))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ledger.refusal(sink, f"{store.place}{OLD_HEAD}", error) from error
-        try:
-            store.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)
-        except NotMatched:
-            continue  # another one has come meanwhile
-        if known is None:
-            return  # nothing was committed before, or it was taken over
-        if head["done"]:
-            store.mark(path_of(known.number, ledger.DONE))
-        store.create(path_of(known.number), ledger.encode(known), "")
-        store.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())  # no ledger begins there again
+        each(self._target, upload, list(self.files(path)))

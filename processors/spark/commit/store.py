@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 from uuid import uuid4
@@ -81,16 +80,17 @@ class Store(Protocol):
     def make(self, path: str) -> None:
         """Create a directory and its parents, durably; fine if it is there."""
 
-    def exists(self, path: str) -> bool: ...
+    def prepare(self, sink: str) -> None:
+        """Check that commits of this sink can be made here. Raises SinkRefused."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file is there."""
 
     def names(self, path: str) -> list[str]:
         """Return what a directory holds; nothing if there is none."""
 
-    def files(self, path: str) -> list[tuple[str, int]]:
-        """Return every file below, as a path relative to `path` and its size, sorted."""
-
-    def glimpse(self, most: int, beside: str) -> list[str]:
-        """Return up to about `most` files, as paths; none of those below the directory `beside`."""
+    def files(self, path: str) -> Iterator[str]:
+        """Yield every file below that this user may see, as a path relative to `path`."""
 
     def read(self, path: str) -> bytes: ...
 
@@ -144,6 +144,9 @@ class PosixStore:
         self._private = private
         self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)  # less the umask
         self.at_once = 1
+
+    def prepare(self, sink: str) -> None:
+        """Do nothing: the first commit finds out whether there are hard links."""
 
     def now_s(self) -> float:
         return time.time()
@@ -227,15 +230,10 @@ class PosixStore:
             else:
                 target.unlink()
 
-    def files(self, path: str) -> list[tuple[str, int]]:
-        top = self.root / path
-        return sorted((str(file.relative_to(top)), file.stat().st_size) for file in _walk(top) if not file.is_dir())
-
-    def glimpse(self, most: int, beside: str) -> list[str]:
+    def files(self, path: str) -> Iterator[str]:
         """Pass over directories that this user may not read, such as `lost+found`."""
-        files = (Path(top, name) for top, _, names in os.walk(self.root) for name in names)
-        found = (str(file.relative_to(self.root)) for file in files)
-        return list(islice((name for name in found if not name.startswith(f"{beside}/")), most))
+        top = self.root / path
+        return (str(Path(found, name).relative_to(top)) for found, _, names in os.walk(top) for name in names)
 
     def sync(self, path: str) -> None:
         _sync(self.root / path)

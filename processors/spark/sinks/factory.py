@@ -8,15 +8,16 @@ and let the later row win.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from mld.processors.spark.commit.s3_store import S3Store, bucket_at, place_of
+from mld.processors.spark.commit.s3_store import S3Store, Uploads, bucket_at, place_of
 from mld.processors.spark.commit.store import PosixStore, local_directory, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
-from mld.processors.spark.sinks.files import FileSink, S3FileSink, write
+from mld.processors.spark.sinks.files import ExecutorFileSink, FileSink, write
 from mld.properties.spark import FILES
 
 if TYPE_CHECKING:
@@ -129,8 +130,11 @@ def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink
     place = place_of(_need_path(spec), key)
     if spec.s3 is None:
         raise SinkRefused(f"{key} = {place}: nobody says how S3 is reached")
-    own = None if scratch is None else scratch / f"s3-{quote(spec.name, safe='')}"
-    return S3FileSink(spec, S3Store(bucket_at(spec.s3, place.bucket), place), own, spark)
+    store = S3Store(bucket_at(spec.s3, place.bucket), place)
+    spec = replace(spec, one_file=spec.one_file is not False)
+    if scratch is None:
+        return ExecutorFileSink(spec, store, str(place), spark)
+    return FileSink(spec, store, Uploads(scratch / f"s3-{quote(spec.name, safe='')}", store), str(place))
 
 
 def _need_path(spec: SinkSpec) -> str:

@@ -22,15 +22,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from itertools import islice
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import DATA, HOME, STAGING, AdmittedSink, Journal
 from mld.processors.spark.commit.ledger import Admission, Columns, FileMove, LedgerEntry
-from mld.processors.spark.commit.s3_store import S3Store, Uploads, take_over
-from mld.processors.spark.commit.store import Store, each, failures, stage
+from mld.processors.spark.commit.store import Store, failures, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import (
     NO_NAME,
@@ -126,16 +126,14 @@ all values of a column that has no repetitions; building it in vain takes a fift
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
-LOOKED_AT = 1_000
+LOOKED_AT = 10_000
 """Files among which those of a lost ledger are looked for."""
+IN_FILES = " in files"
+"""What mld 0.2.0 wrote after a layout, on disks only."""
 
 
 class FileSink(AdmittedSink):
     """Stage, commit, and the rules of columns. Exactly once."""
-
-    one_file = False
-    """Whether a commit without partitions is one file, if the settings do not say."""
-    flat_layout = " in files"
 
     def __init__(self, spec: SinkSpec, store: Store, staging: Store | None = None, place: str | None = None) -> None:
         """Open a sink in `store`; `staging` is where Spark writes, by default there, too. `place` is for people."""
@@ -146,15 +144,16 @@ class FileSink(AdmittedSink):
         self.place = store.uri("") if place is None else place
         self._journal = Journal(store, spec.name)
         self._admission = Admission(spec.writer, spec.name, self.place, shared=spec.shared)
-        self._layout = spec.format + (f" by {','.join(spec.partition_by)}" if spec.partition_by else self.flat_layout)
+        self._layout = spec.format + (f" by {','.join(spec.partition_by)}" if spec.partition_by else "")
 
     def open(self) -> HighWaterMarks:
-        for name, owner in TAKEN_BY.items():
-            if self._existing([name]):
-                raise SinkRefused(
-                    f"sink {self.name}: {self.place} has {name}, as {owner} keeps it, and readers go by that "
-                    "alone: they would never see our files; use a new directory"
-                )
+        with failures(f"sink {self.name}: opening its ledger"):
+            for name, owner in TAKEN_BY.items():
+                if any(self._store.files(name)):
+                    raise SinkRefused(
+                        f"sink {self.name}: {self.place} has {name}, as {owner} keeps it, and readers go by that "
+                        "alone: they would never see our files; use a new directory"
+                    )
         head = self._journal.open()
         if head is None:
             self._check_new()
@@ -165,7 +164,8 @@ class FileSink(AdmittedSink):
         """Check a directory without a ledger: if it has files of ours, their marks are lost, and all would come twice.
         Raises SinkRefused."""
         with failures(f"sink {self.name}: looking for files without a ledger"):
-            for path in map(PurePosixPath, self._store.glimpse(LOOKED_AT, HOME)):
+            found = (path for path in map(PurePosixPath, self._store.files("")) if path.parts[0] != HOME)
+            for path in islice(found, LOOKED_AT):
                 if ledger.commit_of(path.name) is None or self._journal.head() is not None:
                     continue
                 raise SinkRefused(
@@ -180,38 +180,33 @@ class FileSink(AdmittedSink):
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         columns = self._columns(frame)
-        self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
-        with self._journal.staged() as token:
-            rows = self._written(frame, token) if frame is not None else 0
-            files = self._clean(token, rows)
-            if len(files) > MANY_FILES:
-                log.warning("sink %s: %d files of %d rows: partition by something coarser", self.name, len(files), rows)
 
-            def follow(head: LedgerEntry | None) -> LedgerEntry:
-                self._check(head, batch, columns)
-                return self._entry_after(
-                    head,
-                    batch,
-                    batch_id,
-                    token=token,
-                    layout=self._layout,
-                    columns=self._widened(head, columns),
-                    moves=_moves(head.number + 1 if head else 1, files),
-                    rows=rows,
-                )
+        def following(
+            head: LedgerEntry | None, token: str = "", rows: int = 0, files: Sequence[str] = ()
+        ) -> LedgerEntry:
+            self._check_layout(head)
+            entry = self._entry_after(head, batch, batch_id, token=token, layout=self._layout, rows=rows)
+            return replace(entry, columns=self._widened(head, columns), moves=_moves(entry.number, files))
 
-            return self._published(self._journal.commit(token, follow), rows)
+        following(self._journal.head())  # before the job: a zombie need not run it
+        try:
+            with self._journal.staged() as token:
+                rows = self._written(frame, token) if frame is not None else 0
+                files = self._clean(token, rows)
+                entry = self._journal.commit(token, lambda head: following(head, token, rows, files))
+                return self._published(entry, rows)
+        finally:
+            if self._staging is not self._store:
+                with suppress(OSError):
+                    self._staging.remove(STAGING)
 
     def _written(self, frame: DataFrame, token: str) -> int:
         """Have Spark write the frame; its rows."""
         stage("staging")
         if by := self._spec.partition_by:
-            return self._write(by_directories(frame, by), token)
-        wanted = self.one_file if self._spec.one_file is None else self._spec.one_file
-        # Not `coalesce`, with which the whole pipeline would run in one task.
-        return self._write(frame.repartition(1) if wanted else frame, token)
-
-    def _write(self, frame: DataFrame, token: str) -> int:
+            frame = by_directories(frame, by)
+        elif self._spec.one_file:
+            frame = frame.repartition(1)  # not `coalesce`, with which the whole pipeline would run in one task
         return write(
             frame,
             sink=self.name,
@@ -227,14 +222,15 @@ class FileSink(AdmittedSink):
         stage("staged")
         data = self._journal.data(token)
         with failures(f"sink {self.name}: making a batch durable"):
-            found = [name for name, _ in self._staging.files(data)] if self._staging.exists(data) else []
+            found = sorted(self._staging.files(data))
             files = [name for name in found if not _hidden(name)] if rows else []
             if rows and not files:
                 self._journal.check_owned(token, self._journal.head())
                 raise SinkRefused(
                     f"sink {self.name}: Spark has written {rows} rows to {self._staging.uri(data)}, but their files "
-                    "are not to be seen from here; path has to be on a file system that this host and all executors "
-                    "share"
+                    "are not to be seen from here: path has to be on a file system that this host and all executors "
+                    "share, and on S3 mld.spark.s3.endpoint and mld.spark.conf.spark.hadoop.fs.s3a.endpoint have to "
+                    "agree"
                 )
             if files:
                 for name in found:
@@ -243,23 +239,24 @@ class FileSink(AdmittedSink):
                 self._staging.sync_below(data)
                 self._staging.sync(str(PurePosixPath(data).parent))
             stage("durable")
+            if len(files) > MANY_FILES:
+                log.warning("sink %s: %d files of %d rows: partition by something coarser", self.name, len(files), rows)
             return files
 
     def _columns(self, frame: DataFrame | None) -> Columns:
         if frame is None:
             return ()
         columns = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-        self._check_columns(columns)
+        names = {name.lower() for name, _ in columns}
+        for column in self._spec.partition_by:
+            if column.lower() not in names:
+                raise SinkRefused(f"sink {self.name}: partitionBy names {column}, the frame has no such column")
+            if column.startswith(("_", ".")):
+                raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
         return columns
 
-    def _check(self, head: LedgerEntry | None, batch: ShardSpans, columns: Columns) -> None:
-        """Check whether the batch may follow this head."""
-        self._check_layout(head)
-        self._admission.check(head, batch)
-        self._widened(head, columns)
-
     def _check_layout(self, head: LedgerEntry | None) -> None:
-        if head and head.layout != self._layout:
+        if head and head.layout.removesuffix(IN_FILES) != self._layout:
             raise SinkRefused(
                 f"sink {self.name}: {self.place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
@@ -271,27 +268,12 @@ class FileSink(AdmittedSink):
             return have
         return ledger.widened(self.name, have, columns, by_place=self._spec.format in BY_PLACE)
 
-    def _check_columns(self, columns: Columns) -> None:
-        names = {name.lower() for name, _ in columns}
-        for column in self._spec.partition_by:
-            if column.lower() not in names:
-                raise SinkRefused(f"sink {self.name}: partitionBy names {column}, the frame has no such column")
-            if column.startswith(("_", ".")):
-                raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
-
-    def _existing(self, names: list[str]) -> set[str]:
-        """Return those of the names in the sink that exist."""
-        with failures(f"sink {self.name}: looking for directories"):
-            return {
-                name for name, there in zip(names, each(self._store, self._store.exists, names), strict=True) if there
-            }
-
     def letters(self) -> StoredLetters:
         """Return the files of a dead letter."""
         return StoredLetters(self._store)
 
 
-def _moves(number: int, files: list[str]) -> tuple[FileMove, ...]:
+def _moves(number: int, files: Sequence[str]) -> tuple[FileMove, ...]:
     prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
     paths = map(PurePosixPath, files)
     return tuple(FileMove(f"{DATA}/{path}", str(path.with_name(prefix + path.name))) for path in paths)
@@ -344,53 +326,27 @@ CANNOT = ("AccessDenied", "NoAuthWithAWS", "NoAwsCredentials", "ClassNotFoundExc
 """What a client of S3 says that will say so again."""
 
 
-class S3FileSink(FileSink):
-    """The same in a bucket. Spark writes to `scratch`, a directory of this machine; without one, executors write to the
-    bucket themselves, and before the first batch they have to show that they can."""
+class ExecutorFileSink(FileSink):
+    """Files that executors write to the bucket themselves. Before the first batch they have to show that they can."""
 
-    one_file = True
-    flat_layout = ""
-
-    def __init__(self, spec: SinkSpec, store: S3Store, scratch: Path | None, spark: SparkSession | None = None) -> None:
-        staging = None if scratch is None else Uploads(scratch, store)
-        if scratch is None:
-            spec = replace(spec, options={**COMMITTER, **spec.options})
-        super().__init__(spec, store, staging, str(store.place))
-        self._s3, self._spark = store, spark if scratch is None else None
-        self._is_tried = False
+    def __init__(self, spec: SinkSpec, store: Store, place: str, spark: SparkSession) -> None:
+        super().__init__(replace(spec, options={**COMMITTER, **spec.options}), store, place=place)
+        self._untried: SparkSession | None = spark
 
     def open(self) -> HighWaterMarks:
-        if not self._is_tried:
-            with failures(f"sink {self.name}: opening its ledger"):
-                self._s3.try_conditions(self.name)
-                take_over(self._s3, self.name)
         marks = super().open()
-        if self._spark is not None and not self._is_tried:
-            self._try_executors(self._spark)
-        self._is_tried = True
+        if self._untried is not None:
+            self._try_executors(self._untried)
+            self._untried = None
         return marks
 
-    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        try:
-            return super().publish(frame, batch, batch_id)
-        finally:
-            if self._staging is not self._store:
-                with suppress(OSError):
-                    self._staging.remove(STAGING)
-
     def _try_executors(self, spark: SparkSession) -> None:
+        options = {**COMMITTER, **OPTIONS}
         try:
             with self._journal.staged() as token:
-                data = self._journal.data(token)
-                options = {**COMMITTER, **OPTIONS}
-                place = self._store.uri(data)
-                write(spark.range(1), sink=self.name, format="json", options=options, mode="error", path=place)
-                if not self._store.files(data):
-                    raise SinkRefused(
-                        f"sink {self.name}: what executors write to {place} is not there for this host: it asks "
-                        "another store; mld.spark.s3.endpoint and mld.spark.conf.spark.hadoop.fs.s3a.endpoint have to "
-                        "agree"
-                    )
+                path = self._store.uri(self._journal.data(token))
+                write(spark.range(1), sink=self.name, format="json", options=options, mode="error", path=path)
+                self._clean(token, rows=1)
         except JobFailed as error:
             text = f"{error} {error.__cause__}"
             said = f"sink {self.name}: executors cannot write to {self.place}: {sentence(text)}"

@@ -16,8 +16,7 @@ import pytest
 
 from mld.processors.spark.commit import ledger, s3_store
 from mld.processors.spark.commit.journal import LEDGER, STAGING
-from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Place, S3Store, take_over
-from mld.processors.spark.commit.store import failures
+from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Place, S3Store
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink
@@ -52,7 +51,7 @@ class Uploads(MemoryStore):
         self._target = target
 
     def sync_below(self, path: str) -> None:
-        for name, _ in self.files(path):
+        for name in self.files(path):
             self._target.upload(f"{path}/{name}", self.read(f"{path}/{name}"))  # type: ignore[arg-type]
 
 
@@ -65,16 +64,9 @@ class Store(S3Store):
     at_once = 1
 
 
-class BucketSink(PlainSink):
-    """Tries the store and takes its old head over, as `S3FileSink` does."""
-
-    flat_layout = ""
-
-    def open(self):
-        with failures("opening"):
-            self._store.try_conditions("out")  # type: ignore[attr-defined]
-            take_over(self._store, "out")  # type: ignore[arg-type]
-        return super().open()
+class UntriedStore(Store):
+    def prepare(self, sink: str) -> None:
+        pass
 
 
 def sink_over(
@@ -89,9 +81,9 @@ def sink_over(
 ) -> FileSink:
     """The real sink over a bucket in memory, with a few plain writes in place of Spark's part."""
     objects = Objects(bucket, before, fault, ignores_conditions=ignores_conditions)
-    store = Store(objects, S3Place("bucket", PREFIX), sleep=lambda _: None)
+    store = (Store if is_tried else UntriedStore)(objects, S3Place("bucket", PREFIX), sleep=lambda _: None)
     spec = SinkSpec("out", partition_by=partition_by, writer=writer, shared=writer is not NOBODY)
-    return (BucketSink if is_tried else PlainSink)(spec, store, Uploads(store), str(store.place))
+    return PlainSink(spec, store, Uploads(store), str(store.place))
 
 
 @dataclass
