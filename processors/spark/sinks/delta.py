@@ -11,27 +11,21 @@ and the entry is not, nobody knows what the table holds, and the sink refuses to
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import APPLICATION, Columns, LedgerEntry
+from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
 from mld.processors.spark.commit.s3_store import unconditional
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
-from mld.processors.spark.sinks.lake_table import (
-    LakeSink,
-    LostRace,
-    Merge,
-)
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, columns_of, unless_there
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 COMMITS_OF_OTHERS = 16
 """After so many, such as OPTIMIZE, the table is asked whether it has an entry at all; that may cost a job."""
@@ -61,8 +55,6 @@ class DeltaSink(LakeSink):
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
-        self._blank: DataFrame | None = None
-        """The frame without rows that an empty batch is written as."""
         self._is_tried = False
         self._snapshot: Any = None
         """The state of the table as it was looked at last; None if there is no table."""
@@ -140,28 +132,18 @@ class DeltaSink(LakeSink):
     def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         head = self._head()
         self._admission.check(head, batch)
-        if frame is None:
-            frame = self._nothing()
-            if frame is None:
-                return self._without_table(head, batch)
+        if frame is None and self._snapshot is None:
+            return self._without_table(head, batch)
         entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
         stage("staging")
         rows = self._commit(frame, entry)
         stage("committed")
         return self._published(entry, rows)
 
-    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
+    def _commit(self, frame: DataFrame | None, entry: LedgerEntry) -> int:
         """Write the frame with the entry, atomically; how many rows that were. Raises LostRace."""
-        said = ledger.encode(entry).decode()
         try:
-            if "/" not in self._target and self._snapshot is None:
-                self._create(frame)
-                self._look()
-            if self._merge is None or frame is self._blank:
-                self._check_columns(frame)
-                self._append(frame, entry, said)
-            else:
-                self._change(self._merge, frame, entry, said)
+            self._write(frame, entry)
         except SinkRefused:
             raise
         except Exception as error:
@@ -174,6 +156,27 @@ class DeltaSink(LakeSink):
         if (rows := self._rows_of(entry)) is None:
             raise LostRace
         return rows
+
+    def _write(self, frame: DataFrame | None, entry: LedgerEntry) -> None:
+        """Write the frame, or without one the entry alone, to a table that is there then. Raises SinkRefused."""
+        said = ledger.encode(entry).decode()
+        if frame is None:
+            self._append(self._spark.table(self._identifier()).limit(0), entry, said)
+            return
+        if self._merge is not None:
+            self._merge.check(frame.columns)
+        if self._snapshot is None and "/" not in self._target:
+            self._create(frame)
+            self._look()
+        if self._snapshot is not None:
+            self._check_columns(frame)
+        if self._merge is None:
+            self._append(frame, entry, said)
+        elif self._snapshot is None:
+            self._append(self._merge.inserted(frame), entry, said)
+        else:
+            conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
+            self._change(self._merge, frame, entry.token, conf, evolve=True)
 
     def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
         """Append the rows. Columns that the table has not got are added by the same commit, unless the user's options
@@ -197,28 +200,8 @@ class DeltaSink(LakeSink):
         writing = frame.limit(0).write.format("delta").options(**self._spec.options)
         if self._spec.partition_by:
             writing = writing.partitionBy(*self._spec.partition_by)
-        try:
+        with unless_there():
             writing.mode("error").saveAsTable(self._target)
-        except Exception as error:
-            if "ALREADY_EXISTS" not in str(error).upper():
-                raise
-
-    def _change(self, merge: Merge, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
-        merge.check(frame.columns)
-        if self._snapshot is None:
-            self._append(merge.inserted(frame), entry, said)
-            return
-        self._check_columns(frame)
-        session = frame.sparkSession
-        source = f"mld_changes_{entry.token}"
-        merge.newest(frame).createTempView(source)
-        statement = merge.statement(self._identifier(), source, frame.columns, evolve=True)
-        conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
-        try:
-            with _set(session, conf):
-                session.sql(statement).collect()
-        finally:
-            session.catalog.dropTempView(source)
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
@@ -226,10 +209,8 @@ class DeltaSink(LakeSink):
         """Check the columns: some may be added; none may change its type. Raises SinkRefused."""
         from pyspark.sql.types import StructType
 
-        if self._snapshot is None:
-            return
         table = StructType.fromJson(json.loads(self._snapshot.schema().json()))
-        ledger.widened(self.name, _columns(table), _columns(frame.schema))
+        ledger.widened(self.name, columns_of(table), columns_of(frame.schema))
 
     def _look(self) -> None:
         """Look at the table as it is now, by its log alone: no job of Spark's is run for that."""
@@ -250,16 +231,13 @@ class DeltaSink(LakeSink):
             return self._spec.partition_by
         return tuple(json.loads(self._snapshot.metadata().json())["metaData"]["partitionColumns"])
 
-    def _nothing(self) -> DataFrame | None:
-        """Return a frame without rows that fits the table; None if there is no table."""
-        self._blank = None if self._snapshot is None else self._spark.table(self._identifier()).limit(0)
-        return self._blank
-
     def _identifier(self) -> str:
         return f"delta.{quoted(self._target)}" if "/" in self._target else self._target
 
     def _refuse_one_driver_store(self) -> None:
-        """Raise SinkRefused where two drivers could overwrite each other's commits."""
+        """Raise SinkRefused where two drivers could overwrite each other's commits; tried once."""
+        if self._is_tried:
+            return
         self._look()
         if "/" in self._target:
             place = self._target
@@ -272,13 +250,7 @@ class DeltaSink(LakeSink):
         store = self._spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
         if refusal := one_driver_refusal(self.name, scheme, store):
             raise SinkRefused(refusal)
-        if scheme in ONE_DRIVER_SCHEMES:
-            self._try_store(place)
-
-    def _try_store(self, place: str) -> None:
-        if self._is_tried:
-            return
-        if not is_conditional(self._spark, place):
+        if scheme in ONE_DRIVER_SCHEMES and not is_conditional(self._spark, place):
             raise unconditional(self.name, place)
         self._is_tried = True
 
@@ -295,22 +267,6 @@ def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
         f"was taken for dead, overwrite each other's commits. Use PySpark 4.1, with which this program brings one of "
         f"its own; or format = iceberg; or name in {key} a log store that creates a file only if it is not there"
     )
-
-
-def _columns(schema: StructType) -> Columns:
-    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
-
-
-@contextmanager
-def _set(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Apply settings of the session for one statement; nothing else writes through it meanwhile."""
-    for key, value in conf.items():
-        session.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in conf:
-            session.conf.unset(key)
 
 
 def is_conditional(session: SparkSession, place: str) -> bool:

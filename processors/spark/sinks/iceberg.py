@@ -4,52 +4,35 @@ The commit adds the batch's files and replaces the ledger's entry, and it is mad
 before was read at: if anybody else has committed since, the catalog refuses it. A batch that lost such a race is not
 computed again: its files are there, and the next attempt checks the new marks and adds the same files.
 
-One Iceberg table through its Java API: Spark writes files that belong to no snapshot yet, and one commit adds them.
+Spark writes files that belong to no snapshot yet, as the actions of Iceberg do that rewrite files: they are handed to a
+coordinator instead of being committed. Then, by Iceberg's Java API, a snapshot is made of them whose parent is the one
+the ledger was read at, and table metadata with that snapshot and the ledger's entry replace the metadata that were
+read: the compare-and-swap of every catalog. No loop of Iceberg's is in between which would put our snapshot on top of
+somebody else's. A MERGE stages its snapshot in the table's metadata (write, audit, publish), where no branch has it; it
+becomes the current one by the same swap. Files that are not committed after all stay as orphans: a catalog's no may be
+that to a repetition of what it had done.
 
-Spark writes as the actions of Iceberg do that rewrite files: the files are handed to a coordinator instead of being
-committed. Then a snapshot is made of them whose parent is the one the ledger was read at, and table metadata with that
-snapshot and the ledger's entry replace the metadata that were read: the compare-and-swap of every catalog. No loop of
-Iceberg's is in between which would put our snapshot on top of somebody else's.
-
-Decides nothing about marks.
-
-Whether a frame fits the columns of a table: what is added to the table, what stays empty, and what is refused.
-
-Columns are matched by name, without regard to case. A type that every value fits into is no change. Pure.
-
-Where an Iceberg table keeps the ledger: the newest entry as a property of the table, and in the summary of each
-snapshot a short note that says which entry it came with.
-
-Snapshots are kept for days, and all their summaries stand in every metadata file: whole entries there would make each
-commit write what a thousand commits have said. One property is replaced instead, in the commit that moves `main`. The
-note ties the two together: walking from the current snapshot by its parents, the first note must be that of the
-property. If it is not, `main` was moved by hand, and nobody can know which records are in the table.
-
-Pure: values in, values out.
+The newest entry of the ledger is a property of the table, and the summary of each snapshot has a short note that says
+which entry it came with. Snapshots are kept for days, and all their summaries stand in every metadata file: whole
+entries there would make each commit write what a thousand commits have said. The note ties the two together: walking
+from the current snapshot by its parents, the first note must be that of the property. If it is not, `main` was moved by
+hand, and nobody can know which records are in the table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import Columns, LedgerEntry
+from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
 from mld.processors.spark.commit.store import stage
-from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import ShardSpans
+from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
-from mld.processors.spark.sinks.lake_table import (
-    RACES_MAX,
-    LakeSink,
-    LostRace,
-    Merge,
-    type_of,
-)
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, Merge, columns_of, type_of, unless_there
 from mld.properties.spark import TRANSFORM
 
 if TYPE_CHECKING:
@@ -60,118 +43,8 @@ PROPERTY = "mld.ledger"
 """Key of the newest entry among the properties of the table, and of the note in a snapshot's summary."""
 KEPT_PROPERTY = "mld.ledger.keep"
 """Set by a person to the number of the entry that shall stay in force though `main` was moved by hand."""
-NOTE_VERSION = "note"
-
-
-class MainWasMoved(Exception):
-    """The table was rolled back or replaced: the ledger is ahead of its rows. `number` is that of the ledger."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """What the snapshots of `main` say: the summary's text of the first that has one, from the current one by parents;
-    `whole` if the walk has seen the first snapshot of all, so that nothing can have been expired."""
-
-    said: str | None
-    whole: bool
-
-
-def note(entry: LedgerEntry) -> str:
-    """Return what the summary of the entry's snapshot says."""
-    value = {"application": "mld", "version": NOTE_VERSION, "number": entry.number, "token": entry.token}
-    return json.dumps(value, separators=(",", ":"))
-
-
-def head_of(lineage: Lineage, kept: str | None, keep: str | None) -> LedgerEntry | None:
-    """Return the entry in force, of the walk and the table's properties; None if nobody has written with a ledger.
-
-    Raises MainWasMoved, and ValueError if a note or the entry is damaged."""
-    if lineage.said is None:
-        if kept is None:
-            return None
-        entry = ledger.decode(kept.encode())
-        if lineage.whole and keep != str(entry.number):
-            raise MainWasMoved(entry.number)
-        return entry
-    noted = _note_of(lineage.said)
-    if kept is None:  # a person has taken the property away, so that everything is written again
-        return LedgerEntry(*noted)
-    entry = ledger.decode(kept.encode())
-    if entry.token != noted[1] and keep != str(entry.number):
-        raise MainWasMoved(entry.number)
-    return entry
-
-
-def _note_of(text: str) -> tuple[int, str]:
-    """Number and token of a note. Raises ValueError."""
-    value = json.loads(text)
-    match value:
-        case {"version": "note", "number": int(number), "token": str(token)}:
-            return number, token
-    raise ValueError(f"no note of a ledger: {text[:200]}")
-
-
-def moved_sentence(sink: str, table: str, number: int) -> str:
-    """Return what a person can do when `MainWasMoved`."""
-    return (
-        f"sink {sink}: {table} was rolled back or replaced: its ledger is that of commit {number}, which is not in the "
-        "table any more; nothing was written. If what was rolled back is to be delivered again, forget the marks by "
-        f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{PROPERTY}'), and begin the application where you want it to; if "
-        f"it is to stay away, ALTER TABLE {table} SET TBLPROPERTIES ('{KEPT_PROPERTY}' = '{number}')"
-    )
-
-
-WHOLE = ("tinyint", "smallint", "int", "bigint")
-FITS = {
-    **{kind: (*WHOLE[at + 1 :], "float", "double") for at, kind in enumerate(WHOLE[:2])},
-    "int": ("bigint", "double"),
-    "float": ("double",),
-    "void": ("*",),
-}
-"""Types of a table, by the type of a frame, that hold every value of it exactly."""
-TEXTS = ("string", "varchar", "char")
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnChanges:
-    added: Columns
-    """Columns that the table has not got."""
-    absent: tuple[str, ...]
-    """Columns of the table, by its names, that the frame has not got: they are null."""
-
-
-def changes(have: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]], sink: str, table: str) -> ColumnChanges:
-    """Return what a frame with the columns `new` means for a table with `have`. Raises SinkRefused."""
-    known = {name.lower(): (name, kind) for name, kind in have}
-    added = []
-    for name, kind in new:
-        before = known.get(name.lower())
-        if before is None:
-            if kind == "void":
-                raise SinkRefused(f"sink {sink}: the new column {name} has no type; cast it in the pipeline")
-            added.append((name, kind))
-        elif not fits(kind, before[1]):
-            raise SinkRefused(
-                f"sink {sink}: the column {before[0]} of {table} is {before[1]}, that of the pipeline is {kind}; cast "
-                "it in the pipeline, or give it another name (new columns are added to the table)"
-            )
-    named = {name.lower() for name, _ in new}
-    return ColumnChanges(tuple(added), tuple(name for name, _ in have if name.lower() not in named))
-
-
-def fits(kind: str, column: str) -> bool:
-    """Return whether a column of the type `column` holds every value of the type `kind`."""
-    if kind == column or "*" in FITS.get(kind, ()):
-        return True
-    if kind.partition("(")[0] in TEXTS and column == "string":
-        return True
-    return column in FITS.get(kind, ())
-
-
+EXPIRED = ""
+"""Stands for a note that was in a snapshot that has expired."""
 MAIN = "main"
 FILE_SET = "rewritten-file-set-id"
 """Option by which Iceberg before 1.11 is told that files are not to be committed; later ones know it by the name."""
@@ -180,206 +53,28 @@ NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
 TABLE_CACHE = "org.apache.iceberg.spark.SparkTableCache"
 WAP_ID, WAP_CONF, WAP_PROPERTY = "wap.id", "spark.wap.id", "write.wap.enabled"
 """Write, audit, publish: a snapshot's summary, the session's setting, and the table's property that allows it."""
-NOTE_CONF = "spark.sql.iceberg.snapshot-property."
+NOTE_CONF = f"spark.sql.iceberg.snapshot-property.{PROPERTY}"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
-
-
 CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
 """Figures of a MERGE in the summary of its snapshot, since Spark 4.1."""
+HELD = {
+    "int": ("tinyint", "smallint"),
+    "bigint": ("tinyint", "smallint", "int"),
+    "float": ("tinyint", "smallint"),
+    "double": ("tinyint", "smallint", "int", "float"),
+}
+"""Types of a frame of which a column of another type holds every value exactly."""
 
 
-def changed_rows(staged: Any) -> int | None:
-    """Return how many rows the MERGE of a snapshot has changed; None if it does not say."""
-    found = [said for name in CHANGED if (said := staged.summary().get(name)) is not None]
-    return sum(map(int, found)) if found else None
+def fits(kind: str, column: str) -> bool:
+    """Return whether a column of the type `column` holds every value of the type `kind`."""
+    return kind in (column, "void", *HELD.get(column, ()))
 
 
-class Files:
-    """Data files that no snapshot has yet."""
-
-    def __init__(self, files: list[Any]) -> None:
-        self.files = files
-        self.offered = False
-        """Whether a catalog was ever asked to commit them: its no may be that to a repetition of what it had done."""
-
-    @property
-    def rows(self) -> int:
-        return sum(int(file.recordCount()) for file in self.files)
-
-
-class TableAsRead:
-    """The table's metadata as they were read once."""
-
-    def __init__(self, metadata: Any) -> None:
-        self.metadata = metadata
-        current = metadata.currentSnapshot()
-        self.snapshot_id: int | None = None if current is None else int(current.snapshotId())
-
-    def staged(self, wap_id: str) -> Any | None:
-        """Return the newest snapshot that was staged by this name."""
-        for snapshot in reversed(list(self.metadata.snapshots())):
-            if snapshot.summary().get(WAP_ID) == wap_id:
-                return snapshot
-        return None
-
-    def lineage(self) -> Lineage:
-        """Walk from the current snapshot by parents to the first summary that has something of a ledger."""
-        snapshot = self.metadata.currentSnapshot()
-        while snapshot is not None:
-            said = snapshot.summary().get(PROPERTY)
-            if said is not None:
-                return Lineage(said, whole=False)
-            parent = snapshot.parentId()
-            if parent is None:
-                return Lineage(None, whole=True)
-            snapshot = self.metadata.snapshot(parent)
-            if snapshot is None:
-                return Lineage(None, whole=False)  # expired
-        return Lineage(None, whole=True)
-
-    def partition_columns(self) -> list[str]:
-        """Return the columns by whose values themselves the table is partitioned."""
-        schema, fields = self.metadata.schema(), self.metadata.spec().fields()
-        return [schema.findColumnName(field.sourceId()) for field in fields if field.transform().isIdentity()]
-
-    def property(self, name: str) -> str | None:
-        value: str | None = self.metadata.properties().get(name)
-        return value
-
-
-class IcebergTable:
-    """The table of a name; None of it is kept but the handle."""
-
-    def __init__(self, spark: SparkSession, table: Any) -> None:
-        self._spark, self._table = spark, table
-        self._java: Any = spark._jvm
-        self._operations = table.operations()
-
-    @classmethod
-    def load(cls, spark: SparkSession, name: str) -> IcebergTable | None:
-        """Return the table; None if there is no such table."""
-        java: Any = spark._jvm
-        try:
-            return cls(spark, java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
-        except Exception as error:
-            if any(condition in str(error) for condition in NO_TABLE):
-                return None
-            raise
-
-    def look(self) -> TableAsRead:
-        """Return the metadata as the catalog has them now."""
-        return TableAsRead(self._operations.refresh())
-
-    def write(self, frame: DataFrame, options: Mapping[str, str]) -> Files:
-        """Run the frame; its files are in the table's directory, and in no snapshot."""
-        name = f"mld-{uuid4().hex}"
-        cache = self._cache()
-        coordinator = self._java.org.apache.iceberg.spark.FileRewriteCoordinator.get()
-        cache.add(name, self._table)
-        try:
-            frame.write.format("iceberg").mode("append").options(**{**options, FILE_SET: name}).save(name)
-            return Files(list(coordinator.fetchNewFiles(self._table, name)))
-        finally:
-            with suppress(Exception):  # a JVM that is gone has forgotten both
-                coordinator.clearRewrite(self._table, name)
-                cache.remove(name)
-
-    def _cache(self) -> Any:
-        """Return where Spark finds tables by the names that rewrites give them.
-
-        Its `get()` has a namesake with an argument, and Py4J finds now the one, now the other; hence reflection."""
-        gateway: Any = self._spark.sparkContext._gateway
-        lang = self._java.java.lang
-        loader = lang.Thread.currentThread().getContextClassLoader()
-        cache = lang.Class.forName(TABLE_CACHE, True, loader)
-        return cache.getMethod("get", gateway.new_array(lang.Class, 0)).invoke(None, gateway.new_array(lang.Object, 0))
-
-    def append(
-        self, files: Files, seen: TableAsRead, summary: Mapping[str, str], properties: Mapping[str, str]
-    ) -> None:
-        """Make one commit, on top of what was seen. Raises LostRace if `main` has moved since; anything else that it
-        raises says nothing of whether the commit has happened.
-        """
-        appending = self._table.newAppend()
-        for file in files.files:
-            appending.appendFile(file)
-        for name, value in summary.items():
-            appending.set(name, value)
-        snapshot = appending.apply()
-        if _parent_of(snapshot) != seen.snapshot_id:
-            self._forget(snapshot)
-            raise LostRace
-        stage("checked")
-        files.offered = True
-        self._swap(seen.metadata, snapshot, properties)
-
-    def merge(self, rows: DataFrame, statement: str, wap_id: str, note: str) -> None:
-        """Run a MERGE whose snapshot is staged by this name: it is in the table's metadata, and in no branch.
-
-        `statement` has a place, `{source}`, for the name of a view of the rows."""
-        view = f"mld_{wap_id}"
-        rows.createOrReplaceGlobalTempView(view)
-        conf = {WAP_CONF: wap_id, f"{NOTE_CONF}{PROPERTY}": note}
-        try:
-            for name, value in conf.items():
-                self._spark.conf.set(name, value)
-            self._spark.sql(statement.replace("{source}", f"global_temp.{view}"))
-        finally:
-            with suppress(Exception):  # a JVM that is gone has no settings any more
-                for name in conf:
-                    self._spark.conf.unset(name)
-                self._spark.catalog.dropGlobalTempView(view)
-
-    def publish(self, staged: Any, seen: TableAsRead, properties: Mapping[str, str]) -> None:
-        """Make a staged snapshot, if it is a child of the current one, the current one. Raises as `append`."""
-        if _parent_of(staged) != seen.snapshot_id:
-            raise LostRace
-        stage("checked")
-        self._swap(seen.metadata, int(staged.snapshotId()), properties)
-
-    def _swap(self, base: Any, snapshot: Any, properties: Mapping[str, str]) -> None:
-        """Make another snapshot the newest; `snapshot` is a new one, or the number of one that is in the table."""
-        said = self._java.java.util.HashMap()
-        for name, value in properties.items():
-            said.put(name, value)
-        building = self._java.org.apache.iceberg.TableMetadata.buildFrom(base)
-        if isinstance(snapshot, int):
-            main = self._java.org.apache.iceberg.SnapshotRef.branchBuilder(snapshot).build()
-            building = building.setRef(MAIN, main)
-        else:
-            building = building.setBranchSnapshot(snapshot, MAIN)
-        try:
-            self._operations.commit(base, building.setProperties(said).build())
-        except Exception as error:
-            if java_class(error) != COMMIT_FAILED:
-                raise
-            raise LostRace from error
-
-    def discard(self, files: Files) -> None:
-        """Remove the files, unless they may be part of the table. Those that stay are orphans, or are not."""
-        for file in () if files.offered else files.files:
-            with suppress(Exception):
-                self._table.io().deleteFile(str(file.location()))
-
-    def _forget(self, snapshot: Any) -> None:
-        with suppress(Exception):
-            self._table.io().deleteFile(snapshot.manifestListLocation())
-
-
-def _parent_of(snapshot: Any) -> int | None:
-    parent = snapshot.parentId()
-    return None if parent is None else int(parent)
-
-
-def java_class(error: BaseException) -> str:
-    """Name of the class of the Java exception behind this one; empty if there is none."""
-    if not hasattr(error, "java_exception"):  # PySpark keeps the original in what it makes of it
-        error = getattr(error, "_origin", None) or error
-    found = getattr(error, "java_exception", error if hasattr(error, "getClass") else None)
-    try:
-        return str(found.getClass().getName()) if found is not None else ""
-    except Exception:  # the JVM is gone
-        return ""
+def note(entry: LedgerEntry) -> str:
+    """Return what the summary of the entry's snapshot says."""
+    value = {"application": APPLICATION, "version": "note", "number": entry.number, "token": entry.token}
+    return json.dumps(value, separators=(",", ":"))
 
 
 class IcebergSink(LakeSink):
@@ -387,34 +82,70 @@ class IcebergSink(LakeSink):
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
-        check_name(spec)
-        self._seen: TableAsRead | None = None
-        self._table: IcebergTable | None = None
-        self._has_own_session = self._merge is None
+        if "." not in self._target or "/" in self._target:
+            key = f"mld.spark.sink.{spec.name}.path"
+            raise SinkRefused(f"{key} = {spec.path}: an Iceberg table is named as catalog.schema.table")
+        self._table: Any = None
+        """The table's handle in Java; None if there is no table."""
+        self._metadata: Any = None
+        """The table's metadata as they were looked at last, which the next commit is bound to."""
 
-    def open(self) -> HighWaterMarks:
-        if not self._has_own_session:
-            # A MERGE is told what to say in its snapshot by the settings of a session: by one of its own.
-            self._spark = type(self._spark)(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
-            self._has_own_session = True
-        return super().open()
+    # --- the ledger --------------------------------------------------------------------------------------------------
 
     def _head(self) -> LedgerEntry | None:
-        """Return the entry in force; remembers the table and its metadata, which the next commit is bound to."""
-        self._table = IcebergTable.load(self._spark, self._target)
-        self._seen = self._table.look() if self._table is not None else None
-        return self._entry()
-
-    def _entry(self) -> LedgerEntry | None:
-        seen = self._seen
-        if seen is None:
-            return None
+        self._table = None
+        java: Any = self._spark._jvm
         try:
-            return head_of(seen.lineage(), seen.property(PROPERTY), seen.property(KEPT_PROPERTY))
-        except MainWasMoved as moved:
-            raise SinkRefused(moved_sentence(self.name, self._target, moved.number)) from moved
-        except ValueError as error:
-            raise ledger.refusal(self.name, self._ledger_place, error) from error
+            self._table = java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+                self._spark._jsparkSession, self._target
+            )
+        except Exception as error:
+            if not any(condition in str(error) for condition in NO_TABLE):
+                raise
+            return None
+        return self._look()
+
+    def _look(self) -> LedgerEntry | None:
+        """Look at the table's metadata as the catalog has them now, and return the entry in force.
+
+        Raises SinkRefused if `main` was moved by hand, or the entry is damaged."""
+        self._metadata = self._table.operations().refresh()
+        said, kept = self._note(), self._property(PROPERTY)
+        if kept is None:  # a person may have taken the property away, so that everything is written again
+            return LedgerEntry(json.loads(said)["number"], "") if said else None
+        entry = self._decoded(kept)
+        is_of_main = said is not None and (said == EXPIRED or entry.token in said)
+        if is_of_main or self._property(KEPT_PROPERTY) == str(entry.number):
+            return entry
+        raise SinkRefused(
+            f"sink {self.name}: {self._target} was rolled back or replaced: its ledger is that of commit "
+            f"{entry.number}, which is not in the table any more; nothing was written. If what was rolled back is to "
+            f"be delivered again, forget the marks by ALTER TABLE {self._target} UNSET TBLPROPERTIES ('{PROPERTY}'), "
+            "and begin the application where you want it to; if it is to stay away, ALTER TABLE "
+            f"{self._target} SET TBLPROPERTIES ('{KEPT_PROPERTY}' = '{entry.number}')"
+        )
+
+    def _note(self) -> str | None:
+        """Return the first note on the way from the current snapshot by the parents; None if there never was one."""
+        snapshot, parent = self._metadata.currentSnapshot(), None
+        while snapshot is not None:
+            said: str | None = snapshot.summary().get(PROPERTY)
+            if said is not None:
+                return said
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else self._metadata.snapshot(parent)
+        return None if parent is None else EXPIRED
+
+    def _property(self, name: str) -> str | None:
+        value: str | None = self._metadata.properties().get(name)
+        return value
+
+    def _current(self) -> int | None:
+        """Return the number of the current snapshot."""
+        snapshot = self._metadata.currentSnapshot()
+        return None if snapshot is None else int(snapshot.snapshotId())
+
+    # --- the commit --------------------------------------------------------------------------------------------------
 
     def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         head = self._head()
@@ -425,122 +156,119 @@ class IcebergSink(LakeSink):
             make_table(self._spark, self._target, frame, self._spec.partition_by)
             raise LostRace  # whoever made it, it is there now
         if self._merge is not None and frame is not None:
-            return self._merged(self._merge, frame, batch, batch_id)
+            entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
+            return self._published(entry, self._merged(self._merge, frame, entry))
         stage("staging")
-        files = self._write(frame)
+        files = [] if frame is None else self._write(frame)
         stage("staged")
-        try:
-            return self._appended(files, batch, batch_id)
-        except (Fenced, SinkRefused):
-            self._table.discard(files)
-            raise
 
-    def _write(self, frame: DataFrame | None) -> Files:
+        def appended() -> Published:
+            entry = self._entry_after(self._look(), batch, batch_id, layout=self._spec.format)
+            self._commit(files, entry)
+            return self._published(entry, sum(int(file.recordCount()) for file in files))
+
+        return self._raced(appended, "committing a batch")
+
+    def _write(self, frame: DataFrame) -> list[Any]:
+        """Run the frame; its files are in the table's directory, and in no snapshot."""
         from pyspark.sql.functions import url_encode
 
-        assert self._table is not None
-        if frame is None:
-            return Files([])
-        assert self._seen is not None
-        columns = self._seen.partition_columns()
-        return self._table.write(by_directories(self._fitted(frame), columns, url_encode), self._spec.options)
-
-    def _fitted(self, frame: DataFrame) -> DataFrame:
-        """Return the frame with all columns of the table, which has all of the frame's. Raises as `_fit`."""
-        from pyspark.sql.functions import lit
-
-        absent = self._fit(frame)
-        kinds = {field.name: field.dataType for field in self._spark.table(self._target).schema} if absent else {}
-        return frame.withColumns({name: lit(None).cast(kinds[name]) for name in absent}) if absent else frame
-
-    def _merged(self, merge: Merge, frame: DataFrame, batch: ShardSpans, batch_id: str) -> Published:
-        """Publish the batch as one MERGE, staged beside `main`, and then made its next snapshot."""
-        assert self._table is not None and self._seen is not None
-        rows = merge.newest(frame)
         self._fit(frame)
-        if self._seen.property(WAP_PROPERTY) != "true":
+        whole = self._spark.table(self._target).limit(0).unionByName(frame, allowMissingColumns=True)
+        schema, fields = self._metadata.schema(), self._metadata.spec().fields()
+        columns = [schema.findColumnName(field.sourceId()) for field in fields if field.transform().isIdentity()]
+        writing = by_directories(whole, columns, url_encode).write.format("iceberg").mode("append")
+        name = f"mld-{uuid4().hex}"
+        java: Any = self._spark._jvm
+        cache, coordinator = self._table_cache(), java.org.apache.iceberg.spark.FileRewriteCoordinator.get()
+        cache.add(name, self._table)
+        try:
+            writing.options(**{**self._spec.options, FILE_SET: name}).save(name)
+            return list(coordinator.fetchNewFiles(self._table, name))
+        finally:
+            with suppress(Exception):  # a JVM that is gone has forgotten both
+                coordinator.clearRewrite(self._table, name)
+                cache.remove(name)
+
+    def _table_cache(self) -> Any:
+        """Return where Spark finds tables by the names that rewrites give them.
+
+        Its `get()` has a namesake with an argument, and Py4J finds now the one, now the other; hence reflection."""
+        gateway: Any = self._spark.sparkContext._gateway
+        lang = gateway.jvm.java.lang
+        loader = lang.Thread.currentThread().getContextClassLoader()
+        cache = lang.Class.forName(TABLE_CACHE, True, loader)
+        return cache.getMethod("get", gateway.new_array(lang.Class, 0)).invoke(None, gateway.new_array(lang.Object, 0))
+
+    def _commit(self, files: list[Any], entry: LedgerEntry) -> None:
+        """Add files, in one commit on top of what was looked at. Raises as `_swap`."""
+        appending = self._table.newAppend()
+        for file in files:
+            appending.appendFile(file)
+        appending.set(PROPERTY, note(entry))
+        self._swap(appending.apply(), entry)
+
+    def _merged(self, merge: Merge, frame: DataFrame, entry: LedgerEntry) -> int | None:
+        """Commit the batch as one MERGE, staged beside `main`, and then made its next snapshot; how many rows that has
+        changed, None if Spark does not say. Raises as `_swap`."""
+        merge.check(frame.columns)
+        self._fit(frame)
+        if self._property(WAP_PROPERTY) != "true":
             self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
             raise LostRace  # the table is another one now
-        entry = self._entry_after(self._entry(), batch, batch_id, layout=self._spec.format)
-        before = self._seen.snapshot_id
+        before = self._current()
         stage("staging")
-        self._table.merge(rows, merge.statement(self._target, "{source}", frame.columns), entry.token, note(entry))
+        self._change(merge, frame, entry.token, {WAP_CONF: entry.token, NOTE_CONF: note(entry)}, evolve=False)
         stage("staged")
-        self._seen = self._table.look()
-        if self._seen.snapshot_id != before:
+        self._look()
+        if self._current() != before:
             raise LostRace
-        said = {PROPERTY: encoded(entry)}
-        staged = self._seen.staged(entry.token)
+        for snapshot in reversed(list(self._metadata.snapshots())):
+            if snapshot.summary().get(WAP_ID) == entry.token:
+                self._swap(snapshot, entry)
+                figures = [int(count) for name in CHANGED if (count := snapshot.summary().get(name)) is not None]
+                return sum(figures) if figures else None
+        self._commit([], entry)  # nothing to insert, update or delete
+        return 0
+
+    def _swap(self, snapshot: Any, entry: LedgerEntry) -> None:
+        """Make a snapshot the current one, and the entry that in force, in one step on top of what was looked at.
+
+        Raises LostRace if `main` has moved since; anything else that it raises says nothing of whether the commit has
+        happened."""
+        if snapshot.parentId() != self._current():
+            raise LostRace
+        stage("checked")
+        number = snapshot.snapshotId()
+        is_staged = self._metadata.snapshot(number) is not None
+        java: Any = self._spark._jvm
+        building = java.org.apache.iceberg.TableMetadata.buildFrom(self._metadata)
+        building = building.setProperties({PROPERTY: ledger.encode(entry).decode().strip()})
+        building = building.setBranchSnapshot(number if is_staged else snapshot, MAIN)
         try:
-            if staged is None:  # nothing to insert, update or delete
-                self._table.append(Files([]), self._seen, {PROPERTY: note(entry)}, said)
-            else:
-                self._table.publish(staged, self._seen, said)
-        except LostRace:
-            if not self._is_head(entry):
+            self._table.operations().commit(self._metadata, building.build())
+        except Exception as error:
+            thrown = getattr(error, "java_exception", None)
+            if thrown is None or thrown.getClass().getName() != COMMIT_FAILED:
                 raise
+            head = self._look()  # it may be what a repeated request is told
+            if head is None or head.token != entry.token:
+                raise LostRace from error
         stage("committed")
-        return self._published(entry, 0 if staged is None else changed_rows(staged))
 
-    def _is_head(self, entry: LedgerEntry) -> bool:
-        """Return whether the entry is in force; looks again."""
-        assert self._table is not None
-        self._seen = self._table.look()
-        head = self._entry()
-        return head is not None and head.token == entry.token
+    # --- the table ---------------------------------------------------------------------------------------------------
 
-    def _appended(self, files: Files, batch: ShardSpans, batch_id: str) -> Published:
-        """Return the files with the entry that follows the head as it is now."""
-        assert self._table is not None and self._seen is not None
-        for _ in range(RACES_MAX):
-            entry = self._entry_after(self._entry(), batch, batch_id, layout=self._spec.format)
-            try:
-                self._commit_files(files, entry)
-            except LostRace:
-                if not self._is_head(entry):
-                    continue
-            stage("committed")
-            return self._published(entry, files.rows)
-        raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
-
-    def _commit_files(self, files: Files, entry: LedgerEntry) -> None:
-        assert self._table is not None and self._seen is not None
-        self._table.append(files, self._seen, {PROPERTY: note(entry)}, {PROPERTY: encoded(entry)})
-
-    def _fit(self, frame: DataFrame) -> tuple[str, ...]:
-        """Give the table the columns of the frame that it has not got; those of the table that the frame has not got.
+    def _fit(self, frame: DataFrame) -> None:
+        """Give the table the columns of the frame that it has not got.
 
         Raises SinkRefused, and LostRace if the table is another one now."""
-        found = changes(
-            [(field.name, field.dataType.simpleString()) for field in self._spark.table(self._target).schema],
-            [(field.name, field.dataType.simpleString()) for field in frame.schema],
-            self.name,
-            self._target,
-        )
-        if found.added:
-            columns = ", ".join(f"{quoted(name)} {type_of(frame.schema[name].dataType)}" for name, _ in found.added)
-            try:
+        have = columns_of(self._spark.table(self._target).schema)
+        added = ledger.widened(self.name, have, columns_of(frame.schema), fits=fits)[len(have) :]
+        if added:
+            columns = ", ".join(f"{quoted(name)} {type_of(frame.schema[name].dataType)}" for name, _ in added)
+            with unless_there():
                 self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({columns})")
-            except Exception as error:
-                if "already exists" not in str(error).lower().replace("_", " "):
-                    raise
-            raise LostRace  # by us or by somebody who was faster
-        return found.absent
-
-
-def encoded(entry: LedgerEntry) -> str:
-    return ledger.encode(entry).decode().strip()
-
-
-def check_name(spec: SinkSpec) -> tuple[str, str]:
-    """Check the name: catalog, and schema with table. Raises SinkRefused."""
-    assert spec.path is not None
-    catalog, _, table = spec.path.partition(".")
-    if not table or "/" in spec.path:
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.path = {spec.path}: an Iceberg table is named as catalog.schema.table"
-        )
-    return catalog, table
+            raise LostRace
 
 
 def make_table(spark: SparkSession, target: str, frame: DataFrame, partition_by: tuple[str, ...]) -> None:
@@ -558,8 +286,5 @@ def make_table(spark: SparkSession, target: str, frame: DataFrame, partition_by:
             for column, match in zip(partition_by, found, strict=True)
         )
         writing = writing.partitionedBy(first, *more)
-    try:
+    with unless_there():
         writing.create()
-    except Exception as error:
-        if "ALREADY_EXISTS" not in str(error).upper():
-            raise

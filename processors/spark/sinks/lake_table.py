@@ -17,21 +17,21 @@ regard to case, as Spark does.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.commit.journal import AdmittedSink
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry
+from mld.processors.spark.commit.ledger import Admission, Columns, LedgerEntry
 from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, failure
 from mld.processors.spark.sinks.files import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 
 SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
@@ -135,7 +135,19 @@ def type_of(kind: DataType) -> str:
     return kind.simpleString()
 
 
-log = logging.getLogger("mld.spark")
+def columns_of(schema: StructType) -> Columns:
+    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
+
+
+@contextmanager
+def unless_there() -> Iterator[None]:
+    """Let somebody else have been faster at making a table or a column."""
+    try:
+        yield
+    except Exception as error:
+        if "ALREADY_EXISTS" not in str(error).upper().replace(" ", "_"):
+            raise
+
 
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
@@ -178,6 +190,25 @@ class LakeSink(AdmittedSink):
 
     def _opened(self) -> HighWaterMarks:
         return self._admission.marks(self._head())
+
+    def _identifier(self) -> str:
+        """Return the table as a statement names it."""
+        return self._target
+
+    def _change(self, merge: Merge, frame: DataFrame, token: str, conf: Mapping[str, str], *, evolve: bool) -> None:
+        """Run the MERGE of a batch. The settings hold for this statement: nothing else writes through the session
+        meanwhile."""
+        session, source = frame.sparkSession, f"mld_changes_{token}"
+        merge.newest(frame).createTempView(source)
+        try:
+            for name, value in conf.items():
+                session.conf.set(name, value)
+            session.sql(merge.statement(self._identifier(), source, frame.columns, evolve=evolve)).collect()
+        finally:
+            with suppress(Exception):  # a JVM that is gone has neither
+                for name in conf:
+                    session.conf.unset(name)
+                session.catalog.dropTempView(source)
 
     @abstractmethod
     def _head(self) -> LedgerEntry | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from types import SimpleNamespace
 
 import pytest
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity
-from mld.processors.spark.sink_port import SinkRefused
-from mld.processors.spark.sinks.iceberg import Lineage, MainWasMoved, changes, head_of, note
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.iceberg import KEPT_PROPERTY, PROPERTY, IcebergSink, fits, note
 
 NOBODY = WriterIdentity()
 
@@ -23,37 +23,61 @@ def text(of: LedgerEntry) -> str:
     return ledger.encode(of).decode()
 
 
-def head(said, kept, *, whole=False, keep=None):
-    return head_of(Lineage(said, whole), kept, keep)
+class Snapshot:
+    """What the sink asks a snapshot of Iceberg."""
+
+    def __init__(self, parent: int | None, said: str | None) -> None:
+        summary = {} if said is None else {PROPERTY: said}
+        self.parentId, self.summary = lambda: parent, lambda: summary
+
+
+def head(*notes, kept=None, keep=None, expired=False):
+    """The entry in force in a table whose snapshots have these notes, the oldest first."""
+    first = len(notes) if expired else 1
+    parents = (number - 1 or None for number in range(1, len(notes) + 1))
+    snapshots = {number: Snapshot(*one) for number, one in enumerate(zip(parents, notes, strict=True), 1)}
+    properties = {PROPERTY: kept, KEPT_PROPERTY: keep}
+    metadata = SimpleNamespace(
+        properties=lambda: properties,
+        currentSnapshot=lambda: snapshots.get(len(notes)),
+        snapshot=lambda number: snapshots[number] if number >= first else None,
+    )
+    sink = IcebergSink(SinkSpec("out", "iceberg", "lake.db.t"), None)  # type: ignore[arg-type]
+    sink._table = SimpleNamespace(operations=lambda: SimpleNamespace(refresh=lambda: metadata))
+    return sink._look()
 
 
 @pytest.mark.parametrize(
-    ("said", "kept", "whole", "number"),
+    ("notes", "kept", "expired", "number"),
     [
-        (None, None, True, None),
-        (note(entry(3)), text(entry(3)), False, 3),
-        (None, text(entry(3)), False, 3),  # the snapshots with notes have expired
+        ((), None, False, None),
+        ((None,), None, False, None),
+        ((note(entry(2)), note(entry(3))), text(entry(3)), False, 3),
+        ((note(entry(3)), None, None), text(entry(3)), False, 3),
+        ((note(entry(3)), None), text(entry(3)), True, 3),
     ],
-    ids=["nothing", "both agree", "expired"],
+    ids=["no snapshot", "of others", "both agree", "others since", "expired"],
 )
-def test_the_entry_in_force(said, kept, whole, number):
-    found = head(said, kept, whole=whole)
+def test_the_entry_in_force(notes, kept, expired, number):
+    found = head(*notes, kept=kept, expired=expired)
     assert (found.number if found else None) == number
     assert found is None or found.writers == entry(number).writers
 
 
 @pytest.mark.parametrize(
-    ("said", "whole"), [(note(entry(2)), False), (None, True)], ids=["to an earlier commit", "to before the first"]
+    ("notes", "number"),
+    [((note(entry(2)),), 2), ((None, None), None), ((), None)],
+    ids=["to an earlier commit", "to before the first", "emptied"],
 )
-def test_a_table_that_was_rolled_back_is_refused_unless_a_person_decides(said, whole):
-    with pytest.raises(MainWasMoved) as moved:
-        head(said, text(entry(3)), whole=whole)
-    assert moved.value.number == 3
-    with pytest.raises(MainWasMoved):
-        head(said, text(entry(3)), whole=whole, keep="2")
-    assert head(said, text(entry(3)), whole=whole, keep="3").number == 3
-    forgotten = head(said, None, whole=whole)
-    assert forgotten is None or (forgotten.number, forgotten.writers) == (2, {})
+def test_a_table_that_was_rolled_back_is_refused_unless_a_person_decides(notes, number):
+    for keep in (None, "2"):
+        with pytest.raises(SinkRefused, match=r"lake\.db\.t was rolled back .* that of commit 3") as refused:
+            head(*notes, kept=text(entry(3)), keep=keep)
+    for remedy in ("UNSET TBLPROPERTIES ('mld.ledger')", "SET TBLPROPERTIES ('mld.ledger.keep' = '3')"):
+        assert f"ALTER TABLE lake.db.t {remedy}" in str(refused.value)
+    assert head(*notes, kept=text(entry(3)), keep="3").number == 3
+    forgotten = head(*notes)
+    assert forgotten is None if number is None else (forgotten.number, forgotten.writers) == (number, {})
 
 
 def test_a_note_is_short_and_nobody_takes_it_for_an_entry():
@@ -63,35 +87,29 @@ def test_a_note_is_short_and_nobody_takes_it_for_an_entry():
         ledger.decode(note(long).encode())
 
 
-def test_a_damaged_note_is_told():
-    with pytest.raises(ValueError, match="no note"):
-        head(json.dumps({"version": "note", "number": "x"}), text(entry(1)))
+def test_a_damaged_entry_is_told():
+    with pytest.raises(SinkRefused, match=r"the ledger in lake\.db\.t is damaged"):
+        head(note(entry(1)), kept="{}")
 
 
-HAVE = [("id", "bigint"), ("Name", "string"), ("price", "decimal(10,2)")]
+HAVE = (("id", "bigint"), ("Name", "string"), ("price", "decimal(10,2)"))
 
 
 @pytest.mark.parametrize(
-    ("new", "added", "absent"),
+    ("new", "added"),
     [
-        (HAVE, (), ()),
-        ([("ID", "int"), ("name", "varchar(3)")], (), ("price",)),
-        ([*HAVE, ("at", "timestamp")], (("at", "timestamp"),), ()),
-        ([("id", "void")], (), ("Name", "price")),
+        (HAVE, ()),
+        ((("ID", "int"), ("name", "string")), ()),
+        ((*HAVE, ("at", "timestamp")), (("at", "timestamp"),)),
+        ((("id", "void"),), ()),
     ],
 )
-def test_columns_that_are_added_and_those_that_stay_empty(new, added, absent):
-    found = changes(HAVE, new, "out", "lake.db.t")
-    assert (found.added, found.absent) == (added, absent)
+def test_columns_that_are_added_and_values_that_a_column_holds(new, added):
+    assert ledger.widened("out", HAVE, new, fits=fits) == (*HAVE, *added)
 
 
 @pytest.mark.parametrize("kind", ["string", "double", "decimal(20,0)", "struct<a:int>"])
 def test_another_type_is_refused_with_the_column_and_both_types(kind):
-    with pytest.raises(SinkRefused, match=r"column id of lake\.db\.t is bigint") as refused:
-        changes(HAVE, [("id", kind)], "out", "lake.db.t")
+    with pytest.raises(SinkRefused, match="column id is bigint") as refused:
+        ledger.widened("out", HAVE, (("id", kind),), fits=fits)
     assert kind in str(refused.value) and "cast it" in str(refused.value)
-
-
-def test_a_new_column_without_a_type_is_refused():
-    with pytest.raises(SinkRefused, match="new column x has no type"):
-        changes(HAVE, [("x", "void")], "out", "lake.db.t")
