@@ -109,7 +109,6 @@ class Format(Enum):
     BINARY = "binary"
     JSON = "json"
     JSON_LINES = "jsonlines"
-    CSV = "csv"
     AVRO = "avro"
     TEXT = "text"
 
@@ -144,7 +143,7 @@ KEYS: tuple[Key, ...] = (
          Format.BINARY, choices=Format),
     _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
          "the schema in JSON.",
-         default_text="required by json, jsonlines, csv and avro", shown_as=Shown.FULL),
+         default_text="required by json, jsonlines and avro", shown_as=Shown.FULL),
     _key("rescuedColumn", TEXT, "With json and jsonlines: a field of the payload for the fields that the schema does "
          "not name, as a text of JSON.", default_text="they are left out, and a warning names them",
          shown_as=Shown.FULL),
@@ -486,7 +485,7 @@ def _together(
     if has_schema and not values["schema"] and "format" in places:
         say("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
     if values["schema"] and not has_schema:
-        without = "has no effect without mld.spark.format = json, jsonlines, csv or avro"
+        without = "has no effect without mld.spark.format = json, jsonlines or avro"
         say("schema", without, "set the format", Level.WARNING)
     if values["rescuedColumn"] and values["format"] not in (Format.JSON, Format.JSON_LINES):
         say("rescuedColumn", "is for the formats json and jsonlines", "remove it, or set mld.spark.format")

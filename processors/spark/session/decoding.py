@@ -40,7 +40,7 @@ _CORRUPT = "_mld_corrupt"
 _VALUE, _END = "_mld_value", "_mld_end"
 """No reader of Spark looks at what follows the value that it was asked for, and Avro reads any bytes as something. So
 an end is put after each payload, and one is valid only if what the schema describes ends right before it."""
-_AVRO_END, _CSV_END = b"\x8f mld \x8f\n", "mld-end"
+_AVRO_END = b"\x8f mld \x8f\n"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
 """Words by which Spark says that it lacks that package."""
@@ -48,7 +48,6 @@ OF_JSON = (Format.JSON, Format.JSON_LINES)
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
     Format.JSON_LINES: "not lines of JSON of mld.spark.schema",
-    Format.CSV: "not CSV of mld.spark.schema",
     Format.AVRO: "not Avro of mld.spark.schema",
     Format.TEXT: "not UTF-8",
 }
@@ -111,13 +110,12 @@ def decoding(
     from pyspark.sql import functions as F
 
     decoded, bad = _decoded(format, schema)
-    clean, generic = _clean(format), F.lit(NOT_DECODED[format])
-    if format not in (*OF_JSON, Format.CSV):
+    clean = F.col(PAYLOAD) if format is Format.TEXT else F.col(PAYLOAD)[_VALUE]
+    generic = F.lit(NOT_DECODED[format])
+    if format not in OF_JSON:
         return Decoding(decoded, bad, clean, generic)
     fields = fields_of(str(schema))
     reason = F.coalesce(F.expr(_reason(format, fields)), generic)
-    if format is Format.CSV:
-        return Decoding(decoded, bad, clean, reason)
     if (astray := _astray_event(format, fields)) is not None:
         bad = bad | F.coalesce(F.expr(astray), F.lit(False))
     if rescued is not None:
@@ -145,13 +143,10 @@ def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
     """Return the payload as Spark makes it, and whether it is malformed."""
     from pyspark.sql import functions as F
 
-    text = F.expr(_utf8("data"))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    payload = F.col(PAYLOAD)
+    text, payload = F.expr(_utf8("data")), F.col(PAYLOAD)
     match format:
         case Format.JSON:
-            bad = _is_bad(payload, F.lit(True)) | payload[_VALUE].isNull()
-            return _from_json(text, f"STRUCT<{schema}>"), bad
+            return _from_json(text, f"STRUCT<{schema}>"), _is_cut(payload) | payload[_VALUE].isNull()
         case Format.JSON_LINES:
             lines = F.filter(F.split(text, "\n"), lambda line: line.rlike(r"\S"))
             values = F.transform(lines, lambda line, at: _concat(f'{{"{_VALUE}":', line, f',"{ROW_NUMBER}":', at, "}"))
@@ -160,12 +155,7 @@ def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
             found = payload[_VALUE]
             numbers = F.sequence(F.lit(0), F.size(found) - 1)  # of a record without events: 0 and -1
             whole = (found[ROW_NUMBER] == numbers) & ~F.exists(found, lambda one: one[_VALUE].isNull())
-            bad = _is_bad(payload, F.lit(True)) | ~F.coalesce(whole, F.lit(False))
-            return _from_json(array, f"ARRAY<{event}>"), bad
-        case Format.CSV:
-            line = F.nullif(F.rtrim(text, F.lit("\r\n")), F.lit(""))
-            columns = f"{schema}, {_END} STRING, {_CORRUPT} STRING"
-            return F.from_csv(_concat(line, f",{_CSV_END}"), columns, options), _is_bad(payload, F.lit(_CSV_END))
+            return _from_json(array, f"ARRAY<{event}>"), _is_cut(payload) | ~F.coalesce(whole, F.lit(False))
         case Format.AVRO:
             from pyspark.sql.avro.functions import from_avro
 
@@ -205,24 +195,11 @@ def _concat(*parts: Column | str) -> Column:
     return F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts))
 
 
-def _is_bad(payload: Column, end: Column) -> Column:
-    """Return whether Spark has said so, or has not come to the end."""
+def _is_cut(payload: Column) -> Column:
+    """Return whether Spark's reader of JSON has said that a text is malformed, or has not come to its end."""
     from pyspark.sql import functions as F
 
-    return payload[_CORRUPT].isNotNull() | ~F.equal_null(payload[_END], end)
-
-
-def _clean(format: Format) -> Column:
-    from pyspark.sql import functions as F
-
-    payload = F.col(PAYLOAD)
-    match format:
-        case Format.JSON | Format.JSON_LINES | Format.AVRO:
-            return payload[_VALUE]
-        case Format.CSV:
-            return payload.dropFields(_END, _CORRUPT)
-        case _:
-            return payload
+    return payload[_CORRUPT].isNotNull() | ~F.equal_null(payload[_END], F.lit(True))
 
 
 # --- what the payload does not show: text of SQL ---------------------------------------------------------------------
@@ -243,23 +220,17 @@ def _utf8(data: str) -> str:
     return f"CASE WHEN split({text}, ',', 1)[0] = {text} THEN {text} END"
 
 
-def _came(format: Format, fields: StructType, data: str = "data") -> str:
-    """Return the events of a record, each with its fields as they came: variants by name; of CSV, texts."""
+def _came(format: Format, data: str) -> str:
+    """Return the events of a record, each with its fields as they came: variants by name."""
     text = _utf8(data)
-    match format:
-        case Format.JSON:
-            framed, type = f"concat('{{\"{_VALUE}\":[', {text}, ']}}')", "MAP<STRING, VARIANT>"
-        case Format.JSON_LINES:
-            lines = f"array_join(filter(split({text}, '\\n'), line -> line RLIKE '\\\\S'), ',')"
-            framed, type = f"concat('{{\"{_VALUE}\":[', {lines}, ']}}')", "MAP<STRING, VARIANT>"
-        case _:
-            columns = ", ".join(f"{_name(field.name)} STRING" for field in fields)
-            return f"array(from_csv(trim(TRAILING '\\r\\n' FROM {text}), {_text(columns)}))"
-    return f"from_json({framed}, '{_VALUE} ARRAY<{type}>').{_VALUE}"
+    if format is Format.JSON_LINES:
+        text = f"array_join(filter(split({text}, '\\n'), line -> line RLIKE '\\\\S'), ',')"
+    framed = f"concat('{{\"{_VALUE}\":[', {text}, ']}}')"
+    return f"from_json({framed}, '{_VALUE} ARRAY<MAP<STRING, VARIANT>>').{_VALUE}"
 
 
 def _strays(format: Format, fields: StructType, data: str) -> str:
-    return f"transform({_came(format, fields, data)}, came -> {strays_of('came', fields)})"
+    return f"transform({_came(format, data)}, came -> {strays_of('came', fields)})"
 
 
 def _stray_names(strays: str) -> str:
@@ -339,45 +310,31 @@ def astray(value: str, type: DataType, depth: int = 0) -> str | None:
 def _reason(format: Format, fields: StructType) -> str:
     """Return which field of a malformed record is wrong, and why; null if that is not to be seen."""
     events = f"{PAYLOAD}.{_VALUE}"
-    match format:
-        case Format.JSON:
-            value = events
-        case Format.JSON_LINES:
-            value = f"get({events}, at).{_VALUE}"
-        case _:
-            value = PAYLOAD
-    found = ", ".join(wrong_fields(value, "came", fields, of_variants=format is not Format.CSV))
-    reasons = f"transform({_came(format, fields)}, (came, at) -> coalesce({found}, null))"
+    value = events if format is Format.JSON else f"get({events}, at).{_VALUE}"
+    found = ", ".join(wrong_fields(value, "came", fields))
+    reasons = f"transform({_came(format, 'data')}, (came, at) -> coalesce({found}, null))"
     return f"get(filter({reasons}, one -> one IS NOT NULL), 0)"
 
 
-def wrong_fields(
-    value: str, came: str, fields: StructType, path: str = "", depth: int = 0, *, of_variants: bool = True
-) -> Iterator[str]:
+def wrong_fields(value: str, came: str, fields: StructType, path: str = "", depth: int = 0) -> Iterator[str]:
     """Yield what is wrong with each field of an object, those in it first; null of one that is right."""
     from pyspark.sql.types import StructType
 
     for field in fields:
         type, name = field.dataType, f"{path}{field.name}"
-        got = f"{value}.{_name(field.name)}"
-        if of_variants:
-            raw = f"{came}[{_text(field.name)}]"
-            there, shown = f"{raw} IS NOT NULL AND NOT is_variant_null({raw})", f"to_json({raw})"
-        else:
-            raw = f"{came}.{_name(field.name)}"
-            there, shown = f"{raw} IS NOT NULL", raw
-        if of_variants and isinstance(type, StructType):
+        got, raw = f"{value}.{_name(field.name)}", f"{came}[{_text(field.name)}]"
+        why, is_wrong = _text(f", which is no {type.simpleString()}"), f"{got} IS NULL"
+        if isinstance(type, StructType):
             inner = f"inner{depth}"
             deeper = ", ".join(wrong_fields(got, inner, type, f"{name}.", depth + 1))
             yield f"transform(array({_inner(came, field.name)}), {inner} -> coalesce({deeper}, null))[0]"
-        beyond = astray(got, type) if not isinstance(type, StructType) else None
-        why = _text(f", which is no {type.simpleString()}")
-        if beyond is not None:
+        elif (beyond := astray(got, type)) is not None:
             later = _text(", a time beyond the year 9999: a number is read as seconds")
             why = f"CASE WHEN {got} IS NULL THEN {why} ELSE {later} END"
-        is_wrong = f"{got} IS NULL" if beyond is None else f"({got} IS NULL OR {beyond})"
-        said = f"concat({_text(f'{name} is ')}, left({shown}, {VALUE_CHARS_MAX}), {why})"
-        yield f"CASE WHEN {value} IS NOT NULL AND {there} AND {is_wrong} THEN {said} END"
+            is_wrong = f"({got} IS NULL OR {beyond})"
+        said = f"concat({_text(f'{name} is ')}, left(to_json({raw}), {VALUE_CHARS_MAX}), {why})"
+        is_there = f"{raw} IS NOT NULL AND NOT is_variant_null({raw})"
+        yield f"CASE WHEN {value} IS NOT NULL AND {is_there} AND {is_wrong} THEN {said} END"
 
 
 STRAY_NAMES_MAX = 50

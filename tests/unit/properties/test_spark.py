@@ -54,7 +54,7 @@ def test_sinks_options_and_spark_settings_have_free_names() -> None:
 
 
 def test_an_override_counts_and_so_does_the_last_line() -> None:
-    text = "mld.spark.format = csv\nmld.spark.format = text"
+    text = "mld.spark.format = json\nmld.spark.format = text"
     assert lines(text).values["format"] is Format.TEXT
     assert lines(text, ("mld.spark.format", "binary")).values["format"] is Format.BINARY
 
