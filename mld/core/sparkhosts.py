@@ -1,6 +1,6 @@
 """Session hosts of `mld-spark` that run on this machine for this user, as they say themselves in their status files.
 
-The host decides where they are and what is in them (`meeting_place.py` and `host/status.py` in `processors/spark`). A
+The host decides where they are and what is in them (`link.py` and `host/session_host.py` in `processors/spark`). A
 file is believed only in a directory that is this user's alone, and only while the process that wrote it lives.
 """
 

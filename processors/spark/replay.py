@@ -39,7 +39,7 @@ from mld.processors.spark.batch.record_columns import SUB_END, SparkRecord
 from mld.processors.spark.batch.spool import SpoolError, open_spool
 from mld.processors.spark.high_water_marks import ID_VARIABLE, STREAM_KEY, RecordPosition, StreamShard, WriterIdentity
 from mld.processors.spark.host.process_watch import clear, hold, sweep
-from mld.processors.spark.host.start_up import HostStartError, start
+from mld.processors.spark.host.start_up import start
 from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionGone, SinkError
@@ -296,13 +296,13 @@ def main(arguments: Sequence[str]) -> int:
     except (SettingsError, ReplayError) as error:
         complain(str(error))
         return EXIT_CONFIGURATION
-    except HostStartError as error:
+    except FatalError as error:
         complain(str(error))
-        return EXIT_FAILURE if error.passing else EXIT_CONFIGURATION
+        return error.status
     except Stopped:
         complain("stopped; what was replayed is in the sinks, and the next replay goes on there")
         return EXIT_FAILURE
-    except (SinkError, SpoolError, LetterError, SessionGone, FatalError) as error:
+    except (SinkError, SpoolError, LetterError, SessionGone) as error:
         complain(f"{error}; what was replayed is in the sinks, and the next replay goes on there")
         return EXIT_FAILURE
     if stopped is not None:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.host.start_up import HostStartError
+from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
 from tests.integration import test_spark
 from tests.integration.world import MakeWorld
 from tests.support.daemon import Daemon
@@ -81,9 +81,9 @@ def test_a_function_that_cannot_travel(make_world: MakeWorld, monkeypatch: pytes
 def test_a_sink_that_cannot_be(tmp_path: Path, key: str, said: str) -> None:
     (tmp_path / "file").touch()
     keys = [f"mld.spark.sink.out.{key.replace('@', str(tmp_path))}", "mld.spark.master = local[1]"]
-    with pytest.raises(HostStartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+    with pytest.raises(FatalError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
         pass
-    assert not caught.value.passing
+    assert caught.value.status == EXIT_CONFIGURATION
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,6 @@ def test_a_sink_that_cannot_be(tmp_path: Path, key: str, said: str) -> None:
 )
 def test_avro_without_its_module_or_without_its_schema(tmp_path: Path, schema: str, said: str) -> None:
     keys = ["mld.spark.format = avro", f"mld.spark.schema = {schema}", "mld.spark.master = local[1]"]
-    with pytest.raises(HostStartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+    with pytest.raises(FatalError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
         pass
-    assert not caught.value.passing
+    assert caught.value.status == EXIT_CONFIGURATION

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.host.start_up import HostStartError
+from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
 from tests.integration.test_spark_cluster import on
 from tests.support.s3_servers import BIN, SECRET, Versitygw
 from tests.support.servers import ACCOUNT
@@ -120,7 +120,7 @@ def test_a_wrong_secret_on_the_nodes_is_refused_before_the_first_record(
     place = bucket.name if spool.startswith("s3") else str(tmp_path)
     keys = [theirs, f"spark.hadoop.fs.s3a.access.key = {ACCOUNT}", "spark.hadoop.fs.s3a.secret.key = wrong-secret"]
     with (
-        pytest.raises(HostStartError, match=said) as refused,
+        pytest.raises(FatalError, match=said) as refused,
         bed_on(
             cluster,
             bucket,
@@ -130,6 +130,6 @@ def test_a_wrong_secret_on_the_nodes_is_refused_before_the_first_record(
         ),
     ):
         pass
-    assert not refused.value.passing
+    assert refused.value.status == EXIT_CONFIGURATION
     assert "wrong-secret" not in str(refused.value)
     assert bucket.names() == []

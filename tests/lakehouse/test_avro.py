@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.host.start_up import HostStartError
+from mld.processors.spark.link import FatalError
 from tests.support.spark_bed import Bed, bed
 
 pytestmark = [
@@ -87,7 +87,7 @@ def avro_bed(directory: Path, *keys: str) -> Iterator[Bed]:
     try:
         with bed(directory, PLAIN, *mine, *keys) as made:
             yield made
-    except HostStartError as error:
+    except FatalError as error:
         if "no Spark session" not in str(error):
             raise
         pytest.skip(f"the jar cannot be fetched: {error}")
@@ -119,5 +119,5 @@ def test_into_an_avro_sink_and_without_a_dead_letter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("schema", ['{"type": "recrod", "name": "x"}', '{"type": "record"}', "user STRING"])
 def test_a_schema_that_is_none_is_told_at_start(tmp_path: Path, schema: str) -> None:
     said = "mld.spark.schema does not fit mld.spark.format = avro: "
-    with pytest.raises(HostStartError, match=said), avro_bed(tmp_path, f"mld.spark.schema = {schema}"):
+    with pytest.raises(FatalError, match=said), avro_bed(tmp_path, f"mld.spark.schema = {schema}"):
         pass

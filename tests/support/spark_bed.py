@@ -17,7 +17,8 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchOutcome
 from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.host.start_up import HostStartError, start
+from mld.processors.spark.host.start_up import start
+from mld.processors.spark.link import FatalError
 from mld.processors.spark.pipeline import load
 from mld.processors.spark.session.handover import Handover
 from mld.processors.spark.session.spark_session import SessionHealth
@@ -135,7 +136,7 @@ def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
             yield Bed(started.spark, started.engine, spool, directory)
         finally:
             started.close()
-    except HostStartError:
+    except FatalError:
         _stop_session()  # a host would end with its session; the next test here would go on with it
         raise
     finally:

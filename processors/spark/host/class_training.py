@@ -22,7 +22,7 @@ from mld.processors.spark.batch.record_columns import RecordColumns
 from mld.processors.spark.batch.spool import open_spool
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host import start_up
-from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
 from mld.processors.spark.session import class_archive, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
 from mld.processors.spark.sink_port import SessionError
@@ -57,7 +57,7 @@ def events() -> RecordColumns:
 
 
 def train(settings: SparkSettings, scratch: Path) -> None:
-    """Run one micro-batch in a session, whose JVM has ended when this returns. Raises HostStartError and
+    """Run one micro-batch in a session, whose JVM has ended when this returns. Raises FatalError and
     SessionError.
     """
     spool = open_spool(settings.spool, scratch)
@@ -99,9 +99,9 @@ def main(arguments: Sequence[str]) -> int:
     except (SettingsError, SessionError) as error:
         complain(str(error))
         return EXIT_CONFIGURATION
-    except start_up.HostStartError as error:
+    except FatalError as error:
         complain(str(error))
-        return EXIT_FAILURE
+        return error.status
     made = class_archive.find()
     assert made is not None, "it was put there a moment ago"
     sys.stdout.write(f"{made}: {made.stat().st_size / 1e6:.0f} MB of Spark's classes; sessions start with them now\n")

@@ -11,7 +11,6 @@ from mld.processors.spark import link
 from mld.processors.spark.batch.micro_batch import Offer
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.settings import Sanitizer
-from mld.properties.redaction import printable
 
 if TYPE_CHECKING:
     from mld.processors.spark.host.session_host import SessionHost
@@ -20,11 +19,12 @@ SAID_BACKLOG_BYTES = 256 * 1024
 """A child that does not read gets no more lines for its standard error."""
 
 
-class ChildConnection(asyncio.BufferedProtocol):
+class ChildConnection:
     """One child."""
 
-    def __init__(self, host: SessionHost, number: int, fit: Sanitizer = printable) -> None:
+    def __init__(self, host: SessionHost, number: int, writer: asyncio.StreamWriter, fit: Sanitizer) -> None:
         self._host = host
+        self._writer = writer
         self._fit = fit
         self.number = number
         self.shard: StreamShard | None = None
@@ -33,69 +33,49 @@ class ChildConnection(asyncio.BufferedProtocol):
         self.waiting: deque[Offer] = deque()
         """Pages that are complete and not committed."""
         self.open_bytes = 0
-        """Of lines that are in no complete page yet."""
+        """Bytes of lines that are in no complete page yet."""
         self.open_since = 0.0
         """When the first of them came."""
         self.is_cutting = False
         """Whether the child was told CUT and has not answered."""
         self.asked_bytes = 0
         """Size of the line that the child waits with."""
-        self._behind: int | None = None
-        """How far that line is behind the tip."""
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(link.HEADER.size)
-        self._filled = 0
-        self._kind: int | None = None
+        self.behind_ms: int | None = None
+        """How far its last line is behind the tip."""
         self.closed = False
 
     # --- what arrives ------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-        self._host.gone(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._buffer)[self._filled :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._filled += nbytes
-        if self._filled == len(self._buffer):
-            try:
-                self._complete()
-            except (link.LinkError, KeyError, TypeError, ValueError) as error:
-                self.fail(f"the child and the session host do not understand each other: {error!r}")
-
-    def _complete(self) -> None:
-        """Take what was waited for: a header or a body, which is an object and so never empty."""
-        if self._kind is None:
-            self._kind, length = link.decode_header(self._buffer)
-            self._expect(max(1, length))
+    async def serve(self, reader: asyncio.StreamReader) -> None:
+        """Take frames until one side closes the link."""
+        try:
+            while True:
+                kind, length = link.decode_header(await reader.readexactly(link.HEADER.size))
+                body = await reader.readexactly(length)
+                if self.closed:
+                    return
+                self._take(kind, link.decode_body(body))
+        except (asyncio.IncompleteReadError, OSError):
             return
-        kind, body = self._kind, link.decode_body(self._buffer)
-        self._kind = None
-        self._expect(link.HEADER.size)
-        self._handle(kind, body)
+        except (link.LinkError, KeyError, TypeError, ValueError) as error:
+            self.fail(f"the child and the session host do not understand each other: {error!r}")
+        finally:
+            self.close()
+            self._host.gone(self)
 
-    def _expect(self, size: int) -> None:
-        self._buffer = bytearray(size)
-        self._filled = 0
-
-    def _handle(self, kind: int, body: dict[str, Any]) -> None:
+    def _take(self, kind: int, body: dict[str, Any]) -> None:
         match kind:
             case link.HELLO:
                 self._host.hello(self, body)
             case link.ROOM:
-                self.asked_bytes, self._behind = int(body["size"]), body["behind"]
+                self.asked_bytes, self.behind_ms = int(body["size"]), body["behind"]
                 self._host.asked(self)
             case link.PAGE:
                 self.is_cutting = False
-                self._host.paged(self, self._page(body) if body["records"] else None)
+                self._host.offers.paged(self._page(body) if body["records"] else None)
             case link.FLUSH:
-                self._host.flush(self)
+                if self.has_open:
+                    self._host.offers.ask()
             case link.ENDED:
                 self._host.ended(self)
             case link.BYE:
@@ -124,19 +104,6 @@ class ChildConnection(asyncio.BufferedProtocol):
         self.waiting.append(page)
         return page
 
-    def go_on(self) -> None:
-        """Go on, as there is room for the line that the child waits with."""
-        if not self.open_bytes:
-            self.open_since = time.monotonic()
-        self.open_bytes += self.asked_bytes
-        self._host.brought(self, self.asked_bytes, self._behind)
-        self._write(link.GO, {})
-
-    def cut(self) -> None:
-        """Ask for what is in the child's page."""
-        self.is_cutting = True
-        self._write(link.CUT, {})
-
     @property
     def has_open(self) -> bool:
         """Whether something that it brought is not committed."""
@@ -151,8 +118,17 @@ class ChildConnection(asyncio.BufferedProtocol):
 
     # --- what is said ------------------------------------------------------------------------------------------------
 
-    def ready(self, body: dict[str, Any]) -> None:
-        self._write(link.READY, body)
+    def go_on(self) -> None:
+        """Have the child put the line that it waits with into its page."""
+        if not self.open_bytes:
+            self.open_since = time.monotonic()
+        self.open_bytes += self.asked_bytes
+        self.send(link.GO, {})
+
+    def cut(self) -> None:
+        """Ask for what is in the child's page."""
+        self.is_cutting = True
+        self.send(link.CUT, {})
 
     def commit(self, number: int) -> None:
         """Report that all pages up to this one are in the sinks."""
@@ -161,27 +137,26 @@ class ChildConnection(asyncio.BufferedProtocol):
             reached = self.waiting.popleft()
         if reached is not None:
             last = reached.last
-            self._write(link.COMMITTED, {"upto": reached.upto, "sequence": str(last.sequence), "sub": last.sub})
+            self.send(link.COMMITTED, {"upto": reached.upto, "sequence": str(last.sequence), "sub": last.sub})
 
-    def fail(self, reason: str, status: int = 1) -> None:
-        self._write(link.FAILED, {"reason": self._fit(reason), "status": status})
+    def fail(self, reason: str, status: int = link.EXIT_FAILURE) -> None:
+        self.send(link.FAILED, {"reason": self._fit(reason), "status": status})
         self.close()
 
     def said(self, text: str) -> bool:
         """Pass lines to the child's standard error; False if it cannot take them."""
-        if self.closed or self._transport is None or self._transport.get_write_buffer_size() > SAID_BACKLOG_BYTES:
+        if self.closed or self._writer.transport.get_write_buffer_size() > SAID_BACKLOG_BYTES:
             return False
-        self._write(link.SAID, {"text": text})
+        self.send(link.SAID, {"text": text})
         return True
 
     def close(self) -> None:
         self.closed = True
-        if self._transport is not None:
-            self._transport.close()
+        self._writer.close()
 
-    def _write(self, kind: int, body: dict[str, Any]) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(link.encode(kind, body))
+    def send(self, kind: int, body: dict[str, Any]) -> None:
+        if not self.closed:
+            self._writer.write(link.encode(kind, body))
 
 
 def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:

@@ -33,13 +33,13 @@ from typing import Any, NoReturn
 from mld.processors.spark import link
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import BatchFigures, BatchOutcome, MicroBatch, Offer, plan
+from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
 from mld.processors.spark.high_water_marks import PIPELINE_KEY, StreamShard, fresh
 from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
-from mld.processors.spark.host.offers import STALLED_S, OfferQueue, is_stalled
+from mld.processors.spark.host.offers import OfferQueue
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
-from mld.processors.spark.host.start_up import HostStartError, Started, start
+from mld.processors.spark.host.start_up import Started, start
 from mld.processors.spark.link import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
@@ -64,13 +64,9 @@ class HostStatus:
     ) -> None:
         self._file = directory / STATUS_FILE
         self._ok = True
-        self._counters: Counter[str] = Counter()
+        self._counters = Counter(dict.fromkeys(("triggers", *counted(MicroBatch((), ()), BatchOutcome())), 0))
         """Since the start of the host; docs/use/spark-operating.md says what each of them is."""
-        self._count(0, 0, 0, BatchFigures(), 0)
-        self._lag_ms: Mapping[str, int | None] = {}
-        self._uncommitted_since: float | None = None
-        self._trigger_since: float | None = None
-        self._about: dict[str, object] = {
+        self._told: dict[str, object] = {
             "version": VERSION,
             "application": application,
             "propertiesFile": properties_file,
@@ -79,55 +75,31 @@ class HostStatus:
             "pidStarted": started_at(os.getpid()),
             "startedAt": round(time.time(), 3),
             "triggerIntervalSeconds": interval_s,
+            "uncommittedSince": None,
+            "triggerSince": None,
         }
 
     def ready(self, about: Mapping[str, object]) -> None:
         """Note that the session is there: its version, application id, UI and the like."""
-        self._about |= about
+        self._told |= about
         self.write()
 
-    def triggered(
-        self, records: int, size: int, figures: BatchFigures, stopped: int, lag_ms: Mapping[str, int | None]
-    ) -> None:
+    def triggered(self, counts: Mapping[str, int], lag_ms: Mapping[str, int | None]) -> None:
         """Count a micro-batch."""
-        self._count(1, records, size, figures, stopped)
-        self._lag_ms = dict(lag_ms)
+        self._counters.update(counts, triggers=1)
+        self._told["lagMillis"] = lag_ms
         self.write()
-
-    def _count(self, triggers: int, records: int, size: int, figures: BatchFigures, stopped: int) -> None:
-        self._counters.update(
-            triggers=triggers,
-            records=records,
-            bytes=size,
-            rows=figures.rows,
-            commits=figures.jobs,
-            dropped=figures.dropped,
-            malformed=figures.malformed,
-            poisoned=figures.poisoned,
-            stray=figures.stray,
-            failed_jobs=figures.failures,
-            retries=max(0, figures.attempts - 1),
-            stopped_shards=stopped,
-        )
 
     def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
         """Say for how long the oldest accepted record has waited for its commit, and how old a trigger is that has not
         ended; None if there is none."""
-        now = time.time()
-        self._uncommitted_since = None if uncommitted_s is None else round(now - uncommitted_s, 3)
-        self._trigger_since = None if trigger_s is None else round(now - trigger_s, 3)
+        for name, age_s in (("uncommittedSince", uncommitted_s), ("triggerSince", trigger_s)):
+            self._told[name] = None if age_s is None else round(time.time() - age_s, 3)
         self.write()
 
     def write(self) -> None:
         """Replace the file. What goes wrong is said once."""
-        said = {
-            "updatedAt": round(time.time(), 3),
-            "uncommittedSince": self._uncommitted_since,
-            "triggerSince": self._trigger_since,
-            "lagMillis": self._lag_ms,
-            "counters": self._counters,
-        }
-        text = json.dumps({**self._about, **said})
+        text = json.dumps({**self._told, "updatedAt": round(time.time(), 3), "counters": self._counters})
         fresh = self._file.with_suffix(".new")
         try:
             fresh.write_text(text + "\n", "utf-8")
@@ -137,6 +109,24 @@ class HostStatus:
             if self._ok:
                 log.warning("cannot write %s: %s; `mld check` shows old figures", self._file, error.strerror)
             self._ok = False
+
+
+def counted(batch: MicroBatch, outcome: BatchOutcome) -> dict[str, int]:
+    """Return what a micro-batch adds to the counters of its host."""
+    figures = outcome.figures
+    return {
+        "records": batch.records,
+        "bytes": batch.size,
+        "rows": figures.rows,
+        "commits": figures.jobs,
+        "dropped": figures.dropped,
+        "malformed": figures.malformed,
+        "poisoned": figures.poisoned,
+        "stray": figures.stray,
+        "failed_jobs": figures.failures,
+        "retries": max(0, figures.attempts - 1),
+        "stopped_shards": len(outcome.failed),
+    }
 
 
 log = logging.getLogger("mld.spark")
@@ -151,6 +141,8 @@ CLOSE_WAIT_S = 10.0
 BACKLOG = 1_024
 PAGE_BYTES = 16 << 20
 """A page is complete if it has so many bytes of lines, and if a micro-batch begins."""
+STALLED_S = 120.0
+"""A trigger that takes longer is said to make no progress, and again each time it has taken twice as long."""
 
 
 class SessionHost:
@@ -178,13 +170,12 @@ class SessionHost:
         self._daemon_pid = daemon_pid
         self._children: dict[int, ChildConnection] = {}
         self._numbers = 0
-        self._lag_ms: dict[StreamShard, int | None] = {}
         self._last_start = -1e9
         self._trigger_at: float | None = None
         """Since when the oldest trigger has been at it."""
         self._started: Started | None = None
         self._spool = open_spool(settings.spool, self._scratch, settings.s3)
-        self._offers = OfferQueue(settings, self._spool)
+        self.offers = OfferQueue(settings, self._spool, self._children)
         self._thread = ThreadPoolExecutor(1, "spark")
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
@@ -197,7 +188,7 @@ class SessionHost:
         loop = asyncio.get_running_loop()
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)
-        server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
+        server = await asyncio.start_unix_server(self._accept, path, backlog=BACKLOG)
         path.chmod(0o600)
         watch_process(loop, self._daemon_pid, self.daemon_ended)
         listening()
@@ -216,24 +207,16 @@ class SessionHost:
             self._close()
 
     async def _work(self) -> int:
-        loop = asyncio.get_running_loop()
         try:
-            starting = loop.run_in_executor(self._thread, self._start, self._settings, self._scratch, self._spool)
-            async with asyncio.timeout(self._settings.start_timeout_s):
-                self._started = await starting
-        except (HostStartError, TimeoutError) as caught:
-            late = (
-                f"the Spark session was not ready within {self._settings.start_timeout_s:g} s; see its lines "
-                "above, and mld.spark.startTimeoutMillis"
-            )
-            error = caught if isinstance(caught, HostStartError) else HostStartError(late, passing=True)
+            self._started = await self._start_session()
+        except FatalError as error:
             log.error("%s", error)
-            self._failure = str(error), EXIT_FAILURE if error.passing else EXIT_CONFIGURATION
+            self._failure = str(error), error.status
             self._give_up(*self._failure)
             await asyncio.sleep(REFUSE_S)
-            return self._failure[1]
+            return error.status
         if self._started.jvm_pid is not None:
-            watch_process(loop, self._started.jvm_pid, self._jvm_ended)
+            watch_process(asyncio.get_running_loop(), self._started.jvm_pid, self._jvm_ended)
         self._status.ready({**self._started.about, "jvmPid": self._started.jvm_pid})
         for child in self._children.values():
             self._welcome(child)
@@ -246,6 +229,21 @@ class SessionHost:
         except Exception:
             log.exception("the session host has a fault")
             return self._give_up("the session host has a fault; see its lines in the log", EXIT_FAILURE)
+
+    async def _start_session(self) -> Started:
+        """Raises FatalError."""
+        start_s = self._settings.start_timeout_s
+        starting = asyncio.get_running_loop().run_in_executor(
+            self._thread, self._start, self._settings, self._scratch, self._spool
+        )
+        try:
+            async with asyncio.timeout(start_s):
+                return await starting
+        except TimeoutError:
+            raise FatalError(
+                f"the Spark session was not ready within {start_s:g} s; see its lines above, and "
+                "mld.spark.startTimeoutMillis"
+            ) from None
 
     def _give_up(self, reason: str, status: int) -> int:
         for child in list(self._children.values()):
@@ -283,11 +281,10 @@ class SessionHost:
 
     # --- links -------------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> ChildConnection:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._numbers += 1
-        child = ChildConnection(self, self._numbers, self._settings.fit)
-        self._children[child.number] = child
-        return child
+        child = self._children[self._numbers] = ChildConnection(self, self._numbers, writer, self._settings.fit)
+        await child.serve(reader)
 
     def hello(self, child: ChildConnection, head: dict[str, Any]) -> None:
         if self._failure is not None:
@@ -328,14 +325,15 @@ class SessionHost:
     def _welcome(self, child: ChildConnection) -> None:
         if child.shard is None:
             return
-        child.ready(
+        child.send(
+            link.READY,
             {
                 "stream": child.shard.stream_name,
                 "shard": child.shard.shard,
                 "pages": self._spool.pages(child.number),
                 "pageBytes": min(PAGE_BYTES, self._settings.batch_bytes_max),
                 "drainMillis": int(1000 * self._settings.drain_timeout_s),
-            }
+            },
         )
 
     def asked(self, child: ChildConnection) -> None:
@@ -343,21 +341,7 @@ class SessionHost:
         if child.shard is None or self._started is None:
             child.fail("a child of this host brings records before it is told to")
         else:
-            self._offers.admit(child)
-
-    def brought(self, child: ChildConnection, size: int, behind: int | None) -> None:
-        """Note that the records of a line are in the child's page."""
-        assert child.shard is not None
-        self._offers.brought(child, size)
-        self._lag_ms[child.shard] = behind
-
-    def paged(self, child: ChildConnection, offer: Offer | None) -> None:
-        """Note that a page is complete, or that there is none to be cut."""
-        self._offers.paged(child, offer)
-
-    def flush(self, child: ChildConnection) -> None:
-        if child.has_open:
-            self._offers.ask()
+            self.offers.admit(child)
 
     def ended(self, child: ChildConnection) -> None:
         """Note that the daemon has taken the last checkpoint of the child's shard, and all sinks hold what came of
@@ -368,9 +352,7 @@ class SessionHost:
 
     def gone(self, child: ChildConnection) -> None:
         self._children.pop(child.number, None)
-        if child.shard is not None:
-            self._lag_ms.pop(child.shard, None)
-        self._offers.drop(child)
+        self.offers.drop(child)
         if self.daemon_gone and not self._children:
             self._end(EXIT_OK)
 
@@ -379,20 +361,19 @@ class SessionHost:
     async def _run_triggers(self, session: Started) -> NoReturn:
         """Run one micro-batch after the other."""
         while True:
-            await self._offers.due(self._last_start)
+            await self.offers.due(self._last_start)
             self._trigger_at = self._last_start = time.monotonic()
-            taken = await self._offers.take()
             try:
-                if taken:
+                if taken := await self.offers.take():
                     await self._trigger(taken, session.engine)
             finally:
-                self._offers.clear()
+                self.offers.clear()
             self._trigger_at = None
 
     async def _watch(self) -> NoReturn:
         """Tell what waits, whatever Spark does; say loudly that a trigger makes no progress. A slow job and one that
         hangs look alike, and a new session would meet the same sink, so nothing is ended."""
-        times_said = 0
+        stalled_s = STALLED_S
         while True:
             await asyncio.sleep(WRITE_EVERY_S)
             now = time.monotonic()
@@ -400,9 +381,9 @@ class SessionHost:
             trigger_s = None if self._trigger_at is None else now - self._trigger_at
             self._status.waits(now - min(times) if times else None, trigger_s)
             if trigger_s is None or trigger_s < STALLED_S:
-                times_said = 0
-            elif is_stalled(trigger_s, times_said):
-                times_said += 1
+                stalled_s = STALLED_S
+            elif trigger_s >= stalled_s:
+                stalled_s *= 2
                 jvm_pid = None if self._started is None else self._started.jvm_pid
                 log.error(
                     "a trigger has not ended for %.0f s, and nothing is committed: Spark is slow, waits for a sink, or "
@@ -418,17 +399,14 @@ class SessionHost:
         """
         started = self._last_start
         there = {child.number for child in self._children.values() if not child.closed}
-        self._offers.release(sum(offer.size for offer in taken if offer.link not in there))
         offers = [offer for offer in taken if offer.link in there]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
         repeated = sum(offer.records for offer in offers if not fresh(offer.last, engine.held(offer.shard)))
         outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch)
         outcome.figures.dropped = repeated
-        lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
-        self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
-        self._answer(batch, outcome)
         self._report(batch, outcome, started)
+        self._answer(batch, outcome)
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
         for offer in batch.offers:
@@ -440,7 +418,6 @@ class SessionHost:
                 child.commit(offer.number)
         for shard, reason in outcome.failed.items():
             log.error("%s stops: %s", shard.label, reason)
-        self._offers.release(sum(offer.size for offer in batch.offers))
 
     def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
         figures = outcome.figures
@@ -460,19 +437,14 @@ class SessionHost:
             "total": time.monotonic() - started,
             "waited": started - first_at,
         }
+        counts = counted(batch, outcome)
+        lags = {child.shard.label: child.behind_ms for child in self._children.values() if child.shard is not None}
+        self._status.triggered(counts, lags)
         said = {
             "shards": len(batch.ends),
-            "records": batch.records,
-            "bytes": batch.size,
-            "rows": figures.rows,
-            "jobs": figures.jobs,
+            **counts,
             **{f"{name}_ms": int(1000 * seconds) for name, seconds in took.items()},
-            "lag_ms": max((lag for lag in self._lag_ms.values() if lag is not None), default="?"),
-            "dropped": figures.dropped,
-            "malformed": figures.malformed,
-            "poisoned": figures.poisoned,
-            "stray": figures.stray,
-            "failed_shards": len(outcome.failed),
+            "lag_ms": max((lag for lag in lags.values() if lag is not None), default="?"),
         }
         log.info("trigger: %s", " ".join(f"{name}={value}" for name, value in said.items()))
 

@@ -27,7 +27,7 @@ from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.commit import store
 from mld.processors.spark.high_water_marks import UNKNOWN
-from mld.processors.spark.link import EXIT_CONFIGURATION
+from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
 from mld.processors.spark.session import decoding, handover, lakehouse, spark_session
 from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
 from mld.processors.spark.sink_port import (
@@ -54,14 +54,6 @@ PROBES = 4
 NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException", "AccessDenied", "Permission denied")
 
 
-class HostStartError(Exception):
-    """The host cannot start; one sentence with the remedy, and whether trying again may help."""
-
-    def __init__(self, message: str, *, passing: bool = False) -> None:
-        super().__init__(message)
-        self.passing = passing
-
-
 @dataclass(frozen=True, slots=True)
 class Started:
     engine: Engine
@@ -83,9 +75,9 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Start the session and what it needs. Raises HostStartError."""
+    """Start the session and what it needs. Raises FatalError, of status EXIT_FAILURE if trying again may help."""
     if settings.writer is None:
-        raise HostStartError(UNKNOWN)
+        raise FatalError(UNKNOWN, EXIT_CONFIGURATION)
     try:
         loaded = load_pipeline(settings)
         spark = spark_session.start(settings, scratch)
@@ -106,7 +98,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         health.check()
     except (pipeline.PipelineError, SessionError, SessionGone, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SessionGone, SinkError)) and not isinstance(error, SinkRefused)
-        raise HostStartError(str(error), passing=passing) from error
+        raise FatalError(str(error), EXIT_FAILURE if passing else EXIT_CONFIGURATION) from error
     address = spark.sparkContext.uiWebUrl
     log.info(
         "session ready: Spark %s, master %s, UI %s, sinks %s",

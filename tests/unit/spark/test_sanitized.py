@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -46,26 +45,10 @@ def test_settings_know_what_is_secret_in_them(settings):
 
 def test_the_reason_that_a_child_is_given(settings):
     written = []
-    one = ChildConnection(SimpleNamespace(gone=lambda link: None), 1, settings.fit)
-    one.connection_made(_Transport(written))
-    one.fail(FOUL)
+    writer = SimpleNamespace(write=written.append, close=lambda: None)
+    ChildConnection(None, 1, writer, settings.fit).fail(FOUL)
     head = json.loads(b"".join(written)[link.HEADER.size :])
     assert head["reason"] == FIT
-
-
-class _Transport(asyncio.Transport):
-    def __init__(self, written):
-        super().__init__()
-        self._written = written
-
-    def write(self, data):
-        self._written.append(bytes(data))
-
-    def close(self):
-        pass
-
-    def is_closing(self):
-        return False
 
 
 PRINTING = """

@@ -24,7 +24,6 @@ from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host import offers, session_host
 from mld.processors.spark.host.process_watch import clear, hold, sweep, watch_process
 from mld.processors.spark.host.session_host import STATUS_FILE, SessionHost
-from mld.processors.spark.host.start_up import HostStartError
 from mld.processors.spark.link import FatalError, run_directory, scratch_directory, started_at
 from mld.processors.spark.sink_port import JobFailed, SinkRefused
 from tests.support.patience import PATIENCE_S
@@ -244,7 +243,6 @@ async def test_a_sink_that_goes_back_between_two_batches_refuses_the_second_one(
 async def test_a_trigger_without_progress_is_said_loudly_and_what_waits_is_told(tmp_path, monkeypatch, caplog):
     """While the JVM hangs its host does not: no lag shows that, because the children have answered."""
     monkeypatch.setattr(session_host, "WRITE_EVERY_S", 0.01)
-    monkeypatch.setattr(offers, "STALLED_S", 0.02)
     monkeypatch.setattr(session_host, "STALLED_S", 0.02)
 
     def told(name):
@@ -487,7 +485,7 @@ async def test_a_host_that_cannot_start_says_why(tmp_path):
 
     def start(settings, directory, spool):
         connected.wait(BOUND_S)
-        raise HostStartError("Spark needs Java, and there is none on PATH")
+        raise FatalError("Spark needs Java, and there is none on PATH", 2)
 
     async with serving(tmp_path, QUICK, start=start) as world:
         daemon = Daemon(lambda: (world.connection(), connected.set())[0])
@@ -731,7 +729,7 @@ async def test_a_page_that_finds_no_room_on_the_disk_is_not_checkpointed(tmp_pat
         assert await world.call(daemon.commit, line_of(range(1, count + 1), lag=0)) is None
         said = str(await world.call(daemon.end))
         assert "No space left on device; nothing of them is checkpointed; make room, or name another" in said
-        await until(lambda: (spooled(world), world.host._offers._in_flight_bytes) == ([], 0))
+        await until(lambda: (spooled(world), world.host.offers.in_flight_bytes) == ([], 0))
         assert (daemon.checkpoints, numbers(world.bed)) == ([], [])
         again = await world.child()
         await world.call(again.commit, line_of([1], lag=0))
@@ -746,9 +744,9 @@ async def test_a_child_that_dies_with_a_page_that_grows_leaves_neither_file_nor_
         await asyncio.to_thread(frame_of, child, link.GO)
         assert (ready["stream"], ready["shard"]) == (STREAM, "a")
         Path(f"{ready['pages']}00000001.parquet").write_bytes(b"PAR1 and a part")
-        assert (len(spooled(world)), world.host._offers._in_flight_bytes) == (1, 1000)
+        assert (len(spooled(world)), world.host.offers.in_flight_bytes) == (1, 1000)
         child.close()
-        await until(lambda: not spooled(world) and not world.host._offers._in_flight_bytes)
+        await until(lambda: not spooled(world) and not world.host.offers.in_flight_bytes)
 
 
 async def test_a_line_waits_for_room(tmp_path):

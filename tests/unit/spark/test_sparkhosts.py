@@ -9,10 +9,10 @@ import pytest
 
 from mld.check.command import print_check
 from mld.core import sparkhosts
-from mld.processors.spark.batch.micro_batch import BatchFigures
 from mld.processors.spark.host.session_host import HostStatus
 from mld.processors.spark.link import run_directory
 
+COUNTS = {"records": 20, "bytes": 4_000, "rows": 18, "commits": 2}
 FILE = """\
 executableName = {program}
 applicationName = clicks
@@ -45,7 +45,7 @@ def test_without_a_session_check_says_where_the_ui_will_be(file, capsys):
 def test_check_shows_the_session_that_runs_and_its_counters(file, capsys):
     status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7)
     status.ready({"ui": "http://127.0.0.1:4041", "applicationId": "local-1"})
-    status.triggered(20, 4_000, BatchFigures(rows=18, jobs=2, attempts=1), 0, {"shardId-000000000000": 0})
+    status.triggered(COUNTS, {"shardId-000000000000": 0})
     said = checked(file, capsys)
     assert f"UI http://127.0.0.1:4041, pid {os.getpid()} of daemon 7, Spark application local-1" in said
     assert "triggers 1, records 20, bytes 4000, rows 18, commits 2" in said
@@ -56,7 +56,7 @@ def test_check_shows_the_session_that_runs_and_its_counters(file, capsys):
 def test_a_daemon_is_told_for_how_long_its_host_has_committed_nothing(file):
     """Ages grow with the clock, whatever becomes of the host that has written when they began."""
     status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7, 120.0)
-    status.triggered(20, 4_000, BatchFigures(malformed=2, poisoned=1, stray=5, dropped=3), 0, {})
+    status.triggered({"malformed": 2, "poisoned": 1, "stray": 5, "dropped": 3}, {})
     status.waits(300.0, 200.0)
     told = sparkhosts.figures("clicks", 7)
     assert told is not None and told.uncommitted_since is not None and told.trigger_since is not None
@@ -79,7 +79,7 @@ def test_a_daemon_is_told_for_how_long_its_host_has_committed_nothing(file):
 def test_the_status_page_is_told_of_the_session_and_its_triggers_and_no_more(file):
     status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7)
     status.ready({"ui": "http://127.0.0.1:4041", "master": "spark://secret@host"})
-    status.triggered(20, 4_000, BatchFigures(rows=18, jobs=2, attempts=1), 0, {})
+    status.triggered(COUNTS, {})
     (told,) = sparkhosts.told("clicks")
     assert (told["ui"], told["counters"]["triggers"], told["pid"]) == ("http://127.0.0.1:4041", 1, os.getpid())
     assert told.keys() == set(sparkhosts.TOLD)

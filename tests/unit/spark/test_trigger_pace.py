@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.host.offers import LITTLE_BYTES, TriggerPace
+from mld.processors.spark.host.offers import LITTLE_BYTES, due_at
+from mld.processors.spark.settings import GATHER_QUIET_S, SparkSettings
+from tests.unit.spark.twins import settings_of
 
-ADAPTIVE = TriggerPace(30.0, 120.0, 64 * LITTLE_BYTES)
-LOW = TriggerPace(1.0, 1.0, 64 * LITTLE_BYTES)
+FULL = 64 * LITTLE_BYTES
+ADAPTIVE = settings_of(f"mld.spark.maxBatchBytes = {FULL}")
+LOW = settings_of(f"mld.spark.maxBatchBytes = {FULL}", "mld.spark.triggerIntervalMillis = 1000")
+LOWEST = settings_of("mld.spark.triggerIntervalMillis = 10")
 LONG_AGO = -1e9
 
 
 @pytest.mark.parametrize(
-    ("pace", "last_start", "first_waiting_at", "waiting", "due_at"),
+    ("pace", "last_start", "first_waiting_at", "waiting", "due"),
     [
         (ADAPTIVE, LONG_AGO, 5.0, 1, 5.1),  # the first record of all, or the first after a silence
         (ADAPTIVE, 0.0, 5.0, 1, 120.0),  # little waits
@@ -22,44 +26,42 @@ LONG_AGO = -1e9
         (ADAPTIVE, 0.0, 500.0, 1, 500.1),
         (LOW, 0.0, 0.2, 1, 1.0),
         (LOW, 0.0, 0.2, LITTLE_BYTES, 1.0),
-        (TriggerPace(0.01, 0.01, 1), 0.0, 1.0, 1, 1.001),
+        (LOWEST, 0.0, 1.0, 1, 1.001),
     ],
 )
-def test_when_a_micro_batch_starts(pace, last_start, first_waiting_at, waiting, due_at):
-    assert pace.due_at(last_start, first_waiting_at, waiting) == due_at
+def test_when_a_micro_batch_starts(pace, last_start, first_waiting_at, waiting, due):
+    assert due_at(pace, last_start, first_waiting_at, waiting, asked=False) == due
 
 
 @pytest.mark.parametrize(
-    ("now", "waiting", "asked", "due"),
+    ("waiting", "asked", "due"),
     [
-        (119.9, 1, False, False),
-        (120.0, 1, False, True),
-        (0.0, ADAPTIVE.bytes_max - 1, False, False),
-        (0.0, ADAPTIVE.bytes_max, False, True),  # full
-        (0.0, 1, True, True),  # a shard ends or moves, or there is no room for more
+        (1, False, 120.0),
+        (FULL - 1, False, 30.0),
+        (FULL, False, 5.0),
+        (1, True, 5.0),  # a shard ends or moves, or there is no room for more
     ],
 )
-def test_by_time_by_size_or_when_asked(now, waiting, asked, due):
-    assert ADAPTIVE.is_due(now, 120.0, waiting, asked=asked) is due
+def test_by_time_by_size_or_when_asked(waiting, asked, due):
+    assert due_at(ADAPTIVE, 0.0, 5.0, waiting, asked=asked) == due
 
 
-def starts(pace: TriggerPace, arrivals: list[tuple[float, int]], until: float) -> list[float]:
+def starts(pace: SparkSettings, arrivals: list[tuple[float, int]], until: float) -> list[float]:
     """When micro-batches start, each of which takes all that waits; arrivals are times and bytes."""
     found: list[float] = []
-    last, waiting, first, left = LONG_AGO, 0, 0.0, list(arrivals)
+    now = last = LONG_AGO
+    waiting, first, left = 0, 0.0, list(arrivals)
     while left or waiting:
-        due_at = pace.due_at(last, first, waiting) if waiting else float("inf")
-        if left and left[0][0] <= due_at and waiting < pace.bytes_max:
-            at, size = left.pop(0)
-            first = at if not waiting else first
+        due = max(now, due_at(pace, last, first, waiting, asked=False)) if waiting else float("inf")
+        if left and left[0][0] <= due and waiting < FULL:
+            now, size = left.pop(0)
+            first = first if waiting else now
             waiting += size
-            due_at = at if pace.is_due(at, float("inf"), waiting, asked=False) else float("inf")
-            if due_at > at:
-                continue
-        if due_at > until:
+            continue
+        if due > until:
             break
-        found.append(due_at)
-        last, waiting = due_at, 0
+        found.append(due)
+        now, last, waiting = due, due, 0
     return found
 
 
@@ -86,4 +88,4 @@ def test_no_record_waits_for_longer_than_the_quiet_interval(every_s):
     arrivals = beat(every_s, 7200, 100)
     found = starts(ADAPTIVE, arrivals, 1e9)
     for at, _ in arrivals:
-        assert min(start for start in found if start >= at) - at <= ADAPTIVE.quiet_s + 0.1
+        assert min(start for start in found if start >= at) - at <= GATHER_QUIET_S + 0.1
