@@ -334,6 +334,13 @@ def test_added_columns_are_added_and_other_changes_are_refused(spark, table):
     assert [tuple(row) for row in rows] == [("0", 1, None), ("0", 2, "x"), (None, 3, None)]
     with pytest.raises(SinkRefused, match="its column sequence is bigint, in this batch it is string"):
         sink.publish(spark.sql("SELECT 'y' AS sequence"), spans({A: RecordPosition(4)}, marks), "b")
+    odd = spark.sql("SELECT 4L AS sequence, array(named_struct('x: int>, y', 1, 'a``b', 'c')) AS `odd, ``name`")
+    marks = sink.publish(odd, spans({A: RecordPosition(4)}, marks), "b").marks
+    assert spark.table(table).schema["odd, `name"].dataType.simpleString() == odd.schema[1].dataType.simpleString()
+    assert (
+        spark.table(table).where("sequence = 4").select("`odd, ``name`").collect()
+        == odd.select("`odd, ``name`").collect()
+    )
     assert sink.open() == marks
 
 

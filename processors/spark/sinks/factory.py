@@ -42,15 +42,7 @@ class GenericSink:
         rows = 0
         if frame is not None:
             stage("staging")
-            rows = write(
-                frame,
-                sink=self.name,
-                format=self._spec.format,
-                options=self._spec.options,
-                mode=self._spec.mode,
-                path=self._spec.path,
-                partition_by=self._spec.partition_by,
-            )
+            rows = write(frame, self._spec)
             stage("staged")
         self._marks = advanced(self._marks, batch)
         return Published(self._marks, rows=rows if rows >= 0 else None)
@@ -61,8 +53,6 @@ class GenericSink:
 
 log = logging.getLogger("mld.spark")
 
-FILE_FORMATS = frozenset(FILES)
-LAKE_FORMATS = frozenset(("delta", "iceberg"))
 ONCE_BEFORE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
 """Databases that mld has written exactly once; whoever has one must not find out by rows that are there twice."""
 
@@ -74,18 +64,16 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
     `scratch`: a directory of this machine that Spark writes to as well, with room for a batch; None if there is none,
     as its executors are elsewhere."""
     format = spec.format.lower()
-    if format in FILE_FORMATS:
-        return _s3_files(spec, spark, scratch) if is_s3(spec.path) else _files(spec)
-    if format in LAKE_FORMATS:
+    if format in FILES:
+        return _files(spec, spark, scratch)
+    if format in ("delta", "iceberg"):
         return _lake_table(spec, spark)
     if format == "jdbc" and (sink := _table(spec, spark)) is not None:
         return sink
     if spec.keys or spec.mode.lower() == "merge":
         raise SinkRefused(f"mld.spark.sink.{spec.name}.mode = merge is not for {spec.format}; remove it, and the keys")
     log.warning(
-        "sink %s: %s is written at least once: a batch may be there again after a crash",
-        spec.name,
-        spec.format,
+        "sink %s: %s is written at least once: a batch may be there again after a crash", spec.name, spec.format
     )
     return GenericSink(spec)
 
@@ -118,18 +106,14 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     return DeltaSink(spec, spark) if spec.format.lower() == "delta" else IcebergSink(spec, spark)
 
 
-def _files(spec: SinkSpec) -> Sink:
+def _files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
     _check_mode(spec, "append")
-    directory = local_directory(_need_path(spec), f"mld.spark.sink.{spec.name}.path")
-    return FileSink(spec, PosixStore(directory, private=spec.private))
-
-
-def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
-    _check_mode(spec, "append")
+    path = _need_path(spec)
     key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"
-    place = place_of(_need_path(spec), key)
-    if spec.s3 is None:
-        raise SinkRefused(f"{key} = {place}: nobody says how S3 is reached")
+    if not is_s3(path):
+        return FileSink(spec, PosixStore(local_directory(path, key), private=spec.private))
+    place = place_of(path, key)
+    assert spec.s3 is not None, "the settings say it of every sink"
     store = S3Store(bucket_at(spec.s3, place.bucket), place)
     spec = replace(spec, one_file=spec.one_file is not False)
     if scratch is None:

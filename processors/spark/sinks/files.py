@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -88,17 +88,8 @@ UNCOUNTED = frozenset(("kafka",))
 """Spark's writer of them runs a job that no listener hears of, so that one would wait for its count for ever."""
 
 
-def write(
-    frame: DataFrame,
-    *,
-    sink: str,
-    format: str,
-    options: Mapping[str, str],
-    mode: str,
-    path: str | None,
-    partition_by: tuple[str, ...] = (),
-) -> int:
-    """Write the frame in one job; how many rows that were. Raises SinkError and its kinds.
+def write(frame: DataFrame, spec: SinkSpec) -> int:
+    """Write the frame by Spark's writer in one job; how many rows that were. Raises SinkError and its kinds.
 
     Rows are counted on the way, and so cost no job of their own; -1 for a format whose writer does not say when it has
     counted them."""
@@ -106,16 +97,16 @@ def write(
     from pyspark.sql.functions import count, lit
 
     observation = Observation()
-    counts = format.lower() not in UNCOUNTED
+    counts = spec.format.lower() not in UNCOUNTED
     try:
         counted = frame.observe(observation, count(lit(1)).alias("rows")) if counts else frame
-        writer = counted.write.format(format).options(**options)
-        if partition_by:
-            writer = writer.partitionBy(*partition_by)
-        writer.mode(mode).save(path)
+        writer = counted.write.format(spec.format).options(**spec.options)
+        if spec.partition_by:
+            writer = writer.partitionBy(*spec.partition_by)
+        writer.mode(spec.mode).save(spec.path)
         return int(observation.get["rows"]) if counts else -1
     except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
-        raise failure(error, f"sink {sink}: writing a batch as {format}") from error
+        raise failure(error, f"sink {spec.name}: writing a batch as {spec.format}") from error
 
 
 BY_PLACE = frozenset(("csv",))
@@ -207,15 +198,9 @@ class FileSink(AdmittedSink):
             frame = by_directories(frame, by)
         elif self._spec.one_file:
             frame = frame.repartition(1)  # not `coalesce`, with which the whole pipeline would run in one task
-        return write(
-            frame,
-            sink=self.name,
-            format=self._spec.format,
-            options={**DEFAULTS.get(self._spec.format, {}), **self._spec.options, **OPTIONS},
-            mode="error",
-            path=self._staging.uri(self._journal.data(token)),
-            partition_by=self._spec.partition_by,
-        )
+        options = {**DEFAULTS.get(self._spec.format, {}), **self._spec.options, **OPTIONS}
+        path = self._staging.uri(self._journal.data(token))
+        return write(frame, replace(self._spec, options=options, mode="error", path=path))
 
     def _clean(self, token: str, rows: int) -> list[str]:
         """Keep the data files only, make them durable, and list them."""
@@ -345,7 +330,7 @@ class ExecutorFileSink(FileSink):
         try:
             with self._journal.staged() as token:
                 path = self._store.uri(self._journal.data(token))
-                write(spark.range(1), sink=self.name, format="json", options=options, mode="error", path=path)
+                write(spark.range(1), SinkSpec(self.name, "json", path, options, mode="error"))
                 self._clean(token, rows=1)
         except JobFailed as error:
             text = f"{error} {error.__cause__}"

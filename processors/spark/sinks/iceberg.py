@@ -32,7 +32,7 @@ from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
-from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, Merge, columns_of, type_of, unless_there
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, Merge, columns_of, unless_there
 from mld.properties.spark import TRANSFORM
 
 if TYPE_CHECKING:
@@ -265,9 +265,9 @@ class IcebergSink(LakeSink):
         have = columns_of(self._spark.table(self._target).schema)
         added = ledger.widened(self.name, have, columns_of(frame.schema), fits=fits)[len(have) :]
         if added:
-            columns = ", ".join(f"{quoted(name)} {type_of(frame.schema[name].dataType)}" for name, _ in added)
+            new: Any = frame.select(*(quoted(name) for name, _ in added))._jdf.schema()
             with unless_there():
-                self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({columns})")
+                self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({new.asNullable().toDDL()})")
             raise LostRace
 
 

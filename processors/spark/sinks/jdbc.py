@@ -24,7 +24,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 
-VERSION_MIN = 10
 LEDGER_TABLE = "mld_ledger"
 LEDGER_LINES = ("target TEXT PRIMARY KEY", "number BIGINT", "token TEXT", "entry TEXT")
 """A row for each table; before its first commit the entry is empty."""
@@ -135,8 +134,8 @@ def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequ
     return found
 
 
-NAMED = "SELECT current_setting('server_version_num'), current_schema(), n[1], n[2], n[3] FROM parse_ident(?) n"
-"""Asks for the version, the schema in which names without one are looked for, and the parts of a name."""
+NAMED = "SELECT current_schema(), n[1], n[2], n[3] FROM parse_ident(?) n"
+"""Asks for the schema in which names without one are looked for, and the parts of a name."""
 STAGES_BEFORE = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND CAST(SUBSTRING(table_name "  # noqa: S608
     f"FROM '^{STAGE_PREFIX}([0-9]{{1,12}})_[0-9a-f]+$') AS BIGINT) < CAST(? AS BIGINT)"
@@ -207,7 +206,7 @@ _REMEDIES = {
     "3F": _PLACES,
     "42501": "the user needs the right to create tables in the schema of {0}.dbtable, and to read and write that "
     "table; for new columns it has to be its owner",
-    "42883": f"the server has to be a PostgreSQL from {VERSION_MIN} on",
+    "42883": "the server has to be a PostgreSQL from 10 on",
     "42P10": "the table needs a unique index of exactly its keys; create one",
 }
 
@@ -299,13 +298,11 @@ def connection_options(spec: SinkSpec) -> dict[str, str]:
     return {name: value for name, value in DRIVER_OPTIONS.items() if name.lower() not in given} | dict(spec.options)
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """A frame on its way: its staging table, the statement that takes its rows over, and how many they are."""
+class Staging(NamedTuple):
+    """A staging table, and the statement that takes its rows over."""
 
     table: TableName
     statement: str
-    rows: int = 0
 
 
 class JdbcSink(AdmittedSink):
@@ -351,25 +348,22 @@ class JdbcSink(AdmittedSink):
                     return self._without_table(head, batch)
                 staging = None if frame is None else self._fit(connection, target, frame)
             try:
-                if frame is not None and staging is not None:
-                    staging = self._staged(frame, staging)
+                rows = 0 if frame is None or staging is None else self._staged(frame, staging)
                 with self._connection() as connection:
-                    entry = self._transaction(connection, target, staging, batch, batch_id)
+                    entry = self._transaction(connection, target, staging, rows, batch, batch_id)
             finally:
                 if staging is not None:
                     self._drop(staging.table)
-            return self._published(entry, staging.rows if staging else 0)
+            return self._published(entry, rows)
 
     # --- before the transaction: statements that commit on their own -------------------------------------------------
 
     def _prepared(self, connection: JdbcConnection) -> TableName:
-        """Return the user's table, as the catalog has it or would have it. The first time, check whether the server is
-        one for this sink, and make the ledger. Raises SinkRefused.
+        """Return the user's table, as the catalog has it or would have it. The first time, make the ledger. Raises
+        SinkRefused.
         """
         if self._target is None:
-            ((version, schema, first, second, more),) = connection.run(NAMED, self._given["dbtable"])
-            if int(version or 0) < VERSION_MIN * 10_000:
-                raise SinkRefused(f"sink {self.name}: the server is PostgreSQL {version}; {_REMEDIES['42883']}")
+            ((schema, first, second, more),) = connection.run(NAMED, self._given["dbtable"])
             if more or not (second or schema):
                 key = f"mld.spark.sink.{self.name}.options.dbtable"
                 raise SinkRefused(f"{key} has more parts than schema.table, or no schema, as the connection has none")
@@ -424,31 +418,32 @@ class JdbcSink(AdmittedSink):
         connection.run(create_stage(table, columns, by))
         return Staging(table, take_over(target, table, found, by, newest))
 
-    def _staged(self, frame: DataFrame, staging: Staging) -> Staging:
-        """Have Spark write the frame into its staging table."""
+    def _staged(self, frame: DataFrame, staging: Staging) -> int:
+        """Have Spark write the frame into its staging table; its rows."""
         from pyspark.sql.functions import monotonically_increasing_id
 
         stage("staging")
         renamed = frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+        numbered = renamed.withColumn(ROW, monotonically_increasing_id())
+        options = {**self._options, "dbtable": staging.table.place}
         with self._said("writing a batch into a staging table", of_rows=True):
-            rows = write(
-                renamed.withColumn(ROW, monotonically_increasing_id()),
-                sink=self.name,
-                format="jdbc",
-                options={**self._options, "dbtable": staging.table.place},
-                mode="append",
-                path=None,
-            )
+            rows = write(numbered, replace(self._spec, options=options, mode="append"))
         stage("staged")
-        return replace(staging, rows=rows)
+        return rows
 
     # --- the transaction ---------------------------------------------------------------------------------------------
 
     def _transaction(
-        self, connection: JdbcConnection, target: TableName, staging: Staging | None, batch: ShardSpans, batch_id: str
+        self,
+        connection: JdbcConnection,
+        target: TableName,
+        staging: Staging | None,
+        rows: int,
+        batch: ShardSpans,
+        batch_id: str,
     ) -> LedgerEntry:
         """Take over the staged rows and move the marks, together."""
-        place, rows = target._replace(table=LEDGER_TABLE).place, staging.rows if staging else 0
+        place = target._replace(table=LEDGER_TABLE).place
         connection.run(
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self.lock_wait_s}s'; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{self.idle_s}s'"
@@ -459,7 +454,7 @@ class JdbcSink(AdmittedSink):
         stage("locked")
         entry = self._entry_after(head, batch, batch_id, layout=self._spec.format, rows=rows)
         if staging is not None and rows:
-            self._take_over(connection, target, staging)
+            self._take_over(connection, target, staging, rows)
         stage("inserted")
         update = f"UPDATE {place} SET number = number + 1, token = ?, entry = ? WHERE target = ?"  # noqa: S608
         connection.run(update, entry.token, ledger.encode(entry).decode(), target.table)
@@ -469,13 +464,13 @@ class JdbcSink(AdmittedSink):
         stage("committed")
         return entry
 
-    def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging) -> None:
+    def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging, rows: int) -> None:
         place = staging.table.place
         connection.run(f"LOCK TABLE {place} IN SHARE MODE")
         ((count,),) = connection.run(f"SELECT COUNT(*) FROM {place}")  # noqa: S608 - our own table
-        if count != str(staging.rows):
+        if count != str(rows):
             raise SinkError(
-                f"sink {self.name}: {place} holds {count} rows, and Spark has written {staging.rows}; it is tried again"
+                f"sink {self.name}: {place} holds {count} rows, and Spark has written {rows}; it is tried again"
             )
         with self._said(f"putting a batch into table {target.place}", of_rows=True):
             connection.run(staging.statement)

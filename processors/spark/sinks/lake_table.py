@@ -31,7 +31,7 @@ from mld.processors.spark.sinks.files import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 
 SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
@@ -120,19 +120,6 @@ class Merge:
             f"WHEN NOT MATCHED{unless} THEN INSERT ({', '.join(named)}) VALUES ({values})",  # noqa: S608 - the user's own table
         )
         return " ".join(filter(None, words))
-
-
-def type_of(kind: DataType) -> str:
-    """Return a type as Spark's SQL has it: `simpleString` leaves the names of fields as they are."""
-    match kind.typeName():
-        case "struct":
-            fields = (f"{quoted(field.name)}: {type_of(field.dataType)}" for field in kind.fields)  # type: ignore[attr-defined]
-            return f"struct<{', '.join(fields)}>"
-        case "array":
-            return f"array<{type_of(kind.elementType)}>"  # type: ignore[attr-defined]
-        case "map":
-            return f"map<{type_of(kind.keyType)}, {type_of(kind.valueType)}>"  # type: ignore[attr-defined]
-    return kind.simpleString()
 
 
 def columns_of(schema: StructType) -> Columns:

@@ -6,7 +6,7 @@ import pytest
 
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.lake_table import Merge, type_of
+from mld.processors.spark.sinks.lake_table import Merge
 
 COLUMNS = ("id", "name", "sequenceNumber")
 
@@ -92,10 +92,3 @@ def test_a_sink_of_a_table_appends_or_merges(format) -> None:
 def test_files_are_not_merged(tmp_path, given) -> None:
     with pytest.raises(SinkRefused, match="out"):
         make_sink(SinkSpec("out", "parquet", str(tmp_path), **given), None)
-
-
-def test_names_of_nested_fields_do_not_become_sql() -> None:
-    types = pytest.importorskip("pyspark.sql.types")
-    inner = types.StructType([types.StructField("x: int>, y int) --", types.LongType())])
-    outer = types.StructType([types.StructField("a `b", types.ArrayType(types.MapType(types.StringType(), inner)))])
-    assert type_of(outer) == "struct<`a ``b`: array<map<string, struct<`x: int>, y int) --`: bigint>>>>"
