@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
@@ -86,12 +85,8 @@ class Frames(Protocol):
         """Compute once what several frames have in common, while it lasts."""
 
 
-@dataclass(frozen=True, slots=True)
-class SinkFailure:
-    """What a sink raised."""
-
-    sink: Sink
-    error: SinkError
+SinkFailure = tuple[Sink, SinkError]
+"""A sink, and what it raised."""
 
 
 class _FailingSlice(NamedTuple):
@@ -166,7 +161,7 @@ class Jobs:
             try:
                 self.figures.attempts += 1
                 found = self.attempt(source, failures + 1)
-                errors: list[Exception] = [one.error for one in found]
+                errors: list[Exception] = [error for _, error in found]
             except (PipelineFailed, SpoolError) as error:
                 found, errors = [], [error]
             except PipelineError:
@@ -201,11 +196,11 @@ class Jobs:
                 self._patience.wait(cannot, waits)
             if _first(errors, InputGone) is not None:
                 self._pipeline.read_again()
-            for one in found:
-                self._destinations.reopen(one.sink)
+            for sink, _ in found:
+                self._destinations.reopen(sink)
             if failed is not None and cannot is None and failures >= attempts_max:
                 if isinstance(failed, DataRefused):
-                    failed.sinks = frozenset(one.sink.name for one in found if isinstance(one.error, DataRefused))
+                    failed.sinks = frozenset(sink.name for sink, error in found if isinstance(error, DataRefused))
                 raise failed
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
@@ -224,7 +219,7 @@ class Jobs:
             try:
                 self._publish_malformed(source, dead)
             except SinkError as error:
-                failures.append(SinkFailure(dead, error))
+                failures.append((dead, error))
                 self._patience.check()
         return failures
 
@@ -259,7 +254,7 @@ class Jobs:
             try:
                 self.into(sink, frames.get(sink.name), batch)
             except SinkError as error:
-                failures.append(SinkFailure(sink, error))
+                failures.append((sink, error))
                 self._patience.check()
 
     def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:

@@ -40,8 +40,6 @@ KEPT_BYTES_MAX = 1 << 20
 """A longer record is not kept as one that went well."""
 LETTERS_AT_ONCE = 1_000
 """Records that are buried in one commit."""
-TOLD_MAX = 10
-"""Lines of the log about records of one batch that are buried together."""
 
 Letter = tuple[StreamShard, Row, str]
 """A record that is to be buried, and why."""
@@ -120,10 +118,11 @@ class PoisonSearch:
         letters = [(*every[at], str(error)) for at, error in errors.items()]
         self._put_all(letters, [sink.name for sink in sinks])
         self._jobs.figures.poisoned += len(letters)
-        for shard, (position, _), reason in letters[:TOLD_MAX]:
-            log.error("the record %s of %s fails and is in the dead letter: %s", position.encode(), shard.label, reason)
-        if len(letters) > TOLD_MAX:
-            log.error("and %d more records fail and are in the dead letter", len(letters) - TOLD_MAX)
+        shard, (position, _), reason = letters[0]
+        log.error(
+            "%d records fail and are in the dead letter, the first one %s of %s: %s",
+            *(len(letters), position.encode(), shard.label, reason),
+        )
         try:
             self._jobs.until_done(rest, attempts.ATTEMPTS_MAX)
         except (JobFailed, PipelineFailed) as error:

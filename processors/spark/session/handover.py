@@ -53,23 +53,14 @@ def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[N
 def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
     """Return the Dataset of Java that is kept; None if there is none."""
     session = records.sparkSession
-    java = session._jvm
-    assert java is not None
-    root = _plan(records)
-    others = [_nodes(_plan(frame)) for frame in frames[1:]]
-    for node in _nodes(_plan(frames[0])):
-        if all(any(node.equals(other) for other in nodes) for nodes in others) and _has(node, root):
-            dataset = java.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, node)
-            return dataset.persist(java.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK())
+    of_spark: Any = session._jvm.org.apache.spark  # type: ignore[union-attr]
+    root, *plans = (frame._jdf.queryExecution().analyzed() for frame in (records, *frames))
+    first, *others = map(_nodes, plans)
+    for node in first:
+        if all(any(map(node.equals, nodes)) for nodes in others) and any(map(root.equals, _nodes(node))):
+            dataset = of_spark.sql.classic.Dataset.ofRows(session._jsparkSession, node)
+            return dataset.persist(of_spark.storage.StorageLevel.MEMORY_AND_DISK())
     return None
-
-
-def _plan(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()
-
-
-def _has(node: Any, root: Any) -> bool:
-    return any(root.equals(one) for one in _nodes(node))
 
 
 def _nodes(plan: Any) -> list[Any]:
