@@ -2,7 +2,8 @@
 
 What an answer means is kept apart strictly: `NotMatched` says that a condition did not hold and nothing was written;
 any other `ObjectError` of a write leaves open whether it happened, now or a moment later. Writes are sent once, by the
-SDK and by us, so that each doubt reaches the caller; reads, copies and deletions are repeated here.
+SDK and by us, so that each doubt reaches the caller; reads, copies and deletions are repeated here, and writes by
+whoever does not mind (`S3Bucket.repeated`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,11 +77,12 @@ class ListedObject:
 
 class S3Bucket:
     """The bucket `name`; keys are whole keys. `owner`: the account that the bucket must belong to; `kms_key`: what
-    objects are encrypted with, by SSE-KMS. `client` is one of botocore for S3 that makes one attempt per call."""
+    objects are encrypted with, by SSE-KMS. `client` is called once something is asked, and gives one of botocore for S3
+    that makes one attempt per call."""
 
     def __init__(
         self,
-        client: Any,
+        client: Callable[[], Any],
         name: str,
         *,
         owner: str | None = None,
@@ -88,7 +91,7 @@ class S3Bucket:
         copy_bytes_max: int = COPY_BYTES_MAX,
         part_bytes: int = PART_BYTES,
     ) -> None:
-        self._client = client
+        self._client = cache(client)
         self.name = name
         self._common = {"Bucket": name} | ({"ExpectedBucketOwner": owner} if owner else {})
         self._source_owner = {"ExpectedSourceBucketOwner": owner} if owner else {}
@@ -144,7 +147,7 @@ class S3Bucket:
             except Exception as error:  # of the SDK, of urllib3 or of a socket, whatever it is
                 raise ObjectError(f"reading {self._place(key)}: {type(error).__name__}") from error
 
-        return self._repeated(attempt)
+        return self.repeated(attempt)
 
     def exists(self, key: str) -> bool:
         """Return whether the object is there. Raises ObjectError."""
@@ -163,12 +166,12 @@ class S3Bucket:
         }
         size = int(found["ContentLength"])
         if size > self._copy_bytes_max:
-            self._repeated(lambda: self._copy_in_parts(from_it, size, target))
+            self.repeated(lambda: self._copy_in_parts(from_it, size, target))
         else:
-            self._repeated(lambda: self._call("copy_object", from_it, self._encryption, Key=target))
+            self.repeated(lambda: self._call("copy_object", from_it, self._encryption, Key=target))
 
     def _head(self, key: str) -> Any:
-        return self._repeated(lambda: self._call("head_object", Key=key, missing=True))
+        return self.repeated(lambda: self._call("head_object", Key=key, missing=True))
 
     def _copy_in_parts(self, from_it: Mapping[str, Any], size: int, target: str) -> None:
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -202,7 +205,7 @@ class S3Bucket:
         for start in range(0, len(waiting), DELETE_MAX):
             part = [{"Key": key} for key in waiting[start : start + DELETE_MAX]]
             wanted = {"Objects": part, "Quiet": True}
-            answer = self._repeated(lambda wanted=wanted: self._call("delete_objects", Delete=wanted))  # type: ignore[misc]
+            answer = self.repeated(lambda wanted=wanted: self._call("delete_objects", Delete=wanted))  # type: ignore[misc]
             if errors := answer.get("Errors"):
                 first = errors[0]
                 raise ObjectError(f"deleting {self._place(first.get('Key', ''))}: {first.get('Code')}")
@@ -211,7 +214,7 @@ class S3Bucket:
         """Yield the objects whose keys begin so, in the order of their keys. Raises ObjectError."""
         more: dict[str, Any] = {}
         while True:
-            answer = self._repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
+            answer = self.repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
             for one in answer.get("Contents", ()):
                 yield ListedObject(one["Key"], one["Size"], one["LastModified"].timestamp(), str(one["ETag"]))
             if not answer.get("IsTruncated"):
@@ -220,7 +223,9 @@ class S3Bucket:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def _repeated(self, attempt: Callable[[], Result]) -> Result:
+    def repeated(self, attempt: Callable[[], Result]) -> Result:
+        """Return what an attempt gives, which is made again if that may help. Also for a write that may happen twice.
+        Raises ObjectError."""
         pause_s = PAUSE_S
         for _ in range(TRIES_MAX - 1):
             try:
@@ -238,7 +243,7 @@ class S3Bucket:
             parameters |= one
         self.requests += 1
         try:
-            answer = getattr(self._client, operation)(**self._common, **parameters)
+            answer = getattr(self._client(), operation)(**self._common, **parameters)
         except ObjectError:  # there is no client
             raise
         except Exception as error:  # of the SDK, of urllib3, of a socket, of a credentials provider

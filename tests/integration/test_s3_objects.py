@@ -14,7 +14,7 @@ from mld.aws.client_factory import bucket_client
 from mld.aws.objects import PAUSE_S, NotMatched, ObjectError, ObjectRefused, S3Bucket, SourceGone
 from mld.core.errors import StartupError
 from mld.processors.spark.commit.journal import LEDGER
-from mld.processors.spark.commit.s3_store import S3Place, S3Store, Uploads
+from mld.processors.spark.commit.s3_store import S3Store, Uploads
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
@@ -42,7 +42,7 @@ def bucket(ministack: Ministack) -> S3Bucket:
     s3 = client(ministack.endpoint)
     name = f"b-{uuid4().hex}"
     s3.create_bucket(Bucket=name)
-    return S3Bucket(s3, name, sleep=lambda _: None, copy_bytes_max=6 * MEBIBYTE, part_bytes=5 * MEBIBYTE)
+    return S3Bucket(lambda: s3, name, sleep=lambda _: None, copy_bytes_max=6 * MEBIBYTE, part_bytes=5 * MEBIBYTE)
 
 
 def test_an_object_is_written_only_if_there_is_none(bucket: S3Bucket) -> None:
@@ -109,7 +109,7 @@ def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     with file.open("wb") as sparse:
         sparse.truncate(size)
     parts = _Parts()
-    S3Bucket(parts, "bucket", copy_bytes_max=MEBIBYTE).upload("staged/part", file)
+    S3Bucket(lambda: parts, "bucket", copy_bytes_max=MEBIBYTE).upload("staged/part", file)
     assert sum(parts.sizes) == size
     assert max(parts.sizes) <= 64 * MEBIBYTE
     assert min(parts.sizes[:-1]) >= 5 * MEBIBYTE, "S3 takes smaller parts only at the end"
@@ -124,13 +124,14 @@ def test_objects_are_listed_in_order_with_the_time_of_the_store(bucket: S3Bucket
 
 
 def test_what_a_person_has_to_change_is_told_from_what_may_pass(ministack: Ministack, bucket: S3Bucket) -> None:
-    missing = S3Bucket(client(ministack.endpoint), f"none-{uuid4().hex}")
+    missing = S3Bucket(lambda: client(ministack.endpoint), f"none-{uuid4().hex}")
     with pytest.raises(ObjectRefused, match="NoSuchBucket"):
         missing.put("head", b"1")
     with pytest.raises(ObjectRefused, match="NoSuchBucket"):
         missing.get("head")
     slept: list[float] = []
-    nobody = S3Bucket(client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0), "bucket", sleep=slept.append)
+    late = client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0)
+    nobody = S3Bucket(lambda: late, "bucket", sleep=slept.append)
     with pytest.raises(ObjectError, match=r"put_object of s3://bucket/head: EndpointConnectionError") as caught:
         nobody.put("head", b"1")
     assert not isinstance(caught.value, ObjectRefused)
@@ -169,8 +170,8 @@ class PlainSink(FileSink):
 def sink_in(bucket: S3Bucket, scratch: Path, **more: Any) -> PlainSink:
     partition_by = more.pop("partition_by", ())
     spec = SinkSpec("out", "parquet", partition_by=partition_by, **more)
-    store = S3Store(bucket, S3Place(bucket.name, "lake/clicks/"), sleep=lambda _: None)
-    return PlainSink(spec, store, Uploads(scratch, store), str(store.place))
+    store = S3Store(bucket, "lake/clicks/")
+    return PlainSink(spec, store, Uploads(scratch, store))
 
 
 def publish(sink: FileSink, upto: int, frame: Any) -> None:
@@ -245,10 +246,11 @@ def test_what_another_application_writes_is_refused_and_a_shared_sink_keeps_mark
 def test_a_bucket_that_is_not_there_is_refused_and_one_that_cannot_be_reached_is_waited_for(
     ministack: Ministack, tmp_path: Path
 ) -> None:
-    missing = S3Bucket(client(ministack.endpoint), f"none-{uuid4().hex}")
+    missing = S3Bucket(lambda: client(ministack.endpoint), f"none-{uuid4().hex}")
     with pytest.raises(SinkRefused, match=r"opening its ledger: .*NoSuchBucket"):
         sink_in(missing, tmp_path).open()
-    nobody = S3Bucket(client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0), "bucket", sleep=lambda _: None)
+    late = client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0)
+    nobody = S3Bucket(lambda: late, "bucket", sleep=lambda _: None)
     with pytest.raises(SinkError, match=r"opening its ledger: .*EndpointConnectionError") as caught:
         sink_in(nobody, tmp_path).open()
     assert not isinstance(caught.value, SinkRefused)

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from mld.aws.objects import S3Bucket
 from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, Journal
-from mld.processors.spark.commit.s3_store import S3Place, S3Store
+from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.session.lakehouse import s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version
 from mld.processors.spark.settings import SDK_CREDENTIALS
@@ -128,8 +128,8 @@ class S3ClusterRun(S3Run):
 
     def play(self) -> Outcome:
         outcome = super().play()
-        bucket = InTwoDays(self._s3, self._bucket)
-        Journal(S3Store(bucket, S3Place(self._bucket, "out/")), "out").open()
+        bucket = InTwoDays(lambda: self._s3, self._bucket)
+        Journal(S3Store(bucket, "out/"), "out").open()
         left = [one.key for one in bucket.list("out/_mld/") if LEDGER not in one.key]
         if left:
             outcome.faults.append(f"staged files are left: {left[:3]}")

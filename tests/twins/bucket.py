@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from mld.aws.objects import ListedObject, NotMatched, ObjectError, SourceGone, StoredObject
+from mld.aws.objects import TRIES_MAX, ListedObject, NotMatched, ObjectError, SourceGone, StoredObject
 
 Result = TypeVar("Result")
 
@@ -56,6 +56,18 @@ class MemoryObjects:
         self.bucket, self._before, self._fault = bucket, before, fault
         self._ignores_conditions = ignores_conditions
 
+    name = "bucket"
+
+    def repeated(self, attempt: Callable[[], Result]) -> Result:
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return attempt()
+            except NotMatched:
+                raise
+            except ObjectError:
+                pass
+        return attempt()
+
     def now_s(self) -> float:
         return self.bucket.now_s
 
@@ -95,11 +107,12 @@ class MemoryObjects:
         self._write("copy", act)
 
     def delete(self, keys: Iterable[str]) -> None:
-        def act(keys: tuple[str, ...] = tuple(keys)) -> None:
+        def act(keys: tuple[str, ...]) -> None:
             for key in keys:
                 self.bucket.objects.pop(key, None)
 
-        self._write("delete", act)
+        if keys := tuple(keys):
+            self._write("delete", lambda: act(keys))
 
     def list(self, prefix: str) -> list[ListedObject]:
         self._before("list")

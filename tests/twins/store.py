@@ -67,6 +67,7 @@ class MemoryStore:
 
     machine = b"here "
     at_once = 1
+    place = "memory:/"
 
     def __init__(
         self,

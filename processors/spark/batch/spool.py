@@ -11,6 +11,7 @@ Where the records of a micro-batch, or of a part of it, are.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
 import threading
@@ -21,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-from mld.aws.objects import ObjectRefused, S3Bucket
+from mld.aws.objects import ObjectRefused
 from mld.processors.spark.batch import page_file
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
-from mld.processors.spark.commit.s3_store import AT_ONCE, bucket_at, place_of
+from mld.processors.spark.commit.s3_store import AT_ONCE, S3Store
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
@@ -40,6 +41,8 @@ from mld.processors.spark.sink_port import S3Access, SinkRefused, is_s3
 
 KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
+HOSTS = "mld-"
+"""How the directories of all hosts begin."""
 CLOSE_WAIT_S = 5.0
 LEFT_S = 7 * 86_400.0
 """An object in a bucket that is older is of a host that is gone."""
@@ -118,16 +121,16 @@ class Spool:
 
 
 class S3Spool(Spool):
-    """Pages that are copied to a bucket, below `prefix`, for executors elsewhere."""
+    """Pages that are copied to a directory of a bucket, for executors elsewhere."""
 
-    def __init__(self, directory: Path, objects: S3Bucket, bucket: str, prefix: str) -> None:
+    def __init__(self, directory: Path, store: S3Store) -> None:
         super().__init__(directory)
-        self._objects, self._bucket = objects, bucket
-        self._prefix = f"{prefix}mld-{os.uname().nodename}-{os.getpid()}-{uuid4().hex[:8]}/"
+        self._store = store
+        self._mine = f"{HOSTS}{os.uname().nodename}-{os.getpid()}-{uuid4().hex[:8]}/"
         self._workers = ThreadPoolExecutor(AT_ONCE, "spool")
         self._copied: dict[str, Future[str]] = {}
-        """By name, what will be the key of each page: after a failure it is copied again under another one."""
-        self._workers.submit(self._sweep, prefix)
+        """By name, where the copy of each page will be: after a failure it is copied again to another place."""
+        self._workers.submit(self._sweep, HOSTS, LEFT_S)
 
     def offered(self, offer: Offer) -> None:
         self._copy(self.page(offer.link, offer.number))
@@ -139,13 +142,13 @@ class S3Spool(Spool):
         return known
 
     def _upload(self, path: Path) -> str:
-        key = f"{self._prefix}{uuid4().hex[:8]}-{path.name}"
-        self._objects.upload(key, path)
-        return key
+        copy = f"{self._mine}{uuid4().hex[:8]}-{path.name}"
+        self._store.upload(copy, path)
+        return copy
 
     def _uri(self, path: Path) -> str:
         try:
-            return f"s3a://{self._bucket}/{self._copy(path).result()}"
+            return self._store.uri(self._copy(path).result())
         except OSError as error:
             remedy = f"; correct {KEY} or the rights of this user" if isinstance(error, ObjectRefused) else ""
             raise SpoolError(f"a page cannot be copied to {KEY}: {error}{remedy}") from error
@@ -157,30 +160,22 @@ class S3Spool(Spool):
 
     def _delete(self, copied: Future[str]) -> None:
         with suppress(OSError):  # what stays is swept after a while
-            self._objects.delete([copied.result()])
+            self._store.remove(copied.result())
 
-    def _sweep(self, prefix: str) -> None:
+    def _sweep(self, begin: str, older_s: float = -math.inf) -> None:
+        """Remove the copies whose names begin so, by default however new they are."""
+        objects = self._store.objects
         with suppress(OSError):
-            if old := [one.key for one in self._objects.list(f"{prefix}mld-") if self._is_left(one.modified_s)]:
-                self._objects.delete(old)
-
-    def _is_left(self, modified_s: float) -> bool:
-        return self._objects.now_s() - modified_s > LEFT_S
+            found = objects.list(f"{self._store.prefix}{begin}")
+            objects.delete([one.key for one in found if objects.now_s() - one.modified_s > older_s])
 
     def close(self) -> None:
-        """End within a bound; what is still on its way, or not deleted then, is swept."""
+        """End within a bound; what is still on its way, or not deleted then, is swept by a later host."""
         self._workers.shutdown(wait=False, cancel_futures=True)
-        done = [one for one in self._copied.values() if one.done() and not one.cancelled() and not one.exception()]
         self._copied.clear()
-
-        def delete() -> None:
-            with suppress(OSError):
-                self._objects.delete([one.result() for one in done])
-
-        if done:
-            deleting = threading.Thread(target=delete, daemon=True)
-            deleting.start()
-            deleting.join(CLOSE_WAIT_S)
+        deleting = threading.Thread(target=self._sweep, args=(self._mine,), daemon=True)
+        deleting.start()
+        deleting.join(CLOSE_WAIT_S)
         super().close()
 
 
@@ -188,21 +183,16 @@ def open_spool(named: str | None, scratch: Path, access: S3Access | None = None)
     """Return a spool of this process alone: below `mld.spark.spool`, or in `scratch`. Raises SpoolError."""
     if named is None:
         return Spool(scratch / "spool")
-    if is_s3(named):
-        assert access is not None
-        try:
-            place = place_of(named, KEY)
-        except SinkRefused as error:
-            raise SpoolError(str(error)) from error
-        return S3Spool(scratch / "spool", bucket_at(access, place.bucket), place.bucket, place.prefix)
     try:
+        if is_s3(named):
+            assert access is not None
+            return S3Spool(scratch / "spool", S3Store.at(named, KEY, access))
         base = local_directory(named, KEY)
     except SinkRefused as error:
         raise SpoolError(
-            f"{KEY} = {named} is in no file system of this machine, and in no bucket; name a directory that every node "
-            "mounts at the same path, or s3://bucket/directory"
+            f"{error}; executors need a directory that every node mounts at the same path, or s3"
         ) from error
-    mine = f"mld-{os.uname().nodename}-"
+    mine = f"{HOSTS}{os.uname().nodename}-"
     _sweep(base, mine)
     spool = Spool(base / f"{mine}{os.getpid()}-{uuid4().hex[:8]}", shared=True)  # a container's pid is not unique
     held = os.open(spool.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -222,11 +212,6 @@ def _sweep(base: Path, prefix: str) -> None:
 Rows = Mapping[StreamShard, Sequence[Row]]
 
 
-def no_pages(spans: ShardSpans) -> tuple[Offer, ...] | None:
-    """Give no pages, for a source whose records stand in none."""
-    return None
-
-
 @dataclass(slots=True)
 class BatchSource:
     """What a batch, or a part of it, holds."""
@@ -234,7 +219,7 @@ class BatchSource:
     ends: HighWaterMarks
     each: Callable[[ShardSpans], Iterator[tuple[StreamShard, Row]]]
     """All records of the pages that reach into the spans, each shard's in order."""
-    pages_of: Callable[[ShardSpans], tuple[Offer, ...] | None] = no_pages
+    pages_of: Callable[[ShardSpans], tuple[Offer, ...] | None] = lambda _: None
     """Pages with exactly the records that the spans take, if there are such."""
     before: HighWaterMarks = field(default_factory=dict)
     """Of a part of a batch: the record of each shard that stands right before it."""
@@ -273,7 +258,7 @@ class BatchSource:
         def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
             return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
 
-        return replace(self, each=each, pages_of=no_pages)
+        return replace(self, each=each, pages_of=lambda _: None)
 
     def whole(self) -> ShardSpans:
         """Return spans that take every record."""

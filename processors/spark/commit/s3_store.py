@@ -16,17 +16,15 @@ import errno
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from mld.aws.client_factory import bucket_client
-from mld.aws.objects import NotMatched, ObjectError, ObjectRefused, S3Bucket
+from mld.aws.objects import NotMatched, ObjectError, S3Bucket
 from mld.core.errors import StartupError
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import HOME, LEDGER, path_of
@@ -35,9 +33,6 @@ from mld.processors.spark.sink_port import S3Access, SinkRefused
 
 AT_ONCE = 8
 """Requests of one client at the same time."""
-ATTEMPTS_MAX = 5
-"""At a write that nobody answers, one after the other, before the host backs off."""
-PAUSE_S = 0.5
 OLD_HEAD = f"{HOME}/head.json"
 """Where mld 0.2.0 kept the newest entry, and the only one; replacing it was the commit."""
 CLOSED = 2
@@ -45,72 +40,50 @@ CLOSED = 2
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class S3Place:
-    """A directory of a bucket: `prefix` ends with a slash, or is empty."""
-
-    bucket: str
-    prefix: str
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
-
-
-def place_of(path: str, key: str) -> S3Place:
-    """Return what a path names. Raises SinkRefused with the key of the settings."""
-    bucket, _, rest = path.partition("://")[2].partition("/")
-    parts = [part for part in rest.split("/") if part]
-    if not _BUCKET.fullmatch(bucket):
-        raise SinkRefused(f"{key} = {path}: {bucket or 'nothing'} is no name of a bucket; write s3://bucket/directory")
-    if any(part in (".", "..") or part.startswith(("_", ".")) for part in parts):
-        raise SinkRefused(f"{key} = {path}: readers skip directories that begin with _ or a dot; use another name")
-    return S3Place(bucket, "".join(f"{part}/" for part in parts))
-
-
 ANSWER_S = 60.0
 """Longest wait for an answer of S3."""
 
 
-class LateClient:
-    """Makes the client when it is first used: a sink that is only made touches nothing."""
-
-    def __init__(self, access: S3Access) -> None:
-        self._access = access
-
-    @cached_property
-    def _client(self) -> Any:
-        access = self._access
-        try:
-            return bucket_client(
-                access.credentials,
-                region=access.region,
-                endpoint_url=access.endpoint,
-                path_style=access.path_style,
-                timeout_s=ANSWER_S,
-                connections_max=AT_ONCE,
-            )
-        except StartupError as error:
-            raise ObjectError(str(error)) from error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-
-def bucket_at(access: S3Access, name: str) -> S3Bucket:
-    """Return a bucket, reached so; nothing is asked of it before it is used."""
-    return S3Bucket(LateClient(access), name, owner=access.bucket_owner, kms_key=access.kms_key)
-
-
 class S3Store:
-    """The directory `place`. Raises ObjectError, which is an OSError, and FileNotFoundError."""
+    """A directory of a bucket; `prefix` ends with a slash, or is empty. Raises ObjectError, which is an OSError, and
+    FileNotFoundError."""
 
     at_once = AT_ONCE
 
-    def __init__(self, objects: S3Bucket, place: S3Place, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.objects, self.place, self._sleep = objects, place, sleep
+    def __init__(self, objects: S3Bucket, prefix: str) -> None:
+        self.objects, self.prefix = objects, prefix
+        self.place = f"s3://{objects.name}/{prefix}"
+
+    @classmethod
+    def at(cls, path: str, key: str, access: S3Access) -> S3Store:
+        """Return the directory that a path names; nothing is asked of it before it is used. Raises SinkRefused with the
+        key of the settings."""
+        bucket, _, rest = path.partition("://")[2].partition("/")
+        parts = [part for part in rest.split("/") if part]
+        if not _BUCKET.fullmatch(bucket):
+            named = bucket or "nothing"
+            raise SinkRefused(f"{key} = {path}: {named} is no name of a bucket; write s3://bucket/directory")
+        if any(part.startswith(("_", ".")) for part in parts):
+            raise SinkRefused(f"{key} = {path}: readers skip directories that begin with _ or a dot; use another name")
+
+        def client() -> Any:
+            try:
+                return bucket_client(
+                    access.credentials,
+                    region=access.region,
+                    endpoint_url=access.endpoint,
+                    path_style=access.path_style,
+                    timeout_s=ANSWER_S,
+                    connections_max=AT_ONCE,
+                )
+            except StartupError as error:
+                raise ObjectError(str(error)) from error
+
+        objects = S3Bucket(client, bucket, owner=access.bucket_owner, kms_key=access.kms_key)
+        return cls(objects, "".join(f"{part}/" for part in parts))
 
     def uri(self, path: str) -> str:
-        return f"s3a://{self.place.bucket}/{self._key(path)}"
+        return f"s3a://{self.objects.name}/{self._key(path)}"
 
     def now_s(self) -> float:
         return self.objects.now_s()
@@ -125,7 +98,7 @@ class S3Store:
         return list(dict.fromkeys(name.partition("/")[0] for name in self.files(path)))
 
     def files(self, path: str) -> Iterator[str]:
-        start = f"{self._key(path)}/" if path else self.place.prefix
+        start = f"{self._key(path)}/" if path else self.prefix
         return (one.key.removeprefix(start) for one in self.objects.list(start) if not one.key.endswith("/"))
 
     def read(self, path: str) -> bytes:
@@ -135,11 +108,11 @@ class S3Store:
         return found.data
 
     def write(self, path: str, data: bytes) -> None:
-        self._insist(lambda: self.objects.put(self._key(path), data))
+        self.objects.repeated(lambda: self.objects.put(self._key(path), data))
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
         try:
-            self._insist(lambda: self.objects.put(self._key(path), data, if_absent=True))
+            self.objects.repeated(lambda: self.objects.put(self._key(path), data, if_absent=True))
         except NotMatched:
             return False
         return True
@@ -170,7 +143,7 @@ class S3Store:
         """Do nothing, as `sync`."""
 
     def upload(self, path: str, file: Path) -> None:
-        self._insist(lambda: self.objects.upload(self._key(path), file))
+        self.objects.repeated(lambda: self.objects.upload(self._key(path), file))
 
     def prepare(self, sink: str) -> None:
         """Take over what mld 0.2.0 has left. Raises SinkRefused if the store ignores the condition of a write."""
@@ -208,17 +181,7 @@ class S3Store:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
 
     def _key(self, path: str) -> str:
-        return f"{self.place.prefix}{path}"
-
-    def _insist(self, write: Callable[[], object]) -> None:
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                write()
-                return
-            except ObjectError as error:
-                if attempt == ATTEMPTS_MAX or isinstance(error, (NotMatched, ObjectRefused)):
-                    raise
-                self._sleep(PAUSE_S * attempt)
+        return f"{self.prefix}{path}"
 
 
 def unconditional(sink: str, place: object) -> SinkRefused:

@@ -70,6 +70,8 @@ class Store(Protocol):
 
     at_once: int
     """How many operations of one process may be under way."""
+    place: str
+    """For people."""
 
     def uri(self, path: str) -> str:
         """Return the path as Spark is to be given it."""
@@ -141,6 +143,7 @@ class PosixStore:
 
     def __init__(self, root: Path, *, private: bool = False) -> None:
         self.root = root
+        self.place = f"file://{root}"
         self._private = private
         self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)  # less the umask
         self.at_once = 1

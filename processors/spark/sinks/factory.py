@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from mld.processors.spark.commit.s3_store import S3Store, Uploads, bucket_at, place_of
+from mld.processors.spark.commit.s3_store import S3Store, Uploads
 from mld.processors.spark.commit.store import PosixStore, local_directory, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
@@ -112,13 +112,12 @@ def _files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
     key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"
     if not is_s3(path):
         return FileSink(spec, PosixStore(local_directory(path, key), private=spec.private))
-    place = place_of(path, key)
     assert spec.s3 is not None, "the settings say it of every sink"
-    store = S3Store(bucket_at(spec.s3, place.bucket), place)
+    store = S3Store.at(path, key, spec.s3)
     spec = replace(spec, one_file=spec.one_file is not False)
     if scratch is None:
-        return ExecutorFileSink(spec, store, str(place), spark)
-    return FileSink(spec, store, Uploads(scratch / f"s3-{quote(spec.name, safe='')}", store), str(place))
+        return ExecutorFileSink(spec, store, spark)
+    return FileSink(spec, store, Uploads(scratch / f"s3-{quote(spec.name, safe='')}", store))
 
 
 def _need_path(spec: SinkSpec) -> str:

@@ -126,13 +126,13 @@ IN_FILES = " in files"
 class FileSink(AdmittedSink):
     """Stage, commit, and the rules of columns. Exactly once."""
 
-    def __init__(self, spec: SinkSpec, store: Store, staging: Store | None = None, place: str | None = None) -> None:
-        """Open a sink in `store`; `staging` is where Spark writes, by default there, too. `place` is for people."""
+    def __init__(self, spec: SinkSpec, store: Store, staging: Store | None = None) -> None:
+        """Open a sink in `store`; `staging` is where Spark writes, by default there, too."""
         self._spec = spec
         self.name = spec.name
         self._store = store
         self._staging = staging or store
-        self.place = store.uri("") if place is None else place
+        self.place = store.place
         self._journal = Journal(store, spec.name)
         self._admission = Admission(spec.writer, spec.name, self.place, shared=spec.shared)
         self._layout = spec.format + (f" by {','.join(spec.partition_by)}" if spec.partition_by else "")
@@ -314,8 +314,8 @@ CANNOT = ("AccessDenied", "NoAuthWithAWS", "NoAwsCredentials", "ClassNotFoundExc
 class ExecutorFileSink(FileSink):
     """Files that executors write to the bucket themselves. Before the first batch they have to show that they can."""
 
-    def __init__(self, spec: SinkSpec, store: Store, place: str, spark: SparkSession) -> None:
-        super().__init__(replace(spec, options={**COMMITTER, **spec.options}), store, place=place)
+    def __init__(self, spec: SinkSpec, store: Store, spark: SparkSession) -> None:
+        super().__init__(replace(spec, options={**COMMITTER, **spec.options}), store)
         self._untried: SparkSession | None = spark
 
     def open(self) -> HighWaterMarks:

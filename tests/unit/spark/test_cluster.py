@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mld.aws.objects import TRIES_MAX
 from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, SpoolError, open_spool
+from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.start_up import check_spool
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
@@ -80,7 +82,9 @@ def test_a_named_spool_is_below_its_directory_and_what_dead_hosts_left_is_swept(
 
 
 def test_a_spool_in_no_file_system_of_ours_gets_a_sentence(tmp_path):
-    with pytest.raises(SpoolError, match=r"mld.spark.spool = hdfs://n/spool is in no file system of this machine"):
+    with pytest.raises(
+        SpoolError, match=r"mld.spark.spool = hdfs://n/spool: .* no longer there; .*that every node mounts"
+    ):
         open_spool("hdfs://n/spool", tmp_path)
 
 
@@ -92,7 +96,7 @@ A = StreamShard("s", "a")
 
 def in_bucket(tmp_path, **more):
     bucket = BucketInMemory()
-    spool = S3Spool(tmp_path / "spool", MemoryObjects(bucket, **more), "bucket", "lake/spool/")
+    spool = S3Spool(tmp_path / "spool", S3Store(MemoryObjects(bucket, **more), "lake/spool/"))
     return bucket, spool
 
 
@@ -139,7 +143,7 @@ def test_a_page_that_is_gone_is_said(tmp_path):
 
 
 def test_a_page_whose_copy_failed_is_copied_again_under_another_key(tmp_path):
-    faults = [Fault.NOT_DONE, Fault.DONE]
+    faults = [*[Fault.NOT_DONE] * TRIES_MAX, *[Fault.DONE] * TRIES_MAX]
     bucket, spool = in_bucket(tmp_path, fault=lambda: faults.pop(0) if faults else Fault.NONE)
     offer = offer_to(spool, A, [1])
     for _ in range(2):
@@ -157,7 +161,7 @@ def test_what_dead_hosts_left_in_a_bucket_goes_after_a_week(tmp_path):
         bucket.put(key, b"")
     bucket.now_s += LEFT_S + 1
     bucket.put("lake/spool/mld-other-2-b/page", b"")
-    drained(S3Spool(tmp_path / "spool", MemoryObjects(bucket), "bucket", "lake/spool/"))
+    drained(S3Spool(tmp_path / "spool", S3Store(MemoryObjects(bucket), "lake/spool/")))
     assert sorted(bucket.objects) == ["lake/other/mld-x", "lake/spool/mine", "lake/spool/mld-other-2-b/page"]
 
 

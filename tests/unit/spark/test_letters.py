@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch.record_columns import SparkRecord
-from mld.processors.spark.commit.s3_store import S3Place, S3Store
+from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.commit.store import PosixStore
 from mld.processors.spark.high_water_marks import RecordPosition, WriterIdentity
 from mld.processors.spark.replay import (
@@ -289,10 +289,9 @@ def test_letters_in_a_bucket_are_found_by_their_commits_and_have_an_identity():
     objects = MemoryObjects(bucket)
     for key in ("dead/c000000000002-part-1.json", "dead/c000000000002-part-0.json", "dead/_mld/head.json", "c1-x.json"):
         objects.put(key, key.encode())
-    place = S3Place("bucket", "dead/")
-    box = StoredLetters(S3Store(objects, place))
+    box = StoredLetters(S3Store(objects, "dead/"))
     assert box.commits() == {2: ["c000000000002-part-0.json", "c000000000002-part-1.json"]}
     assert box.read("c000000000002-part-0.json") == b"dead/c000000000002-part-0.json"
-    assert box.identity() == StoredLetters(S3Store(MemoryObjects(bucket), place)).identity()
+    assert box.identity() == StoredLetters(S3Store(MemoryObjects(bucket), "dead/")).identity()
     with pytest.raises(SinkError, match="No such file"):
         box.read("c0000000009-part-0.json")

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mld.processors.spark.commit import ledger, s3_store
+from mld.aws.objects import TRIES_MAX
+from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import LEDGER, STAGING
-from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Place, S3Store
+from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Store
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink
@@ -81,9 +82,9 @@ def sink_over(
 ) -> FileSink:
     """The real sink over a bucket in memory, with a few plain writes in place of Spark's part."""
     objects = Objects(bucket, before, fault, ignores_conditions=ignores_conditions)
-    store = (Store if is_tried else UntriedStore)(objects, S3Place("bucket", PREFIX), sleep=lambda _: None)
+    store = (Store if is_tried else UntriedStore)(objects, PREFIX)
     spec = SinkSpec("out", partition_by=partition_by, writer=writer, shared=writer is not NOBODY)
-    return PlainSink(spec, store, Uploads(store), str(store.place))
+    return PlainSink(spec, store, Uploads(store))
 
 
 @dataclass
@@ -246,7 +247,7 @@ def test_what_a_request_may_still_publish_is_not_deleted():
     bucket = BucketInMemory()
     published(sink_over(bucket), 3)
     with pytest.raises(SinkError, match="no answer"):
-        published(sink_over(bucket, fault=unanswered(bucket, s3_store.ATTEMPTS_MAX)), 6)
+        published(sink_over(bucket, fault=unanswered(bucket, TRIES_MAX)), 6)
     for request in bucket.later:
         request()
     assert sink_over(bucket).open() == {SHARDS[0]: RecordPosition(6)}
