@@ -106,12 +106,9 @@ def lake_settings(
         coordinates += _of_catalog(properties)
     if DELTA in wanted and f"{CATALOG}spark_catalog" not in conf:
         settings[f"{CATALOG}spark_catalog"] = DELTA_CATALOG
-    theirs = _listed(conf.get(SQL_EXTENSIONS, ""))
-    settings[SQL_EXTENSIONS] = ",".join(dict.fromkeys((*theirs, *(EXTENSIONS[format_] for format_ in wanted))))
-    given_packages = _listed(conf.get(PACKAGES, ""))
-    ours = [one for one in coordinates if not any(_artifact(one) == _artifact(other) for other in given_packages)]
-    if all_packages := ",".join(dict.fromkeys((*given_packages, *ours))):
-        settings[PACKAGES] = all_packages
+    settings[SQL_EXTENSIONS] = _joined(conf.get(SQL_EXTENSIONS), [EXTENSIONS[format_] for format_ in wanted])
+    if packages := _joined(conf.get(PACKAGES), coordinates):
+        settings[PACKAGES] = packages
     return settings
 
 
@@ -127,14 +124,6 @@ def _of_catalog(properties: Mapping[str, str]) -> list[str]:
 def _is_on_aws(properties: Mapping[str, str]) -> bool:
     on_s3 = properties.get("warehouse", "").lower().startswith("s3") or "S3FileIO" in properties.get("io-impl", "")
     return on_s3 or properties["type"] == "glue"
-
-
-def _listed(text: str) -> list[str]:
-    return [part for item in text.split(",") if (part := item.strip())]
-
-
-def _artifact(coordinate: str) -> str:
-    return ":".join(coordinate.split(":")[:2])
 
 
 SDK_OF: Mapping[str, str] = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
@@ -196,53 +185,50 @@ def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _store(access: S3Access) -> dict[str, str]:
-    found = {"fs.s3.impl": FILE_SYSTEM, "fs.s3n.impl": FILE_SYSTEM}
-    if access.region:
-        found["fs.s3a.endpoint.region"] = access.region
-    if access.endpoint:
-        found["fs.s3a.endpoint"] = access.endpoint
-        found["fs.s3a.connection.ssl.enabled"] = str(not access.endpoint.lower().startswith("http:")).lower()
-    if access.path_style:
-        found["fs.s3a.path.style.access"] = "true"
-    if access.kms_key:
-        found |= {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": access.kms_key}
-    return found
+    found = {
+        "fs.s3.impl": FILE_SYSTEM,
+        "fs.s3n.impl": FILE_SYSTEM,
+        "fs.s3a.endpoint.region": access.region,
+        "fs.s3a.endpoint": access.endpoint,
+        "fs.s3a.path.style.access": "true" if access.path_style else None,
+        "fs.s3a.encryption.algorithm": "SSE-KMS" if access.kms_key else None,
+        "fs.s3a.encryption.key": access.kms_key,
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def _credentials(providers: tuple[Provider, ...]) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    classes: list[str] = []
+    """Return how executors look for credentials: with the providers of the daemon. Raises SessionError."""
+    kinds = [provider.kind for provider in providers]
+    settings: dict[str, str | None] = {}
     for provider in providers:
+        remedy = f"name what executors are to use as mld.spark.conf.{HADOOP}{PROVIDERS}"
         if provider.kind not in CLASSES:
-            raise SessionError(
-                f"executors cannot use {provider}, which runs in the daemon only; name what they are to use as "
-                f"mld.spark.conf.{HADOOP}{PROVIDERS}"
-            )
-        of_kind = [other for other in providers if other.kind is provider.kind]
-        if provider.kind in (ProviderKind.PROFILE, ProviderKind.ASSUME_ROLE) and len(of_kind) > 1:
-            raise SessionError(
-                f"S3A takes one {provider.kind.value}, and AwsCredentialsProvider has {len(of_kind)}; name what "
-                f"executors are to use as mld.spark.conf.{HADOOP}{PROVIDERS}"
-            )
-        classes.append(CLASSES[provider.kind])
+            raise SessionError(f"executors cannot use {provider}, which runs in the daemon only; {remedy}")
+        if provider.kind in (ProviderKind.PROFILE, ProviderKind.ASSUME_ROLE) and kinds.count(provider.kind) > 1:
+            said = f"S3A takes one {provider.kind.value}, and AwsCredentialsProvider has {kinds.count(provider.kind)}"
+            raise SessionError(f"{said}; {remedy}")
         if provider.kind is ProviderKind.PROFILE and provider.arguments:
             settings["fs.s3a.auth.profile.name"] = provider.arguments[0]
-        if provider.role is not None:
-            role = provider.role
+        if role := provider.role:
             settings |= {
                 "fs.s3a.assumed.role.arn": role.role_arn,
                 "fs.s3a.assumed.role.session.name": role.session_name,
                 "fs.s3a.assumed.role.credentials.provider": CLASSES[ProviderKind.DEFAULT],
+                "fs.s3a.assumed.role.external.id": role.external_id,
+                "fs.s3a.assumed.role.sts.endpoint": role.endpoint_url,
+                "fs.s3a.assumed.role.sts.endpoint.region": role.sts_region,
             }
-            if role.external_id:
-                settings["fs.s3a.assumed.role.external.id"] = role.external_id
-            if role.endpoint_url:
-                settings["fs.s3a.assumed.role.sts.endpoint"] = role.endpoint_url
-            if role.sts_region:
-                settings["fs.s3a.assumed.role.sts.endpoint.region"] = role.sts_region
-    return {**settings, PROVIDERS: ",".join(dict.fromkeys(classes))}
+    settings[PROVIDERS] = ",".join(dict.fromkeys(CLASSES[kind] for kind in kinds))
+    return {key: value for key, value in settings.items() if value}
 
 
 def _joined(given: str | None, more: Iterable[str]) -> str:
+    """Return what is given, and more, in one list; of an artifact that is given no other release is added."""
     theirs = [part for item in (given or "").split(",") if (part := item.strip())]
-    return ",".join(dict.fromkeys((*theirs, *more)))
+    ours = (one for one in more if not any(_artifact(one) == _artifact(other) for other in theirs))
+    return ",".join(dict.fromkeys((*theirs, *ours)))
+
+
+def _artifact(coordinate: str) -> list[str]:
+    return coordinate.split(":")[:2]

@@ -53,7 +53,6 @@ def test_a_store_of_its_own_and_the_modules_of_its_sdk():
         "fs.s3n.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "fs.s3a.endpoint.region": "us-east-1",
         "fs.s3a.endpoint": "http://127.0.0.1:9000",
-        "fs.s3a.connection.ssl.enabled": "false",
         "fs.s3a.path.style.access": "true",
         "fs.s3a.encryption.algorithm": "SSE-KMS",
         "fs.s3a.encryption.key": "key",
