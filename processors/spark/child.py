@@ -31,7 +31,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
@@ -65,51 +64,39 @@ def attach(properties_file: str) -> socket.socket:
     """Return a connection to the host of our daemon, which is started if need be. Raises FatalError."""
     pid = daemon_pid()
     directory = run_directory(pid)
-    link = _connect(directory / SOCKET_FILE)
-    if link is not None:
-        return link
     with (directory / LOCK_FILE).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the holder starts the host, which says within seconds whether it listens
-        link = _connect(directory / SOCKET_FILE)
-        if link is None:
+        connection = _connect(directory / SOCKET_FILE)
+        if connection is None:
             _start_host(directory, pid, properties_file)
-            link = _connect(directory / SOCKET_FILE)
-    if link is None:
+            connection = _connect(directory / SOCKET_FILE)
+    if connection is None:
         raise FatalError("the Spark session host ended right after its start; see the lines above")
-    return link
+    return connection
 
 
 def _connect(path: Path) -> socket.socket | None:
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        link.connect(str(path))
-    except (FileNotFoundError, ConnectionRefusedError):
-        link.close()
-        return None
+        connection.connect(str(path))
     except OSError as error:
-        link.close()
+        connection.close()
+        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            return None
         raise FatalError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
-    return link
+    return connection
 
 
 def _start_host(directory: Path, pid: int, properties_file: str) -> None:
     """Wait until the host listens. What it prints until then goes to our standard error."""
     import subprocess  # only the first child of a daemon needs it
 
-    root = str(Path(mld.__file__).resolve().parents[1])
     ready, told = os.pipe()
+    start = _START.format(root=str(Path(mld.__file__).resolve().parents[1]))
+    arguments = [str(directory), properties_file, str(pid), str(told)]
     try:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                _START.format(root=root),
-                str(directory),
-                properties_file,
-                str(pid),
-                str(told),
-            ],
+            [sys.executable, "-P", "-c", start, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=2,
             pass_fds=[told],
@@ -133,7 +120,9 @@ RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
+RECORDS = {"action": "processRecords"}
 RECORDS_START = b'{"action":"processRecords"'
+"""How a line begins that is read as columns only."""
 READ_BYTES = 256 * 1024
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
 _LOST = "ShutdownException"
@@ -144,7 +133,8 @@ class HostConnection:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self.ready: dict[str, Any] | None = None
+        self.ready: dict[str, Any] = {}
+        """What READY has said, once it has come."""
         self.brought = self.committed = 0
         """The number of the last line whose records are in a page, and of the last one that is committed."""
         self.position: tuple[str, int] | None = None
@@ -166,10 +156,9 @@ class HostConnection:
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
         from mld.processors.spark.high_water_marks import ARN_VARIABLE, CREATED_VARIABLE, stream_key
 
-        stream = stream_key(os.environ)
-        body = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub}
-        told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
-        self.send(link.HELLO, {**body, **told, "version": link.VERSION})
+        names = {"stream": stream_key(os.environ), "shard": shard_id, "sequence": sequence, "sub": sub}
+        identity = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
+        self.send(link.HELLO, {**names, **identity, "version": link.VERSION})
 
     # --- records -----------------------------------------------------------------------------------------------------
 
@@ -191,7 +180,6 @@ class HostConnection:
             raise self._no_room(error) from error
         self.brought += 1
         self._page_bytes += size
-        assert self.ready is not None
         if self._page_bytes >= self.ready["pageBytes"]:
             self.end_page()
 
@@ -212,7 +200,6 @@ class HostConnection:
         from mld.processors.spark.batch.page_file import PageWriter
         from mld.processors.spark.high_water_marks import StreamShard
 
-        assert self.ready is not None
         self._pages += 1
         path = Path(f"{self.ready['pages']}{self._pages:08d}.parquet")
         return PageWriter(path, StreamShard(self.ready["stream"], self.ready["shard"]))
@@ -220,7 +207,6 @@ class HostConnection:
     def _no_room(self, error: OSError) -> FatalError:
         from mld.processors.spark.batch.page_file import no_room
 
-        assert self.ready is not None
         return FatalError(no_room(Path(self.ready["pages"]).parent, error))
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -260,16 +246,13 @@ class HostConnection:
                 self.receive()
 
     def _exactly(self, size: int) -> bytes:
-        pieces = bytearray()
-        while len(pieces) < size:
-            try:
-                piece = self._socket.recv(size - len(pieces))
-            except OSError:
-                piece = b""
-            if not piece:
-                raise FatalError("the Spark session host went away; the shard starts again from its checkpoint")
-            pieces += piece
-        return bytes(pieces)
+        try:
+            data = self._socket.recv(size, socket.MSG_WAITALL)
+        except OSError:
+            data = b""
+        if len(data) < size:
+            raise FatalError("the Spark session host went away; the shard starts again from its checkpoint")
+        return data
 
 
 class DaemonLines:
@@ -295,9 +278,6 @@ class DaemonLines:
         end = data.find(b"\n") + 1
         if data and not end:
             raise FatalError("the daemon went away in the middle of a message")
-        if end == len(data):
-            self._rest = b""
-            return data
         self._rest = data[end:]
         return data[:end]
 
@@ -313,7 +293,6 @@ class ChildRelay:
         attach: Callable[[str], socket.socket] = attach,
     ) -> None:
         self._attach = attach
-        self._stdin = stdin
         self._lines = DaemonLines(stdin)
         self._stdout = stdout
         self._properties_file = properties_file
@@ -325,47 +304,26 @@ class ChildRelay:
     def serve(self) -> None:
         """Serve until the daemon closes our input. Raises FatalError."""
         while line := self._next_line():
-            if line.startswith(RECORDS_START):
-                self._process_records(line)
-                continue
-            try:
-                message = json.loads(line)
-                action = message["action"]
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise FatalError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
-            if action == "processRecords":
-                self._process_records(line)
-            elif action == "checkpoint":
+            message = RECORDS if line.startswith(RECORDS_START) else _message(line)
+            action = message["action"]
+            if action == "checkpoint":
                 self._replied(message.get("error"))
-                if message.get("error") is None and self._host is not None:
-                    self._checkpoint(self._host)  # of what was committed meanwhile
-            else:
-                self._act(action, message)
+                if message.get("error") is None:
+                    self._checkpoint()  # what was committed meanwhile
+                continue
+            if action == "initialize":
+                self._initialize(message)
+            elif action == "processRecords":
+                self._process_records(line)
+            elif action == "shardEnded" or (action == "shutdown" and message.get("reason") == "TERMINATE"):
+                self._shard_ended()
+            elif action == "shutdownRequested":
+                self._shutdown_requested()
+            elif action in ("leaseLost", "shutdown"):
+                self._leave()
+            self._write({"action": "status", "responseFor": action})
         if self._host is not None:
             self._host.send(link.BYE)
-
-    def _act(self, action: str, message: dict[str, Any]) -> None:
-        if action == "initialize":
-            self._initialize(message)
-        elif action == "shardEnded" or (action == "shutdown" and message.get("reason") == "TERMINATE"):
-            self._shard_ended()
-        elif action == "shutdownRequested":
-            self._shutdown_requested()
-        elif action in ("leaseLost", "shutdown"):
-            self._lost = True
-            if self._host is not None:
-                self._host.send(link.BYE)
-                self._host.close()
-                self._host = None
-        self._status(action)
-
-    def close(self) -> None:
-        """Close the relay; needed only by who runs it within a larger program; a process just ends."""
-        if self._host is not None:
-            self._host.close()
-        self._stdin.close()
-        with suppress(OSError):
-            self._stdout.close()
 
     # --- actions -----------------------------------------------------------------------------------------------------
 
@@ -373,13 +331,12 @@ class ChildRelay:
         host = self._host = HostConnection(self._attach(self._properties_file))
         host.hello(message["shardId"], message.get("sequenceNumber"), message.get("subSequenceNumber"))
         deadline = time.monotonic() + START_WAIT_S
-        while host.ready is None:
+        while not host.ready:
             if not host.receive_within(deadline - time.monotonic()):
                 raise FatalError(f"the Spark session host was not ready within {START_WAIT_S:g} s")
 
     def _process_records(self, line: bytes) -> None:
-        host = self._connected()
-        if not self._lost and host is not None:
+        if (host := self._connected()) is not None:
             from mld.processors.spark.batch.record_columns import LineError, read_line
 
             try:
@@ -388,42 +345,51 @@ class ChildRelay:
                 raise FatalError(str(error)) from error
             while host.receive_within(0.0):
                 pass
-            self._checkpoint(host)
-        self._status("processRecords")
+            self._checkpoint()
 
     def _shutdown_requested(self) -> None:
-        host = self._connected()
-        if host is None or self._lost:
-            return
-        if not self._flush(host):
-            sys.stderr.write("not all records were committed in time; the next owner of the shard gets them again\n")
-        if host.position is not None:
-            self._ask_patiently(*host.position)
+        if (host := self._settled()) is not None:
+            if not self._flush(host):
+                sys.stderr.write(
+                    "not all records were committed in time; the next owner of the shard gets them again\n"
+                )
+            if host.position is not None:
+                self._ask_patiently(*host.position)
 
     def _shard_ended(self) -> None:
-        host = self._connected()
-        if host is None or self._lost:
-            return
-        if not self._flush(host):
-            raise FatalError(
-                "the last records of the shard were not committed in time; they are delivered again "
-                "(key mld.spark.drainTimeoutMillis)"
-            )
-        host.position = None
-        self._ask_patiently(None, None)
-        if not self._lost:
-            host.send(link.ENDED)
+        if (host := self._settled()) is not None:
+            if not self._flush(host):
+                raise FatalError(
+                    "the last records of the shard were not committed in time; they are delivered again "
+                    "(key mld.spark.drainTimeoutMillis)"
+                )
+            host.position = None
+            self._ask_patiently(None, None)
+            if not self._lost:
+                host.send(link.ENDED)
+
+    def _leave(self) -> None:
+        """Leave the host, as the lease is lost: what is not committed is not for us to commit."""
+        self._lost = True
+        if self._host is not None:
+            self._host.send(link.BYE)
+            self._host.close()
+            self._host = None
 
     def _connected(self) -> HostConnection | None:
+        """Return the link to the host; None once the lease is lost. Raises FatalError before the first action."""
         if self._host is None and not self._lost:
             raise FatalError("the daemon sent an action before initialize")
         return self._host
 
-    def _flush(self, host: HostConnection) -> bool:
-        """Return whether all that was brought is committed in time; no checkpoint is open then."""
-        assert host.ready is not None
+    def _settled(self) -> HostConnection | None:
+        """Return the same, with no checkpoint open."""
         if self._asked is not None:
             self._await_reply()
+        return self._connected()
+
+    def _flush(self, host: HostConnection) -> bool:
+        """Return whether all that was brought is committed in time."""
         host.send(link.FLUSH)
         deadline = time.monotonic() + host.ready["drainMillis"] / 1000
         while host.committed < host.brought:
@@ -433,11 +399,11 @@ class ChildRelay:
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, host: HostConnection) -> None:
+    def _checkpoint(self) -> None:
         """Ask for a checkpoint of what is committed, if that is news; the reply may come after other lines. A failure
         that may pass is left to the next commit or batch."""
-        if host.position is not None and self._asked is None and not self._lost:
-            self._ask(*host.position)
+        if self._host is not None and self._host.position is not None and self._asked is None:
+            self._ask(*self._host.position)
 
     def _ask(self, sequence: str | None, sub: int | None) -> None:
         self._asked = sequence, sub
@@ -447,12 +413,14 @@ class ChildRelay:
         """Take the reply to what was asked. Raises FatalError if the daemon refuses it for good."""
         if self._asked is None:
             raise FatalError("the daemon answers a checkpoint that nobody has asked for")
-        (sequence, sub), self._asked = self._asked, None
-        if error is None and self._host is not None and self._host.position == (sequence, sub):
-            self._host.position = None
-        self._lost = self._lost or error == _LOST
-        if not (self._lost or error is None or error in _RETRIED):
-            raise FatalError(f"the daemon refused the checkpoint at {sequence}:{sub}: {error}")
+        position, self._asked = self._asked, None
+        if error == _LOST:
+            self._leave()
+        elif error is None:
+            if self._host is not None and self._host.position == position:
+                self._host.position = None
+        elif error not in _RETRIED:
+            raise FatalError(f"the daemon refused the checkpoint at {position[0]}:{position[1]}: {error}")
 
     def _await_reply(self) -> str | None:
         """Return the error in the reply; while an action is being answered nothing else comes."""
@@ -466,8 +434,6 @@ class ChildRelay:
     def _ask_patiently(self, sequence: str | None, sub: int | None) -> None:
         """Have a checkpoint stored, unless the lease is lost: `_lost` tells. Raises FatalError."""
         for attempt in range(CHECKPOINT_ATTEMPTS_MAX):
-            if self._lost:
-                return
             self._ask(sequence, sub)
             error = self._await_reply()
             if error is None or self._lost:
@@ -479,22 +445,17 @@ class ChildRelay:
 
     def _next_line(self) -> bytes:
         """Return the daemon's next line; b"" at the end. What the host says meanwhile is taken note of."""
-        while self._host is not None:
-            if self._lines.is_there():
-                break
-            lines, host = self._lines.fileno(), self._host.fileno()
-            readable = select.select([lines, host], [], [])[0]
-            if host in readable:
+        while self._host is not None and not self._lines.is_there():
+            ends: list[DaemonLines | HostConnection] = [self._lines, self._host]
+            readable = select.select(ends, [], [])[0]
+            if self._host in readable:
                 before = self._host.position
                 self._host.receive()
                 if self._host.position != before:
-                    self._checkpoint(self._host)
-            if lines in readable:
+                    self._checkpoint()
+            if self._lines in readable:
                 break
         return self._lines.read()
-
-    def _status(self, action: str) -> None:
-        self._write({"action": "status", "responseFor": action})
 
     def _write(self, message: dict[str, Any]) -> None:
         try:
@@ -502,6 +463,16 @@ class ChildRelay:
             self._stdout.flush()
         except BrokenPipeError:
             raise FatalError("the daemon has closed our output") from None
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """Return what the daemon says, which has an `action`. Raises FatalError."""
+    try:
+        message: dict[str, Any] = json.loads(line)
+        message["action"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FatalError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
+    return message
 
 
 USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file

@@ -58,9 +58,8 @@ class Daemon:
         self.replies = threading.Event()
         """Set unless replies to checkpoints are held."""
         self.replies.set()
-        self.child = ChildRelay(
-            os.fdopen(to_child, "rb"), os.fdopen(from_child, "wb"), "f", attach=lambda file: connection()
-        )
+        self._of_child = os.fdopen(to_child, "rb"), os.fdopen(from_child, "wb")
+        self.child = ChildRelay(*self._of_child, "f", attach=lambda file: connection())
         self._thread = threading.Thread(target=self._serve, args=[self.child], daemon=True)
         self._thread.start()
         self._hearing = threading.Thread(target=self._hear, daemon=True)
@@ -71,8 +70,12 @@ class Daemon:
             child.serve()
         except BaseException as error:
             self.error = error
-        finally:
-            child.close()
+        finally:  # as if its process had ended
+            if child._host is not None:
+                child._host.close()
+            for stream in self._of_child:
+                with suppress(OSError):
+                    stream.close()
 
     def _hear(self) -> None:
         while text := self._in.readline():
