@@ -23,9 +23,9 @@ import re
 import signal
 import sys
 from binascii import a2b_base64
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -46,7 +46,6 @@ from mld.processors.spark.sink_port import SessionGone, SinkError
 from mld.processors.spark.sinks.files import FileSink, StoredLetters
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load as load_daemon
-from mld.properties.redaction import printable
 from mld.properties.settings import Settings
 from mld.retrieval.reader_factory import StreamNaming
 
@@ -144,23 +143,6 @@ USAGE = "usage: mld-spark --replay-dead-letter APP.properties\n"
 LEFT_OUT = "left out, because another application or pipeline has written them, or for sinks that are not there now"
 
 
-class ReplayError(Exception):
-    """It cannot be replayed; one sentence with the remedy."""
-
-
-@dataclass(slots=True)
-class ReplayCounts:
-    """What became of the letters."""
-
-    letters: int = 0
-    earlier: int = 0
-    """Letters that an earlier replay has given back."""
-    left_out: int = 0
-    again: int = 0
-    """Letters that have failed again."""
-    reasons: Counter[str] = field(default_factory=Counter)
-
-
 @dataclass(slots=True)
 class LetterReplay:
     """One replay of one dead letter by an engine that has started."""
@@ -171,17 +153,22 @@ class LetterReplay:
     """The newest commit that is read: what this replay puts there is for the next one."""
     writer: WriterIdentity
     sinks: frozenset[str]
-    counts: ReplayCounts = field(default_factory=ReplayCounts)
+    letters: int = 0
+    earlier: int = 0
+    """Letters that an earlier replay has given back."""
+    left_out: int = 0
+    again: int = 0
+    """Letters that have failed again."""
 
     def run(self) -> str | None:
         """Return why it had to stop, if it had to. Raises SinkError, LetterError, SessionGone and Stopped."""
         shard = replay_shard(self.box.identity())
         for only, run in self._waiting(shard):
             outcome = self.engine.replay(shard, [(one.position, one.record) for one in run], only)
-            self.counts.again += outcome.figures.poisoned + outcome.figures.malformed
+            self.again += outcome.figures.poisoned + outcome.figures.malformed
             if (reason := outcome.failed.get(shard)) is not None:
                 return reason
-            self._count(run)
+            self.letters += len(run)
         return None
 
     def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
@@ -192,31 +179,35 @@ class LetterReplay:
                 return
             letters = list(letters_of(number, ((name, self.box.read(name)) for name in names)))
             waiting = [one for one in letters if one.position > mark]
-            self.counts.earlier += len(letters) - len(waiting)
+            self.earlier += len(letters) - len(waiting)
             mine = list(for_us(waiting, (self.writer.application, self.writer.pipeline), self.sinks))
-            taken = sum(len(run) for _, run in mine)
-            self.counts.left_out += len(waiting) - taken
+            self.left_out += len(waiting) - sum(len(run) for _, run in mine)
             yield from mine
 
-    def _count(self, run: list[SparkLetter]) -> None:
-        self.counts.letters += len(run)
-        self.counts.reasons.update(one.reason for one in run)
+    def said(self) -> Iterator[str]:
+        """Yield the counts for people, line by line."""
+        passed = self.letters - self.again
+        yield f"{self.letters} letters replayed: {passed} are in the sinks, {self.again} are letters again"
+        if self.earlier:
+            yield f"{self.earlier} letters were replayed before"
+        if self.left_out:
+            yield f"{self.left_out} letters {LEFT_OUT}"
 
 
 def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
-    """Return the settings, with the identity that the daemon's marks have. Raises SettingsError and ReplayError."""
+    """Return the settings, with the identity that the daemon's marks have. Raises SettingsError."""
     settings = load(file, (), env)
     if settings.dead_letter is None:
-        raise ReplayError(f"{file}: mld.spark.deadLetter is not set, so there is nothing to replay")
+        raise SettingsError(f"{file}: mld.spark.deadLetter is not set, so there is nothing to replay")
     if not settings.sinks:
-        raise ReplayError(
+        raise SettingsError(
             f"{file}: the pipeline writes by itself, and nobody would know what it was given again; name a sink"
         )
     if settings.writer is not None:
         return settings
     settings = load(file, (), {**env, **_stream_variables(file, env)})
     if settings.writer is None:
-        raise ReplayError(
+        raise SettingsError(
             "Kinesis does not say which stream this is, without which the marks of the sinks mean nothing: see the "
             f"warning above, or set {STREAM_KEY} if the daemon has it as well"
         )
@@ -225,18 +216,18 @@ def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
 
 def _stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
     """Return what the daemon tells its children of the stream; only its name if Kinesis does not answer. Raises
-    ReplayError.
+    SettingsError.
     """
     try:
         settings = load_daemon(file, (), env).settings
     except ConfigurationError as error:
-        raise ReplayError("\n".join(str(problem) for problem in error.problems)) from error
+        raise SettingsError("\n".join(str(problem) for problem in error.problems)) from error
     if settings.is_multi_stream:
         return {ID_VARIABLE: "(several)"}
     try:
         return {"MLD_STREAM_NAME": settings.stream_name, **asyncio.run(_described(settings))}
     except MldError as error:
-        raise ReplayError(str(error)) from error
+        raise SettingsError(str(error)) from error
 
 
 async def _described(settings: Settings) -> Mapping[str, str]:
@@ -244,44 +235,26 @@ async def _described(settings: Settings) -> Mapping[str, str]:
         return await StreamNaming(streams, LoopClock()).variables()
 
 
-def replay(settings: SparkSettings) -> tuple[ReplayCounts, str | None]:
-    """Return the counts, and why it had to stop. Raises what `main` catches."""
+def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
+    """Return the replay, and why it had to stop. Raises what `main` catches."""
     assert settings.writer is not None
     sweep()
-    scratch = scratch_directory(os.getpid())
-    lock = hold(scratch)
-    spool = None
-    try:
+    with ExitStack() as ends:
+        scratch = scratch_directory(os.getpid())
+        ends.callback(hold(scratch).close)
+        ends.callback(clear, scratch, daemon_lives=False)
         spool = open_spool(settings.spool, scratch, settings.s3)
+        ends.callback(spool.close)
         # What failed before may fail again, all of it.
         started = start(replace(settings, malformed_share_max=1.0), scratch, spool)
+        ends.callback(started.close)
         signal.signal(signal.SIGTERM, lambda *_: started.engine.stop())
         signal.signal(signal.SIGINT, lambda *_: started.engine.stop())
-        try:
-            engine, dead = started.engine, started.dead_letter
-            assert isinstance(dead, FileSink)
-            names = frozenset(spec.name for spec in settings.sinks)
-            one = LetterReplay(engine, dead.letters(), dead.newest(), settings.writer, names)
-            return one.counts, one.run()
-        finally:
-            started.close()
-    finally:
-        if spool is not None:
-            spool.close()
-        clear(scratch, daemon_lives=False)
-        lock.close()
-
-
-def said(counts: ReplayCounts) -> Iterator[str]:
-    """Yield the counts for people, line by line."""
-    passed = counts.letters - counts.again
-    yield f"{counts.letters} letters replayed: {passed} are in the sinks, {counts.again} are letters again"
-    if counts.earlier:
-        yield f"{counts.earlier} letters were replayed before"
-    if counts.left_out:
-        yield f"{counts.left_out} letters {LEFT_OUT}"
-    for reason, count in counts.reasons.most_common(10):
-        yield f"{count:8d}  {printable(reason[:160])}"
+        dead = started.dead_letter
+        assert isinstance(dead, FileSink)
+        names = frozenset(spec.name for spec in settings.sinks)
+        one = LetterReplay(started.engine, dead.letters(), dead.newest(), settings.writer, names)
+        return one, one.run()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -292,8 +265,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = settings_of(str(Path(arguments[0]).absolute()), os.environ)
         log_by(settings.fit)
-        counts, stopped = replay(settings)
-    except (SettingsError, ReplayError) as error:
+        one, stopped = replay(settings)
+    except SettingsError as error:
         complain(str(error))
         return EXIT_CONFIGURATION
     except FatalError as error:
@@ -307,5 +280,5 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_FAILURE
     if stopped is not None:
         complain(f"stopped: {stopped}; the next replay goes on there")
-    sys.stdout.write("".join(f"{line}\n" for line in said(counts)))
-    return EXIT_FAILURE if stopped is not None or counts.again else 0
+    sys.stdout.write("".join(f"{line}\n" for line in one.said()))
+    return EXIT_FAILURE if stopped is not None or one.again else 0

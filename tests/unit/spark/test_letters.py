@@ -19,12 +19,12 @@ from mld.processors.spark.high_water_marks import RecordPosition, WriterIdentity
 from mld.processors.spark.replay import (
     LetterError,
     LetterReplay,
-    ReplayError,
     for_us,
     letters_of,
     replay_shard,
     settings_of,
 )
+from mld.processors.spark.settings import SettingsError
 from mld.processors.spark.sink_port import DataRefused, SinkError
 from mld.processors.spark.sinks.files import StoredLetters
 from tests.twins.bucket import BucketInMemory, MemoryObjects
@@ -144,9 +144,9 @@ def test_letters_go_into_the_sink_once_however_often_they_are_replayed(tmp_path)
     bed, _ = bed_with_letter(tmp_path)
     box = MemoryLetters({2: letter(5) + letter(3), 4: letter(5, shardId="b")})
     first = replay_of(bed, box)
-    assert (first.run(), first.counts.letters, first.counts.earlier) == (None, 3, 0)
+    assert (first.run(), first.letters, first.earlier) == (None, 3, 0)
     again = replay_of(bed, box)
-    assert (again.run(), again.counts.letters, again.counts.earlier) == (None, 0, 3)
+    assert (again.run(), again.letters, again.earlier) == (None, 0, 3)
     box.texts[6] = letter(8)
     assert replay_of(bed, box).run() is None
     assert [(shard, n) for shard, n, _ in bed.sinks["out"].rows] == [("a", 5), ("a", 3), ("b", 5), ("a", 8)]
@@ -164,7 +164,7 @@ def test_what_fails_again_is_a_letter_again(tmp_path):
     bed, dead = bed_with_letter(tmp_path)
     bed.poison(lambda data: data == b"3")
     one = replay_of(bed, MemoryLetters({1: letter(5) + letter(3) + letter(7)}))
-    assert (one.run(), one.counts.again) == (None, 1)
+    assert (one.run(), one.again) == (None, 1)
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([5, 7], [3])
 
 
@@ -173,7 +173,7 @@ def test_what_is_malformed_still_is_a_letter_again(tmp_path):
     bed, dead = bed_with_letter(tmp_path, "mld.spark.format = json", "mld.spark.schema = a INT")
     box = MemoryLetters({1: b"".join(letter(n, b"{bad" if n == 40 else b"{}") for n in range(1, 100))})
     one = replay_of(bed, box)
-    assert (one.run(), one.counts.again) == (None, 1)
+    assert (one.run(), one.again) == (None, 1)
     assert (len(bed.sinks["out"].rows), numbers(dead)) == (98, [40])
 
 
@@ -274,7 +274,7 @@ OUT = "mld.spark.sink.out.path = out\n"
 def test_what_cannot_be_replayed_is_said_in_a_sentence(tmp_path, text, words):
     file = tmp_path / "app.properties"
     file.write_text(text)
-    with pytest.raises(ReplayError, match=words):
+    with pytest.raises(SettingsError, match=words):
         settings_of(str(file), {})
 
 
