@@ -8,7 +8,7 @@ writers or kills them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -182,14 +182,12 @@ class MemoryStore:
         self._before(f"sync {path}")
         self.disk.sync(_clean(path))
 
-    def sync_below(self, path: str) -> None:
-        self._before(f"sync below {path}")
-        for name, file in self.disk.names.items():
-            if name == path or name.startswith(f"{path}/"):
-                if file is None:
-                    self.disk.sync(name)
-                else:
-                    file.synced = True
+    def persist(self, path: str, files: Sequence[str]) -> None:
+        self._before(f"persist {path}")
+        for name in files:
+            self._file(f"{path}/{name}").synced = True
+            for parent in PurePosixPath(name).parents:
+                self.disk.sync(str(PurePosixPath(path) / parent))
 
     def _file(self, path: str) -> File:
         file = self.disk.names.get(path)

@@ -325,7 +325,7 @@ class AdmittedSink:
 
 def path_of(number: int, kind: str = ENTRY) -> str:
     """Return where a file of the ledger is."""
-    return f"{LEDGER}/{ledger.entry_name(number, kind)}"
+    return f"{LEDGER}/{number:0{ledger.NUMBER_DIGITS}d}.{kind}"
 
 
 def _made_at(token: str) -> int:

@@ -197,10 +197,6 @@ class Names:
         return tuple(number for number in self.taken if number <= horizon)
 
 
-def entry_name(number: int, kind: str = ENTRY) -> str:
-    return f"{number:0{NUMBER_DIGITS}d}.{kind}"
-
-
 def commit_of(name: str) -> int | None:
     """Return the number of the commit that has published a file, by its name; None if it is another file."""
     found = _PUBLISHED.fullmatch(name)

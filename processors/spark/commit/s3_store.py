@@ -16,7 +16,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -139,7 +139,7 @@ class S3Store:
     def sync(self, path: str) -> None:
         """Do nothing: an object is durable once it is there."""
 
-    def sync_below(self, path: str) -> None:
+    def persist(self, path: str, files: Sequence[str]) -> None:
         """Do nothing, as `sync`."""
 
     def upload(self, path: str, file: Path) -> None:
@@ -200,11 +200,8 @@ class Uploads(PosixStore):
         super().__init__(root, private=True)
         self._target = target
 
-    def sync(self, path: str) -> None:
-        pass
-
-    def sync_below(self, path: str) -> None:
+    def persist(self, path: str, files: Sequence[str]) -> None:
         def upload(name: str) -> None:
             self._target.upload(f"{path}/{name}", self.root / path / name)
 
-        each(self._target, upload, list(self.files(path)))
+        each(self._target, upload, files)

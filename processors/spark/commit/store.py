@@ -120,8 +120,8 @@ class Store(Protocol):
     def sync(self, path: str) -> None:
         """Make the names in one directory durable."""
 
-    def sync_below(self, path: str) -> None:
-        """Make everything below, and the directory itself, durable."""
+    def persist(self, path: str, files: Sequence[str]) -> None:
+        """Make these files below a directory durable, with it and the directories between."""
 
 
 Item = TypeVar("Item")
@@ -241,25 +241,22 @@ class PosixStore:
     def sync(self, path: str) -> None:
         _sync(self.root / path)
 
-    def sync_below(self, path: str) -> None:
+    def persist(self, path: str, files: Sequence[str]) -> None:
         top = self.root / path
-        for found in (*_walk(top), top):
+        directories = {top / parent for name in files for parent in Path(name).parents}
+        for found in (*(top / name for name in files), *directories):
             if self._private:
-                found.chmod(self._directory_mode if found.is_dir() else self._file_mode)
+                found.chmod(self._directory_mode if found in directories else self._file_mode)
             _sync(found)
 
 
 def local_directory(path: str, key: str) -> Path:
     """Return the directory that a path or `file:` URI names. Raises SinkRefused for other file systems."""
     if scheme := _scheme(path):
-        why = (
-            "mld 0.2 wrote files to hdfs, which is no longer there"
-            if scheme.lower() == "hdfs"
-            else f"{scheme} has no rename that is known to be one step and to fail if the target exists, which "
-            "exactly-once files need"
+        raise SinkRefused(
+            f"{key} = {path}: files are written to disks and to s3, not to {scheme}, where nobody has proven that they "
+            "are there exactly once; use a directory of this host's file system, s3, or format delta or iceberg"
         )
-        remedy = "use a directory of this host's file system, s3, or format delta or iceberg"
-        raise SinkRefused(f"{key} = {path}: {why}; {remedy}")
     return Path(os.path.abspath(re.sub(r"^file:/+", "/", path)))  # noqa: PTH100 - a symbolic link stays one
 
 
@@ -284,14 +281,6 @@ def failures(doing: str) -> Iterator[None]:
         if error.errno in NOT_ALLOWED:
             raise SinkRefused(f"{said}; give this user a directory to write in") from error
         raise SinkError(f"{said}; it is tried again") from error
-
-
-def _walk(top: Path) -> Iterator[Path]:
-    """Yield everything below, contents before their directory."""
-    for entry in sorted(top.iterdir()):
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _walk(entry)
-        yield entry
 
 
 @cache

@@ -170,14 +170,16 @@ class FileSink(AdmittedSink):
         return head.number if head else 0
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        columns = self._columns(frame)
+        columns, by_place = self._columns(frame), self._spec.format in BY_PLACE
 
         def following(
             head: LedgerEntry | None, token: str = "", rows: int = 0, files: Sequence[str] = ()
         ) -> LedgerEntry:
             self._check_layout(head)
             entry = self._entry_after(head, batch, batch_id, token=token, layout=self._layout, rows=rows)
-            return replace(entry, columns=self._widened(head, columns), moves=_moves(entry.number, files))
+            had = head.columns if head else ()
+            wide = ledger.widened(self.name, had, columns, by_place=by_place) if columns else had
+            return replace(entry, columns=wide, moves=_moves(entry.number, files))
 
         following(self._journal.head())  # before the job: a zombie need not run it
         try:
@@ -203,13 +205,14 @@ class FileSink(AdmittedSink):
         return write(frame, replace(self._spec, options=options, mode="error", path=path))
 
     def _clean(self, token: str, rows: int) -> list[str]:
-        """Keep the data files only, make them durable, and list them."""
+        """Make the data files durable, and list them; what else Spark has left goes with the staging area."""
         stage("staged")
         data = self._journal.data(token)
         with failures(f"sink {self.name}: making a batch durable"):
-            found = sorted(self._staging.files(data))
-            files = [name for name in found if not _hidden(name)] if rows else []
-            if rows and not files:
+            files = [name for name in sorted(self._staging.files(data)) if not _hidden(name)] if rows else []
+            if files:
+                self._staging.persist(f"{STAGING}/{token}", [f"{DATA}/{name}" for name in files])
+            elif rows:
                 self._journal.check_owned(token, self._journal.head())
                 raise SinkRefused(
                     f"sink {self.name}: Spark has written {rows} rows to {self._staging.uri(data)}, but their files "
@@ -217,12 +220,6 @@ class FileSink(AdmittedSink):
                     "share, and on S3 mld.spark.s3.endpoint and mld.spark.conf.spark.hadoop.fs.s3a.endpoint have to "
                     "agree"
                 )
-            if files:
-                for name in found:
-                    if _hidden(name):
-                        self._staging.remove(f"{data}/{name}")
-                self._staging.sync_below(data)
-                self._staging.sync(str(PurePosixPath(data).parent))
             stage("durable")
             if len(files) > MANY_FILES:
                 log.warning("sink %s: %d files of %d rows: partition by something coarser", self.name, len(files), rows)
@@ -246,12 +243,6 @@ class FileSink(AdmittedSink):
                 f"sink {self.name}: {self.place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
             )
-
-    def _widened(self, head: LedgerEntry | None, columns: Columns) -> Columns:
-        have = head.columns if head else ()
-        if not columns:
-            return have
-        return ledger.widened(self.name, have, columns, by_place=self._spec.format in BY_PLACE)
 
     def letters(self) -> StoredLetters:
         """Return the files of a dead letter."""

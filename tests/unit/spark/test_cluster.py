@@ -83,7 +83,7 @@ def test_a_named_spool_is_below_its_directory_and_what_dead_hosts_left_is_swept(
 
 def test_a_spool_in_no_file_system_of_ours_gets_a_sentence(tmp_path):
     with pytest.raises(
-        SpoolError, match=r"mld.spark.spool = hdfs://n/spool: .* no longer there; .*that every node mounts"
+        SpoolError, match=r"mld.spark.spool = hdfs://n/spool: .*, not to hdfs, .*that every node mounts"
     ):
         open_spool("hdfs://n/spool", tmp_path)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, Journal
+from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, Journal, path_of
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
@@ -312,7 +312,7 @@ def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
             disk, steps, seen = Disk(), 0, None
 
             def dies_once_linked(_: str, disk: Disk = disk) -> None:
-                if f"{LEDGER}/{ledger.entry_name(1)}" in disk.names:
+                if path_of(1) in disk.names:
                     raise Killed
 
             writer = over_memory(MemoryStore(disk, 1, dies_once_linked, alive={1, 2}))
@@ -398,7 +398,7 @@ def test_what_a_writer_elsewhere_has_staged_goes_though_another_commit_comes_bef
         sink.publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
 
     def is_overtaken(operation: str) -> None:
-        if operation == f"create {LEDGER}/{ledger.entry_name(2)}" and not overtaken:
+        if operation == f"create {path_of(2)}" and not overtaken:
             overtaken.append(operation)
             disk.now_s -= ABANDONED_S
             publish(2)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER
+from mld.processors.spark.commit.journal import path_of
 from mld.processors.spark.high_water_marks import RecordPosition, spans
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink
@@ -78,7 +78,7 @@ def test_a_ledger_of_version_0_1_is_refused_with_its_version():
     disk = Disk()
     publish(over_memory(MemoryStore(disk)), 2)
     store = MemoryStore(disk)
-    path = f"{LEDGER}/{ledger.entry_name(1)}"
+    path = path_of(1)
     value = json.loads(store.read(path))
     store.put(path, json.dumps({**value, "version": 1, "marks": {}}).encode())
     with pytest.raises(SinkRefused, match=r"was written by mld 0\.1 \(version 1\).*Use a new directory"):
@@ -98,7 +98,7 @@ def test_an_entry_of_version_0_2_that_is_half_done_is_finished():
     )
     for name, data in (("copy.json", b"{}"), ("data/p", json.dumps([("0", 1)]).encode()), ("owner", b"9")):
         store.put(f"_mld/staging/{token}/{name}", data)
-    store.put(f"{LEDGER}/{ledger.entry_name(1)}", ledger.encode(entry))
+    store.put(path_of(1), ledger.encode(entry))
     publish(over_memory(store), 2)
     assert read(disk) == {("0", 1): 1, ("0", 2): 1}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -51,8 +51,8 @@ class Uploads(MemoryStore):
         super().__init__(Disk())
         self._target = target
 
-    def sync_below(self, path: str) -> None:
-        for name in self.files(path):
+    def persist(self, path: str, files: Sequence[str]) -> None:
+        for name in files:
             self._target.upload(f"{path}/{name}", self.read(f"{path}/{name}"))  # type: ignore[arg-type]
 
 

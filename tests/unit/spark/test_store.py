@@ -56,7 +56,7 @@ def test_files_are_written_as_a_whole_and_listed(store):
     assert sorted(store.files("")) == ["a/b/f", "a/m"]
     assert list(store.files("nowhere")) == []
     store.sync("a")
-    store.sync_below("a")
+    store.persist("a", ["b/f", "m"])
 
 
 def test_a_write_makes_no_directory(disk):
@@ -195,7 +195,7 @@ def test_paths_and_file_uris_are_directories(path, directory):
 @pytest.mark.parametrize("path", ["gs://b", "abfs://c@a/x", "viewfs://c/x", "webhdfs://h/x", "s3:/b"])
 def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path):
     scheme = path.partition(":")[0]
-    said = f"path = {path}: {scheme} has no rename that is known .*, s3, or format delta or iceberg"
+    said = f"path = {path}: files are written to disks and to s3, not to {scheme}, .*, s3, or format delta or iceberg"
     with pytest.raises(SinkRefused, match=f"mld.spark.sink.out.{said}"):
         make_sink(SinkSpec("out", "parquet", path), None)  # type: ignore[arg-type]
     with pytest.raises(SinkRefused, match=f"mld.spark.spool = {path}: .*; use a directory of this host's file system"):
@@ -226,7 +226,7 @@ def test_a_place_on_s3_touches_nothing_until_it_is_used(tmp_path):
 
 @pytest.mark.parametrize("path", ["hdfs://host:8020/x", "hdfs:/x", "HDFS:///x"])
 def test_hdfs_is_refused_with_a_remedy(path):
-    with pytest.raises(SinkRefused, match=r"sink\.out\.path = .*no longer there; .* delta or iceberg"):
+    with pytest.raises(SinkRefused, match=r"sink\.out\.path = .*, not to (hdfs|HDFS), .* delta or iceberg"):
         make_sink(SinkSpec("out", "parquet", path), None)  # type: ignore[arg-type]
 
 
@@ -250,7 +250,7 @@ def test_a_private_store_is_for_its_user_alone_and_another_one_follows_the_umask
         store.hold("a/held")()
         (store.root / "a" / "of-spark").mkdir()
         (store.root / "a" / "of-spark" / "part").touch()
-        store.sync_below("a")
+        store.persist("a", ["whole", "of-spark/part"])
     finally:
         os.umask(before)
     assert modes(tmp_path / "made") == wanted
