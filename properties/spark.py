@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from mld.properties.conversion import check
 from mld.properties.key_lines import KeyLine, all_lines
@@ -281,7 +282,7 @@ class SparkLines:
     """All keys of the processor: values by the name after `mld.spark.`, with defaults filled in (None where there is
     none)."""
 
-    values: Mapping[str, object]
+    values: Mapping[str, Any]
     sinks: tuple[SinkLines, ...]
     conf: Mapping[str, str]
     remarks: tuple[Remark, ...]

@@ -148,7 +148,7 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
         raise SettingsError("\n".join(problems))
     return make(
         lines,
-        credentials=_credentials(file, overrides, env) if _uses_aws(lines) else SDK_CREDENTIALS,
+        credentials=_credentials(lines, file, overrides, env),
         region=plain.get("regionName"),
         application=env.get("MLD_APPLICATION_NAME") or plain.get("applicationName", "mld"),
         stream=_stream(plain, env),
@@ -156,14 +156,12 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     )
 
 
-def _uses_aws(lines: SparkLines) -> bool:
-    """Return whether files of a sink, or of the spool, are at AWS."""
-    places = (*(sink.values.get("path") for sink in lines.sinks), *map(lines.values.get, ("deadLetter", "spool")))
-    return any(is_s3(None if place is None else str(place)) for place in places)
-
-
-def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
-    """Return the daemon's own; those of the SDK where it names none. Raises SettingsError."""
+def _credentials(lines: SparkLines, file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
+    """Return the daemon's own if files of a sink, or of the spool, are at AWS; those of the SDK where it names none.
+    Raises SettingsError."""
+    places = (*(sink.values.get("path") for sink in lines.sinks), lines.values["deadLetter"], lines.values["spool"])
+    if not any(map(is_s3, places)):
+        return SDK_CREDENTIALS
     try:
         found = load_some(file, (CREDENTIALS,), overrides, env).get(CREDENTIALS)
     except ConfigurationError as error:
@@ -190,48 +188,37 @@ def make(
     catalogs.
     """
     value = lines.values.__getitem__
-
-    def text(name: str) -> str | None:
-        found = value(name)
-        return None if found is None else str(found)
-
-    def seconds(name: str) -> float:
-        return _number(value(name)) / 1000
-
     interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
     if value("triggerIntervalMillis") is not None:
-        interval_s = quiet_s = seconds("triggerIntervalMillis")
-    short = {key: said for key, name in SHORT_FOR.items() if (said := text(name))}
-    format_, on_poison, on_gap = value("format"), value("onPoison"), value("onGap")
+        interval_s = quiet_s = value("triggerIntervalMillis") / 1000
+    short = {key: said for key, name in SHORT_FOR.items() if (said := value(name)) is not None}
     writer = identity_of(
-        env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=text("streamId")
+        env, application=application, pipeline=value("pipelineId"), stream=stream, stream_id=value("streamId")
     )
     s3 = S3Access(
         credentials,
-        text("s3.region") or region,
-        text("s3.endpoint"),
-        bool(value("s3.pathStyle")),
-        text("s3.kmsKey"),
-        text("s3.bucketOwner"),
+        value("s3.region") or region,
+        value("s3.endpoint"),
+        value("s3.pathStyle"),
+        value("s3.kmsKey"),
+        value("s3.bucketOwner"),
     )
-    assert isinstance(format_, Format) and isinstance(on_poison, OnPoison)
-    assert isinstance(on_gap, OnGap)
     return SparkSettings(
-        pipeline=str(value("pipeline")),
-        format=format_,
-        schema=text("schema"),
-        rescued_column=text("rescuedColumn"),
+        pipeline=value("pipeline"),
+        format=value("format"),
+        schema=value("schema"),
+        rescued_column=value("rescuedColumn"),
         trigger_interval_s=interval_s,
         trigger_quiet_s=quiet_s,
-        batch_bytes_max=_number(value("maxBatchBytes")),
-        dead_letter=text("deadLetter"),
-        malformed_share_max=float(str(value("malformedShareMax"))),
-        on_poison=on_poison,
-        on_gap=on_gap,
-        drain_timeout_s=seconds("drainTimeoutMillis"),
-        start_timeout_s=seconds("startTimeoutMillis"),
-        master=str(value("master")),
-        spool=text("spool"),
+        batch_bytes_max=value("maxBatchBytes"),
+        dead_letter=value("deadLetter"),
+        malformed_share_max=value("malformedShareMax"),
+        on_poison=value("onPoison"),
+        on_gap=value("onGap"),
+        drain_timeout_s=value("drainTimeoutMillis") / 1000,
+        start_timeout_s=value("startTimeoutMillis") / 1000,
+        master=value("master"),
+        spool=value("spool"),
         conf={**short, **lines.conf},
         sinks=tuple(_sink(sink, writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,
@@ -260,8 +247,3 @@ def _sink(lines: SinkLines, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
         one_file=ONE_FILE.get(lines.values.get("files", "")),
         s3=s3,
     )
-
-
-def _number(value: object) -> int:
-    assert isinstance(value, int)
-    return value

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import mld.processors.samples
-from mld.processors.spark.batch.micro_batch import Offer, plan
-from mld.processors.spark.batch.page_file import PageWriter
-from mld.processors.spark.batch.record_columns import RecordColumns
+from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import open_spool
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host import start_up
 from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
 from mld.processors.spark.session import class_archive, spark_session
-from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
+from mld.processors.spark.settings import SettingsError, complain, load, log_by
 from mld.processors.spark.sink_port import SessionError
 
 RECORDS, ARRIVAL_MS = 200, 1_700_000_000_000
@@ -49,36 +47,27 @@ mld.spark.conf.spark.driver.extraJavaOptions = {quiet} "{option}{archive}"
 """
 
 
-def events() -> RecordColumns:
+def events() -> list[Row]:
     """Return click events; the last one is malformed."""
     data = [*(EVENT % {b"n": number} for number in range(RECORDS)), b"{"]
-    numbers = [b"%d" % number for number in range(1, len(data) + 1)]
-    return RecordColumns(data, numbers, numbers, [ARRIVAL_MS] * len(data), [0] * len(data), sum(map(len, data)))
+    stream, shard = SHARD.stream_name.encode(), SHARD.shard.encode()
+    records = [SparkRecord(one, b"k", b"%d" % n, ARRIVAL_MS, 0, stream, shard) for n, one in enumerate(data, start=1)]
+    return [(record.position, record) for record in records]
 
 
-def train(settings: SparkSettings, scratch: Path) -> None:
-    """Run one micro-batch in a session, whose JVM has ended when this returns. Raises FatalError and
-    SessionError.
-    """
-    spool = open_spool(settings.spool, scratch)
-    started = start_up.start(settings, scratch, spool)
-    try:
-        writer = PageWriter(spool.page(1, 1), SHARD)
-        writer.add(events())
-        page = writer.close()
-        offer = Offer(1, 1, SHARD, page.first, page.last, page.records, page.size)
-        outcome = started.engine.run(plan([offer], {}))
-        if outcome.failed:
-            raise SessionError(f"the sample does not run: {outcome.failed[SHARD]}")
-        _end(started)
-    finally:
-        spool.close()
-
-
-def _end(started: start_up.Started) -> None:
-    """End the session, then its JVM, by its own way out, on which it writes the archive."""
+def train(scratch: Path, archive: Path) -> None:
+    """Run one micro-batch in a session, whose JVM has ended when this returns: on its own way out it writes the
+    archive. Raises SettingsError, FatalError and SessionError."""
+    file = scratch / "training.properties"
+    sample = Path(mld.processors.samples.__file__).parent / "clicks.py"
+    values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}
+    file.write_text(PROPERTIES.format(sample=sample, directory=scratch, **values), "utf-8")
+    settings = load(str(file), (), {})
+    log_by(settings.fit)
+    started = start_up.start(settings, scratch, open_spool(settings.spool, scratch))
+    if failed := started.engine.replay(SHARD, events()).failed:
+        raise SessionError(f"the sample does not run: {failed[SHARD]}")
     jvm: Any = started.spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-    started.engine.stop()
     started.close()
     jvm.stdin.close()
     try:
@@ -95,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         spark_session.check_extra()
         with class_archive.making() as archive, tempfile.TemporaryDirectory(prefix="mld-spark-classes-") as scratch:
-            train(_settings(Path(scratch), archive), Path(scratch))
+            train(Path(scratch), archive)
     except (SettingsError, SessionError) as error:
         complain(str(error))
         return EXIT_CONFIGURATION
@@ -106,15 +95,3 @@ def main(arguments: Sequence[str]) -> int:
     assert made is not None, "it was put there a moment ago"
     sys.stdout.write(f"{made}: {made.stat().st_size / 1e6:.0f} MB of Spark's classes; sessions start with them now\n")
     return 0
-
-
-def _settings(scratch: Path, archive: Path) -> SparkSettings:
-    """Return the settings of the training session. Raises SettingsError."""
-    file = scratch / "training.properties"
-    sample = Path(mld.processors.samples.__file__).parent / "clicks.py"
-    values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}
-    text = PROPERTIES.format(sample=sample, directory=scratch, **values)
-    file.write_text(text, "utf-8")
-    settings = load(str(file), (), {})
-    log_by(settings.fit)
-    return settings

@@ -69,7 +69,7 @@ class ChildConnection:
                 self._host.hello(self, body)
             case link.ROOM:
                 self.asked_bytes, self.behind_ms = int(body["size"]), body["behind"]
-                self._host.asked(self)
+                self._host.offers.admit(self)
             case link.PAGE:
                 self.is_cutting = False
                 self._host.offers.paged(self._page(body) if body["records"] else None)

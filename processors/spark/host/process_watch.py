@@ -68,6 +68,7 @@ class PrintedLines:
         os.dup2(write, 2)
         os.close(write)
         threading.Thread(target=self._pump, args=[os.fdopen(read, "rb")], daemon=True, name="printed").start()
+        self._delivering = loop.create_task(self._keep_delivering())
 
     def _pump(self, pipe: BinaryIO) -> None:
         for line in pipe:
@@ -86,8 +87,8 @@ class PrintedLines:
         if kept and not self._pass_on("".join(kept)):
             self._kept.extendleft(reversed(kept))
 
-    async def keep_delivering(self) -> None:
-        """Deliver until it is cancelled: a child may come, or find time, when nothing is printed."""
+    async def _keep_delivering(self) -> None:
+        """Deliver until the loop ends: a child may come, or find time, when nothing is printed."""
         while True:
             await asyncio.sleep(WATCH_POLL_S)
             self.deliver()

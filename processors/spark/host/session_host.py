@@ -336,13 +336,6 @@ class SessionHost:
             },
         )
 
-    def asked(self, child: ChildConnection) -> None:
-        """Note that the child waits with a line, until `ChildConnection.go_on` is called."""
-        if child.shard is None or self._started is None:
-            child.fail("a child of this host brings records before it is told to")
-        else:
-            self.offers.admit(child)
-
     def ended(self, child: ChildConnection) -> None:
         """Note that the daemon has taken the last checkpoint of the child's shard, and all sinks hold what came of
         it.
@@ -462,45 +455,35 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     log_by(sanitizer_of((), os.environ))
+    status = EXIT_CONFIGURATION
     try:
         settings = load(file, os.environ.get("MLD_OVERRIDES", "").splitlines(), os.environ)
-    except SettingsError as error:
-        complain(f"the configuration cannot be used:\n{error}")
-        _exit(EXIT_CONFIGURATION)
-    log_by(settings.fit)
-    sweep()
-    try:
+        log_by(settings.fit)
+        sweep()
         scratch = scratch_directory(daemon_pid)
         locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
         status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, told, file))
         del locks
+    except SettingsError as error:
+        complain(f"the configuration cannot be used:\n{error}")
     except (SpoolError, FatalError) as error:
         complain(str(error))
-        status = EXIT_CONFIGURATION
-    _exit(status)
+    sys.stderr.flush()
+    os._exit(status)  # threads of PySpark may still wait for a JVM that is gone
 
 
 async def _serve(
     settings: SparkSettings, directory: Path, scratch: Path, daemon_pid: int, told: int, properties_file: str
 ) -> int:
-    loop = asyncio.get_running_loop()
     host = SessionHost(settings, directory, daemon_pid, start, properties_file, scratch)
-    delivering: list[asyncio.Future[None]] = []
 
     def listening() -> None:
         os.write(told, b"+")
         os.close(told)
-        delivering.append(asyncio.ensure_future(PrintedLines(loop, host.pass_on, settings.fit).keep_delivering()))
+        PrintedLines(asyncio.get_running_loop(), host.pass_on, settings.fit)
 
     try:
         return await host.run(listening)
     finally:
-        for one in delivering:
-            one.cancel()
         for place in (directory, scratch):
             clear(place, daemon_lives=not host.daemon_gone)
-
-
-def _exit(status: int) -> NoReturn:
-    sys.stderr.flush()
-    os._exit(status)  # threads of PySpark may still wait for a JVM that is gone

@@ -804,11 +804,6 @@ async def test_a_child_that_does_not_speak_as_we_do_is_told_so(tmp_path):
             child.sendall(frame)
             assert "do not understand each other" in (await asyncio.to_thread(frame_of, child, link.FAILED))["reason"]
             child.close()
-        early = world.connection()
-        early.settimeout(BOUND_S)
-        early.sendall(link.encode(link.ROOM, {"size": 10, "behind": 0}))
-        assert "before it is told to" in (await asyncio.to_thread(frame_of, early, link.FAILED))["reason"]
-        early.close()
 
 
 async def test_a_child_of_another_version_ends_the_host_for_one_of_its_own(tmp_path):
