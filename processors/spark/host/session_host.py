@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mld.processors.spark import link
-from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
@@ -192,43 +191,34 @@ class SessionHost:
         path.chmod(0o600)
         watch_process(loop, self._daemon_pid, self.daemon_ended)
         listening()
-        work = asyncio.ensure_future(self._work())
-        watch = asyncio.ensure_future(self._watch())
+        tasks = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._watch())
         try:
-            await asyncio.wait([work, self._ending], return_when=asyncio.FIRST_COMPLETED)
-            return work.result() if work.done() else self._ending.result()
+            return await self._ending
         finally:
-            work.cancel()
-            watch.cancel()
+            for task in tasks:
+                task.cancel()
             server.close()
             path.unlink(missing_ok=True)
             for child in list(self._children.values()):
                 child.close()
             self._close()
 
-    async def _work(self) -> int:
+    async def _work(self) -> None:
         try:
-            self._started = await self._start_session()
+            started = self._started = await self._start_session()
+            if started.jvm_pid is not None:
+                watch_process(asyncio.get_running_loop(), started.jvm_pid, self._jvm_ended)
+            self._status.ready(started.about)
+            for child in self._children.values():
+                self._welcome(child)
+            await self._run_triggers(started.engine)
         except FatalError as error:
-            log.error("%s", error)
-            self._failure = str(error), error.status
-            self._give_up(*self._failure)
-            await asyncio.sleep(REFUSE_S)
-            return error.status
-        if self._started.jvm_pid is not None:
-            watch_process(asyncio.get_running_loop(), self._started.jvm_pid, self._jvm_ended)
-        self._status.ready({**self._started.about, "jvmPid": self._started.jvm_pid})
-        for child in self._children.values():
-            self._welcome(child)
-        try:
-            await self._run_triggers(self._started)
+            self._fail(str(error), error.status, REFUSE_S)
         except SessionGone as error:
-            return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
-        except attempts.Stopped:
-            return EXIT_OK
+            self._fail(f"the Spark session is gone: {error}")
         except Exception:
             log.exception("the session host has a fault")
-            return self._give_up("the session host has a fault; see its lines in the log", EXIT_FAILURE)
+            self._fail("the session host has a fault; see its lines in the log")
 
     async def _start_session(self) -> Started:
         """Raises FatalError."""
@@ -245,10 +235,13 @@ class SessionHost:
                 "mld.spark.startTimeoutMillis"
             ) from None
 
-    def _give_up(self, reason: str, status: int) -> int:
-        for child in list(self._children.values()):
+    def _fail(self, reason: str, status: int = EXIT_FAILURE, refuse_s: float = 0.0) -> None:
+        """End the host, after it has told all children why, and those that connect within `refuse_s`."""
+        log.error("%s", reason)
+        self._failure = reason, status
+        for child in self._children.values():
             child.fail(reason, status)
-        return status
+        asyncio.get_running_loop().call_later(refuse_s, self._end, status)
 
     def _close(self) -> None:
         """Stop the session within a bound; the caller ends the process."""
@@ -272,8 +265,7 @@ class SessionHost:
             self._end(EXIT_OK)
 
     def _jvm_ended(self) -> None:
-        log.error("the JVM has ended; all shards start again from their checkpoints")
-        self._end(self._give_up("the JVM of the Spark session has ended", EXIT_FAILURE))
+        self._fail("the JVM of the Spark session has ended")
 
     def _end(self, status: int) -> None:
         if not self._ending.done():
@@ -291,7 +283,7 @@ class SessionHost:
             child.fail(*self._failure)
             return
         if head.get("version") != link.VERSION:
-            self._end(self._give_up("another version of mld-spark was installed; all shards start again", EXIT_FAILURE))
+            self._fail("another version of mld-spark was installed")
             return
         if self._is_of_another_stream(child, head.get("arn"), head.get("created")):
             return
@@ -315,9 +307,7 @@ class SessionHost:
         said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
         said = f"{said} {writer.created}: it was deleted and made again"
         if str(created) > writer.created:
-            log.error("%s; all shards start again", said)
-            child.fail(said)
-            self._end(self._give_up(said, EXIT_FAILURE))
+            self._fail(said)
         else:
             child.fail(said)
         return True
@@ -351,14 +341,14 @@ class SessionHost:
 
     # --- triggers ----------------------------------------------------------------------------------------------------
 
-    async def _run_triggers(self, session: Started) -> NoReturn:
+    async def _run_triggers(self, engine: Engine) -> NoReturn:
         """Run one micro-batch after the other."""
         while True:
             await self.offers.due(self._last_start)
             self._trigger_at = self._last_start = time.monotonic()
             try:
                 if taken := await self.offers.take():
-                    await self._trigger(taken, session.engine)
+                    await self._trigger(taken, engine)
             finally:
                 self.offers.clear()
             self._trigger_at = None

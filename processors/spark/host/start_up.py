@@ -81,8 +81,9 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     try:
         loaded = load_pipeline(settings)
         spark = spark_session.start(settings, scratch)
+        jvm_pid = spark_session.jvm_pid(spark)
         if not settings.is_local:
-            if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
+            if jvm_pid is not None:
                 spark_session.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
             check_spool(spark, spool, settings.where)
         decoding.check_schema(spark, settings.format, settings.schema, settings.rescued_column)
@@ -112,8 +113,9 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "master": settings.where,
         "applicationId": spark.sparkContext.applicationId,
         "ui": address,
+        "jvmPid": jvm_pid,
     }
-    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
+    return Started(engine, dead, spark, loaded, jvm_pid, about)
 
 
 def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
@@ -135,15 +137,13 @@ def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
         with ExitStack() as written:
             pages = [written.enter_context(spool.written([record])) for _ in range(PROBES)]
             found = session.read.schema("data BINARY").parquet(*pages).count()
-        why = None if found == PROBES else f"it sees {found} of {PROBES} records"
+        why = "" if found == PROBES else f"it sees {found} of {PROBES} records"
     except SpoolError as error:
         raise SessionUnreachable(str(error)) from error
     except Exception as error:
-        if not any(words in str(error) for words in NOT_THERE):
-            raise SessionUnreachable(
-                f"{where} runs no job: {sentence(str(error))}; see the lines of Spark above"
-            ) from error
         why = sentence(str(error))
+        if not any(words in str(error) for words in NOT_THERE):
+            raise SessionUnreachable(f"{where} runs no job: {why}; see the lines of Spark above") from error
     if why:
         raise SessionError(
             f"{where} cannot read mld.spark.spool: {why}; name a directory that every node has at the same path and "
@@ -183,12 +183,10 @@ def examine(file: str, env: Mapping[str, str]) -> str:
 
 def _formats(settings: SparkSettings) -> str:
     """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
-    formats = lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
     spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
-    given = {format_ for format_ in formats if lakehouse.is_given(format_, settings.conf)}
     return "".join(
-        f"{format_} by your own package, " if format_ in given else f"{lakehouse.needs(format_)}, "
-        for format_ in formats
+        f"{name} by your own package, " if lakehouse.is_given(name, settings.conf) else f"{lakehouse.needs(name)}, "
+        for name in lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
     )
 
 
