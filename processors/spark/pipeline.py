@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mld import pip_install
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.high_water_marks import ShardSpan, StreamShard
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,10 +60,6 @@ class Batch:
     def shards(self) -> tuple[str, ...]:
         """Ids of the shards; ``streamName/shardId`` if the application reads several streams."""
         return tuple(sorted(shard.label for shard in self.spans))
-
-    def last_position(self, shard: str) -> RecordPosition | None:
-        """Return the last position of a shard by its name in `shards`."""
-        return next((span.upto for one, span in self.spans.items() if one.label == shard), None)
 
 
 Frames = Mapping[str, "DataFrame | None"]

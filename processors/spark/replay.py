@@ -108,7 +108,7 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
         a2b_base64(str(data), strict_mode=True),
         None if key is None else str(key).encode(),
         str(sequence).encode(),
-        None if arrived is None else _milliseconds(str(arrived)),
+        None if arrived is None else (datetime.fromisoformat(str(arrived)) - _EPOCH) // _MILLISECOND,
         sub,
         str(stream).encode(),
         str(shard).encode(),
@@ -120,10 +120,6 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
         frozenset(map(str, sinks)) if isinstance(sinks, list) else None,
         None if application is None else (str(application), str(value.get("pipelineId", ""))),
     )
-
-
-def _milliseconds(text: str) -> int:
-    return (datetime.fromisoformat(text) - _EPOCH) // _MILLISECOND
 
 
 def for_us(

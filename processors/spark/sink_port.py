@@ -234,10 +234,6 @@ class SessionGone(Exception):
     """The JVM or the cluster is not there any more; a new host has to be started."""
 
 
-def _is_of_s3(text: str) -> bool:
-    return any(line.startswith(OF_S3) for line in text.replace(CAUSE, "\n").splitlines())
-
-
 def failure(error: Exception, doing: str) -> SinkError:
     """Return what an exception of Spark means for the next attempt.
 
@@ -269,7 +265,8 @@ def failure(error: Exception, doing: str) -> SinkError:
             f"{said}; install it where the executors run, or name what they lack in "
             "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
         )
-    if any(words in text for words in NO_RECORD_S_FAULT) or _is_of_s3(text):
+    is_of_s3 = any(line.startswith(OF_S3) for line in text.replace(CAUSE, "\n").splitlines())
+    if is_of_s3 or any(words in text for words in NO_RECORD_S_FAULT):
         return Blameless(said)
     if GONE in text:
         return InputGone(

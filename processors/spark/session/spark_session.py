@@ -62,16 +62,6 @@ _PLAIN = frozenset(f"{string.ascii_letters}{string.digits}._-/")
 """What needs no escape in a properties file of Java's."""
 
 
-def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
-    """Start the JVM of this process unless it runs; `scratch` is a directory of this user alone. Raises whatever
-    PySpark raises if the JVM does not start.
-    """
-    from pyspark import SparkContext
-
-    with told(settings, scratch / FILE):
-        SparkContext._ensure_initialized()
-
-
 @contextmanager
 def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
     """Give, while the JVM starts: the file, and the arguments that name it."""
@@ -180,6 +170,7 @@ def _there(module: str) -> bool:
 def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     """Start the session. Raises SessionError; SessionUnreachable if trying again may help."""
     try:
+        from pyspark import SparkContext
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
@@ -193,7 +184,8 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     for name, value in conf.items():
         builder = builder.config(name, value)
     try:
-        start_jvm(conf, scratch)
+        with told(conf, scratch / FILE):
+            SparkContext._ensure_initialized()
         session = builder.getOrCreate()
     except SessionError:
         raise
@@ -300,7 +292,7 @@ def python_functions() -> dict[str, str]:
 
 
 def _huge_pages() -> str:
-    """Return a time zone where the system has none to give: the JVM would complain."""
+    """Return the option of the JVM for huge pages, with a space before it, where the system has them to give."""
     try:
         offered = "[never]" not in HUGE_PAGES_FILE.read_text()
     except OSError:

@@ -149,5 +149,3 @@ def test_what_may_not(returned, sinks, said):
 
 def test_a_batch_says_what_it_holds():
     assert BATCH.shards == ("a",)
-    assert BATCH.last_position("a") == RecordPosition(7)
-    assert BATCH.last_position("b") is None
