@@ -231,7 +231,7 @@ class ChainRun:
         entries = sorted((self._sink / journal.LEDGER).glob("*.json"))
         while entries:
             with suppress(FileNotFoundError):
-                (marks,) = ledger.decode(entries.pop().read_bytes()).writers.values()
+                (marks,) = ledger.decode(entries.pop().read_bytes(), "").writers.values()
                 return {shard.shard: position.sequence for shard, position in marks.items()}
         return {}
 

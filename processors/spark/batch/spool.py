@@ -62,7 +62,7 @@ class Spool:
         try:
             directory.mkdir(mode=0o750 if shared else 0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise self._error(error) from error
+            raise SpoolError(page_file.no_room(directory, error)) from error
 
     def pages(self, link: int) -> str:
         """Return how the path of each page of this child begins; its number follows (`page`)."""
@@ -93,7 +93,7 @@ class Spool:
         try:
             page_file.write_records(path, records)
         except OSError as error:
-            raise self._error(error) from error
+            raise SpoolError(page_file.no_room(self.directory, error)) from error
         try:
             yield self._uri(path)
         finally:
@@ -115,9 +115,6 @@ class Spool:
 
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _error(self, error: OSError) -> SpoolError:
-        return SpoolError(page_file.no_room(self.directory, error))
 
 
 class S3Spool(Spool):
@@ -156,11 +153,7 @@ class S3Spool(Spool):
     def remove(self, path: Path) -> None:
         super().remove(path)
         if (copied := self._copied.pop(path.name, None)) is not None:
-            self._workers.submit(self._delete, copied)
-
-    def _delete(self, copied: Future[str]) -> None:
-        with suppress(OSError):  # what stays is swept after a while
-            self._store.remove(copied.result())
+            self._workers.submit(lambda: self._store.remove(copied.result()))  # what stays is swept after a while
 
     def _sweep(self, begin: str, older_s: float = -math.inf) -> None:
         """Remove the copies whose names begin so, by default however new they are."""

@@ -175,10 +175,7 @@ class Journal:
 
     def _entry(self, number: int) -> LedgerEntry:
         path = path_of(number)
-        try:
-            return ledger.decode(self._store.read(path))
-        except ValueError as error:
-            raise ledger.refusal(self._name, self._store.uri(path), error) from error
+        return ledger.decode(self._store.read(path), f"sink {self._name}: {self._store.uri(path)}")
 
     def _names(self) -> Names:
         return Names.of(self._store.names(LEDGER))
@@ -309,10 +306,7 @@ class AdmittedSink:
 
     def _decoded(self, text: str) -> LedgerEntry:
         """Return the entry that stands in a table. Raises SinkRefused."""
-        try:
-            return ledger.decode(text.encode())
-        except ValueError as error:
-            raise ledger.refusal(self.name, self._ledger_place, error) from error
+        return ledger.decode(text.encode(), f"sink {self.name}: {self._ledger_place}")
 
     def _without_table(self, head: LedgerEntry | None, batch: ShardSpans) -> Published:
         """Return what an empty batch does before there is a table: nothing, and when it comes again it is as empty."""

@@ -227,11 +227,11 @@ def encode(entry: LedgerEntry) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(data: bytes) -> LedgerEntry:
-    """Decode an entry. Raises ValueError that says what is wrong with the entry."""
+def decode(data: bytes, where: str) -> LedgerEntry:
+    """Decode an entry; `where` names the sink and the entry's place. Raises SinkRefused."""
     try:
         value = json.loads(data)
-        _check_version(value)
+        _check_version(value, where)
         return LedgerEntry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
@@ -248,32 +248,26 @@ def decode(data: bytes) -> LedgerEntry:
             rows=value["rows"],
             swept_to=int(value.get("sweptTo", 0)),
         )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no entry of a ledger: {error!r}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(where, error) from error
 
 
-class OtherVersion(ValueError):
-    """An entry that another version of this program has written; the sentence has the remedy."""
-
-
-def refusal(sink: str, place: str, error: Exception) -> SinkRefused:
-    """Return why a sink whose entry at `place` cannot be decoded is refused."""
-    if isinstance(error, OtherVersion):
-        return SinkRefused(f"sink {sink}: {place} {error}")
+def damaged(where: str, error: Exception) -> SinkRefused:
+    """Return why a sink is refused that has something else where an entry should be."""
     said = error if isinstance(error, ValueError) else repr(error)
-    return SinkRefused(f"sink {sink}: {place} is damaged: {said}; restore it, or use a new directory or table")
+    return SinkRefused(f"{where} is damaged: {said}; restore it, or use a new directory or table")
 
 
-def _check_version(value: Mapping[str, Any]) -> None:
+def _check_version(value: Mapping[str, Any], where: str) -> None:
     version = value["version"]
     if not isinstance(version, int):
         raise ValueError(f"an entry of version {version!r}")
     if version > VERSION:
-        raise OtherVersion(f"is of a later mld (version {version}, this one knows {VERSION}); run that one")
+        raise SinkRefused(f"{where} is of a later mld (version {version}, this one knows {VERSION}); run that one")
     if version != VERSION or value["unclaimed"]["marks"]:
-        raise OtherVersion(
-            f"was written by mld 0.1 (version {version}), which does not say whose marks it has; this mld neither "
-            "reads nor changes it. Use a new directory or table; the old one keeps its rows"
+        raise SinkRefused(
+            f"{where} was written by mld 0.1 (version {version}), which does not say whose marks it has; this mld "
+            "neither reads nor changes it. Use a new directory or table; the old one keeps its rows"
         )
 
 

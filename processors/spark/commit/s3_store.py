@@ -163,14 +163,15 @@ class S3Store:
         key = self._key(OLD_HEAD)
         if ledger.Names.of(self.names(LEDGER)).taken or (found := self.objects.get(key)) is None:
             return
+        where = f"sink {sink}: {self.place}{OLD_HEAD}"
         try:
             head = json.loads(found.data)
-            entry = head["entry"] and ledger.decode(json.dumps(head["entry"]).encode())
+            entry = head["entry"] and ledger.decode(json.dumps(head["entry"]).encode(), where)
             # What is done has nothing left to move.
             moved = () if entry is None or head["done"] else entry.moves
             moves = tuple(ledger.FileMove(head["sources"][one.source][0], one.target) for one in moved)
         except (KeyError, TypeError, ValueError) as error:
-            raise ledger.refusal(sink, f"{self.place}{OLD_HEAD}", error) from error
+            raise ledger.damaged(where, error) from error
         self.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)
         if entry is not None:
             self.create(path_of(entry.number), ledger.encode(replace(entry, moves=moves)), "")

@@ -83,8 +83,8 @@ def test_a_table_that_was_rolled_back_is_refused_unless_a_person_decides(notes, 
 def test_a_note_is_short_and_nobody_takes_it_for_an_entry():
     long = entry(7)
     assert len(note(long)) < 150
-    with pytest.raises(ValueError, match="version 'note'"):
-        ledger.decode(note(long).encode())
+    with pytest.raises(SinkRefused, match="version 'note'"):
+        ledger.decode(note(long).encode(), "")
 
 
 def test_a_damaged_entry_is_told():

@@ -105,7 +105,7 @@ def test_a_batch_of_a_shard_that_has_ended_is_fenced_however_late_it_comes():
     owner, zombie = (Admission(ONE, "out", "/x", shared=False) for _ in range(2))
     first = owner.following(None, {A: ShardSpan(None, at(9)), B: ShardSpan(None, at(2))}, "t1")
     ended = replace(owner, ended={A: at(9)})
-    head = ledger.decode(ledger.encode(ended.following(first, {B: ShardSpan(at(2), at(4))}, "t2")))
+    head = ledger.decode(ledger.encode(ended.following(first, {B: ShardSpan(at(2), at(4))}, "t2")), "")
     assert head.writers == {ONE: {A: ENDED, B: at(4)}}
     with pytest.raises(Fenced, match="shardId-000000000000 to its end") as fenced:
         zombie.following(head, {A: ShardSpan(None, at(5))}, "t3")
@@ -129,4 +129,4 @@ def test_an_entry_of_64_live_and_3000_closed_shards_is_small():
     ended = {shard(number): at(SEQUENCE + number) for number in CLOSED}
     after = ledger.encode(LedgerEntry(7, "t", {ONE: retired(marks, ended)}))
     assert len(after) < 6_000
-    assert ledger.decode(after).writers == {ONE: {**marks, **dict.fromkeys(ended, ENDED)}}
+    assert ledger.decode(after, "").writers == {ONE: {**marks, **dict.fromkeys(ended, ENDED)}}
