@@ -25,7 +25,7 @@ from mld.processors.spark.sinks.files import by_directories, quoted
 from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, columns_of, unless_there
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 COMMITS_OF_OTHERS = 16
 """After so many, such as OPTIMIZE, the table is asked whether it has an entry at all; that may cost a job."""
@@ -67,6 +67,8 @@ class DeltaSink(LakeSink):
 
     def _head(self) -> LedgerEntry | None:
         self._look()
+        if self._snapshot is None:
+            return None
         for at, commit in enumerate(self._commits()):
             if f'"application":"{APPLICATION}"' in (said := commit.get("userMetadata") or ""):
                 return self._decoded(said)
@@ -80,7 +82,7 @@ class DeltaSink(LakeSink):
 
         Raises SinkRefused if the entry is lost and nobody has said what that means."""
         number = self._number()
-        if self._snapshot is None or not number:
+        if not number:
             return None
         accepted = self._snapshot.metadata().configuration().get(LOST_PROPERTY)
         if accepted.isDefined() and accepted.get() == str(number):
@@ -95,8 +97,8 @@ class DeltaSink(LakeSink):
 
     def _number(self) -> int:
         """Return the highest number that the table has of this program: it stays when entries are gone."""
-        found = None if self._snapshot is None else self._snapshot.transactions().get(APPLICATION)
-        return int(found.get()) if found is not None and found.isDefined() else 0
+        found = self._snapshot.transactions().get(APPLICATION)
+        return int(found.get()) if found.isDefined() else 0
 
     def _commits(self, after: int = -1) -> Iterator[dict[str, Any]]:
         """Yield what the commits after a version say of themselves, the newest first, for as far back as there are
@@ -165,15 +167,12 @@ class DeltaSink(LakeSink):
             return
         if self._merge is not None:
             self._merge.check(frame.columns)
-        if self._snapshot is None and "/" not in self._target:
+        if self._snapshot is None:
             self._create(frame)
             self._look()
-        if self._snapshot is not None:
-            self._check_columns(frame)
+        self._check_columns(frame)
         if self._merge is None:
-            self._append(frame, entry, said)
-        elif self._snapshot is None:
-            self._append(self._merge.inserted(frame), entry, said)
+            self._append(by_directories(frame, self._partition_columns()), entry, said)
         else:
             conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
             self._change(self._merge, frame, entry.token, conf, evolve=True)
@@ -182,26 +181,22 @@ class DeltaSink(LakeSink):
         """Append the rows. Columns that the table has not got are added by the same commit, unless the user's options
         say otherwise.
         """
-        frame = by_directories(frame, self._partition_columns())
         options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
         mine = {"mergeSchema": "true", **self._spec.options, **options}
-        writing = frame.write.format("delta").mode("append").options(**mine)
+        self._save(frame.write.format("delta").mode("append").options(**mine))
+
+    def _create(self, frame: DataFrame) -> None:
+        """Create the table, empty: one that is made by its name keeps no `userMetadata` of the commit that makes it."""
+        with unless_there():
+            self._save(frame.limit(0).write.format("delta").mode("ignore").options(**self._spec.options))
+
+    def _save(self, writing: DataFrameWriter) -> None:
         if self._spec.partition_by:
             writing = writing.partitionBy(*self._spec.partition_by)
         if "/" in self._target:
             writing.save(self._target)
         else:
             writing.saveAsTable(self._target)
-
-    def _create(self, frame: DataFrame) -> None:
-        """Create the table. One that is made by its name keeps no `userMetadata` of the commit that makes it: it begins
-        empty.
-        """
-        writing = frame.limit(0).write.format("delta").options(**self._spec.options)
-        if self._spec.partition_by:
-            writing = writing.partitionBy(*self._spec.partition_by)
-        with unless_there():
-            writing.mode("error").saveAsTable(self._target)
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
@@ -227,8 +222,6 @@ class DeltaSink(LakeSink):
         self._snapshot = None if snapshot.version() < 0 else snapshot
 
     def _partition_columns(self) -> tuple[str, ...]:
-        if self._snapshot is None:
-            return self._spec.partition_by
         return tuple(json.loads(self._snapshot.metadata().json())["metaData"]["partitionColumns"])
 
     def _identifier(self) -> str:

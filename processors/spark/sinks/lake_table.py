@@ -96,10 +96,6 @@ class Merge:
             .select(*(quoted(name) for name in columns), DELETED)
         )
 
-    def inserted(self, frame: DataFrame) -> DataFrame:
-        """Return the rows with which a table begins: what `newest` leaves if nothing was there before."""
-        return self.newest(frame).where(f"NOT {DELETED}").drop(DELETED)
-
     def statement(self, target: str, source: str, columns: Sequence[str], *, evolve: bool = False) -> str:
         """Return the `MERGE INTO` of one batch. `target` is quoted as SQL wants it, `source` is what `newest` made, by
         the name of a view or a marker such as `{source}`; `columns` are those of the frame, without DELETED.
