@@ -79,11 +79,9 @@ def _connect(path: Path) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
-    except OSError as error:
+    except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
-        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-            return None
-        raise FatalError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
+        return None
     return connection
 
 
@@ -164,20 +162,17 @@ class HostConnection:
 
     def bring(self, groups: Iterable[RecordColumns], size: int, behind: int | None) -> None:
         """Put the records of a line into the page, once there is room for their `size`. `behind`: how far they are
-        behind the tip. Raises LineError and FatalError."""
+        behind the tip. Raises FatalError."""
         self.send(link.ROOM, {"size": size, "behind": behind})
         while not self._may_go:
             self.receive()
         self._may_go = False
         if not size:
             return
-        try:
-            if self._page is None:
-                self._page, self._page_bytes = self._new_page(), 0
-            for group in groups:
-                self._page.add(group)
-        except OSError as error:
-            raise self._no_room(error) from error
+        if self._page is None:
+            self._page, self._page_bytes = self._new_page(), 0
+        for group in groups:
+            self._page.add(group)
         self.brought += 1
         self._page_bytes += size
         if self._page_bytes >= self.ready["pageBytes"]:
@@ -188,11 +183,7 @@ class HostConnection:
         if self._page is None:
             self.send(link.PAGE, {"records": 0})
             return
-        try:
-            page = self._page.close()
-        except OSError as error:
-            raise self._no_room(error) from error
-        self._page = None
+        page, self._page = self._page.close(), None
         said = page._replace(size=self._page_bytes)._asdict()
         self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **said})
 
@@ -203,11 +194,6 @@ class HostConnection:
         self._pages += 1
         path = Path(f"{self.ready['pages']}{self._pages:08d}.parquet")
         return PageWriter(path, StreamShard(self.ready["stream"], self.ready["shard"]))
-
-    def _no_room(self, error: OSError) -> FatalError:
-        from mld.processors.spark.batch.page_file import no_room
-
-        return FatalError(no_room(Path(self.ready["pages"]).parent, error))
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
@@ -226,7 +212,6 @@ class HostConnection:
             self.position = (body["sequence"], body["sub"])
         elif kind == link.SAID:
             sys.stderr.write(body["text"])
-            sys.stderr.flush()
         elif kind == link.FAILED:
             raise FatalError(body["reason"], body.get("status", EXIT_FAILURE))
 
@@ -337,12 +322,9 @@ class ChildRelay:
 
     def _process_records(self, line: bytes) -> None:
         if (host := self._connected()) is not None:
-            from mld.processors.spark.batch.record_columns import LineError, read_line
+            from mld.processors.spark.batch.record_columns import read_line
 
-            try:
-                host.bring(*read_line(line))
-            except LineError as error:
-                raise FatalError(str(error)) from error
+            host.bring(*read_line(line))
             while host.receive_within(0.0):
                 pass
             self._checkpoint()

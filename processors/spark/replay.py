@@ -35,8 +35,9 @@ from mld.core.errors import MldError
 from mld.operating.stream_access import streams_of
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import SUB_END, SparkRecord
-from mld.processors.spark.batch.spool import SpoolError, open_spool
+from mld.processors.spark.batch.spool import open_spool
 from mld.processors.spark.high_water_marks import ID_VARIABLE, STREAM_KEY, RecordPosition, StreamShard, WriterIdentity
 from mld.processors.spark.host.process_watch import clear, hold, sweep
 from mld.processors.spark.host.start_up import start
@@ -262,18 +263,15 @@ def main(arguments: Sequence[str]) -> int:
         settings = settings_of(str(Path(arguments[0]).absolute()), os.environ)
         log_by(settings.fit)
         one, stopped = replay(settings)
-    except SettingsError as error:
-        complain(str(error))
-        return EXIT_CONFIGURATION
-    except FatalError as error:
-        complain(str(error))
-        return error.status
     except Stopped:
         complain("stopped; what was replayed is in the sinks, and the next replay goes on there")
         return EXIT_FAILURE
     except (SinkError, SpoolError, LetterError, SessionGone) as error:
         complain(f"{error}; what was replayed is in the sinks, and the next replay goes on there")
         return EXIT_FAILURE
+    except FatalError as error:
+        complain(str(error))
+        return error.status
     if stopped is not None:
         complain(f"stopped: {stopped}; the next replay goes on there")
     sys.stdout.write("".join(f"{line}\n" for line in one.said()))

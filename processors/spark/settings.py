@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mld.processors.spark.high_water_marks import WriterIdentity, identity_of
+from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
 from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
 from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
 from mld.properties.lines import ConfigurationError, Level, Sources
@@ -77,8 +78,11 @@ GATHER_S, GATHER_QUIET_S = 30.0, 120.0
 """From one micro-batch to the next, and while little waits; unless the user has chosen an interval."""
 
 
-class SettingsError(Exception):
+class SettingsError(FatalError):
     """Every problem of the file, one a line: key, place, remedy."""
+
+    def __init__(self, problems: str) -> None:
+        super().__init__(problems, EXIT_CONFIGURATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,9 @@ from uuid import uuid4
 
 from mld.processors.spark.batch.attempts import Destinations, Patience, bound_fences
 from mld.processors.spark.batch.micro_batch import BatchFigures
+from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import SparkRecord
-from mld.processors.spark.batch.spool import BatchSource, Spool, SpoolError
+from mld.processors.spark.batch.spool import BatchSource, Spool
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from mld.processors.spark.batch.record_columns import GROUP_BYTES, RecordColumns, Row, SparkRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.link import FatalError
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 Field = tuple[int, int, Any]
@@ -96,7 +97,7 @@ class SpoolPage(NamedTuple):
 
 
 class PageWriter:
-    """One file that grows, group by group. Raises OSError; the file is gone then."""
+    """One file that grows, group by group. Raises SpoolError; the file is gone then."""
 
     def __init__(self, path: Path, shard: StreamShard) -> None:
         self.size = self.records = 0
@@ -140,7 +141,7 @@ def _joined(groups: Sequence[RecordColumns]) -> Sequence[Sequence[Any]]:
 
 
 def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
-    """Write records of any shards as a page. Raises OSError; there is no file then."""
+    """Write records of any shards as a page. Raises SpoolError; there is no file then."""
     file = _File(path)
     group: list[SparkRecord] = []
     size = 0
@@ -155,9 +156,13 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
     file.close()
 
 
-def no_room(directory: Path, error: OSError) -> str:
+class SpoolError(FatalError):
+    """There is no place for records; one sentence with the remedy."""
+
+
+def no_room(directory: Path, error: OSError) -> SpoolError:
     """Return what to tell who operates it."""
-    return (
+    return SpoolError(
         f"no room for records in {directory}: {error.strerror}; nothing of them is checkpointed; make room, or name "
         "another directory by mld.spark.spool"
     )
@@ -169,7 +174,10 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._groups: list[tuple[int, list[tuple[int, int, int]]]] = []
-        self._file = path.open("wb")
+        try:
+            self._file = path.open("wb")
+        except OSError as error:
+            raise no_room(path.parent, error) from error
         self._at = self._write(MAGIC)
 
     def put(self, columns: Sequence[Sequence[Any]]) -> None:
@@ -197,9 +205,9 @@ class _File:
     def _all_or_nothing(self) -> Iterator[None]:
         try:
             yield
-        except OSError:
+        except OSError as error:
             self.abandon()
-            raise
+            raise no_room(self._path.parent, error) from error
 
     def abandon(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -20,8 +20,9 @@ from itertools import islice
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.attempts import Destinations, Patience, buried_in, until_published
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs
+from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
-from mld.processors.spark.batch.spool import BatchSource, SpoolError, source_of_rows
+from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mld.processors.spark.high_water_marks import RecordPosition
+from mld.processors.spark.link import FatalError
 
 GROUP_BYTES = 640 * 1024
 """Of lines, for one group of rows; a record is not divided. From S3 each group is a request of its own. The JVM reads a
@@ -47,7 +48,7 @@ _CONSTANT = {
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
 
 
-class LineError(Exception):
+class LineError(FatalError):
     """A line that is no batch; one sentence."""
 
 

@@ -25,6 +25,7 @@ from uuid import uuid4
 from mld.aws.objects import ObjectRefused
 from mld.processors.spark.batch import page_file
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
+from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.commit.s3_store import AT_ONCE, S3Store
 from mld.processors.spark.commit.store import local_directory
@@ -48,10 +49,6 @@ LEFT_S = 7 * 86_400.0
 """An object in a bucket that is older is of a host that is gone."""
 
 
-class SpoolError(Exception):
-    """There is no place for records; one sentence with the remedy."""
-
-
 class Spool:
     """A directory of pages. Called on any thread, `written` on the engine's alone."""
 
@@ -62,7 +59,7 @@ class Spool:
         try:
             directory.mkdir(mode=0o750 if shared else 0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise SpoolError(page_file.no_room(directory, error)) from error
+            raise page_file.no_room(directory, error) from error
 
     def pages(self, link: int) -> str:
         """Return how the path of each page of this child begins; its number follows (`page`)."""
@@ -90,10 +87,7 @@ class Spool:
         """Give a page with these records, for as long as it is used. Raises SpoolError."""
         self._parts += 1
         path = self.directory / f"part-{self._parts:08d}.parquet"
-        try:
-            page_file.write_records(path, records)
-        except OSError as error:
-            raise SpoolError(page_file.no_room(self.directory, error)) from error
+        page_file.write_records(path, records)
         try:
             yield self._uri(path)
         finally:

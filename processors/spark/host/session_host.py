@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 from mld.processors.spark import link
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
-from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
+from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.high_water_marks import PIPELINE_KEY, StreamShard, fresh
 from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import OfferQueue
@@ -47,7 +47,7 @@ from mld.processors.spark.link import (
     scratch_directory,
     started_at,
 )
-from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by, sanitizer_of
+from mld.processors.spark.settings import SparkSettings, complain, load, log_by, sanitizer_of
 from mld.processors.spark.sink_port import SessionGone
 
 STATUS_FILE = "status.json"
@@ -454,9 +454,7 @@ def main() -> NoReturn:
         locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
         status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, told, file))
         del locks
-    except SettingsError as error:
-        complain(f"the configuration cannot be used:\n{error}")
-    except (SpoolError, FatalError) as error:
+    except FatalError as error:
         complain(str(error))
     sys.stderr.flush()
     os._exit(status)  # threads of PySpark may still wait for a JVM that is gone

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, cast
 
 from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import SparkRecord
-from mld.processors.spark.batch.spool import Spool, SpoolError
+from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit import store
 from mld.processors.spark.high_water_marks import UNKNOWN
 from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError

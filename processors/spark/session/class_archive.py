@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from mld.processors.spark.sink_port import SessionError
 
@@ -62,10 +62,11 @@ def making() -> Iterator[Path]:
     home = place()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        made = Path(mkdtemp(prefix=MAKING, dir=home)) / "classes"
+        directory = TemporaryDirectory(prefix=MAKING, dir=home, ignore_cleanup_errors=True)
     except OSError as error:
         raise SessionError(f"no archive of classes can be kept in {home}: {error.strerror}") from error
-    try:
+    with directory as name:
+        made = Path(name) / "classes"
         yield made
         try:
             target = home / NAME.format(size=made.stat().st_size)
@@ -74,10 +75,6 @@ def making() -> Iterator[Path]:
             raise SessionError(
                 f"the JVM has left no archive of classes in {home} ({error.strerror}); is the disk full?"
             ) from error
-    finally:
-        with suppress(OSError):
-            made.unlink(missing_ok=True)
-            made.parent.rmdir()
     for old in home.glob("spark-classes-*"):
         if old != target:
             with suppress(OSError):  # a JVM that uses it keeps what it has mapped

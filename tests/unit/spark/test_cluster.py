@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mld.aws.objects import TRIES_MAX
-from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, SpoolError, open_spool
+from mld.processors.spark.batch.page_file import SpoolError
+from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, open_spool
 from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.start_up import check_spool

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.jobs import SLICES_FIRST, SLICES_MAX
+from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
-from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.sink_port import (

@@ -217,7 +217,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, count: int) -> None:
         lambda: page_file.write_records(path, [PLAIN] * count),
     ):
         path.symlink_to("/dev/full")
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(page_file.SpoolError, match="No space"):
             write()
         assert list(tmp_path.iterdir()) == []
 
