@@ -15,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.attempts import Destinations, Patience, buried_in, until_published
@@ -48,12 +48,9 @@ Letter = tuple[StreamShard, Row, str]
 
 def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
     """Return how many records of one shard fail in a row."""
-    longest = 0
-    in_a_row: dict[StreamShard, int] = {}
-    for at, (shard, _) in enumerate(every):
-        in_a_row[shard] = in_a_row.get(shard, 0) + 1 if at in failing else 0
-        longest = max(longest, in_a_row[shard])
-    return longest
+    by_shard = sorted(range(len(every)), key=lambda at: every[at][0])
+    rows = groupby(by_shard, lambda at: (every[at][0], at in failing))
+    return max((len(list(row)) for (_, fails), row in rows if fails), default=0)
 
 
 class PoisonSearch:
