@@ -23,11 +23,7 @@ DELTA, ICEBERG = "delta", "iceberg"
 EXTRA = pip_install("lakehouse")
 RUNTIMES: Mapping[str, Mapping[str, str]] = {
     ICEBERG: {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
-    DELTA: {
-        "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
-        "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
-        "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
-    },
+    DELTA: {minor: f"io.delta:delta-spark_{minor}_2.13:4.4.0" for minor in ("4.0", "4.1", "4.2")},
 }
 """Packages of a format by the minor version of PySpark. They are what this program was tested with."""
 MARKS = {ICEBERG: "iceberg-spark-runtime", DELTA: "delta-spark"}
@@ -65,8 +61,7 @@ def formats_of(formats: Collection[str], catalogs: Mapping[str, Mapping[str, str
 
 def release(format_: str, pyspark: str) -> str:
     """Return the package of a format for this version of PySpark. Raises SessionError."""
-    minor = ".".join(pyspark.split(".")[:2])
-    found = RUNTIMES[format_].get(minor)
+    found = RUNTIMES[format_].get(".".join(pyspark.split(".")[:2]))
     if found is None:
         raise SessionError(f"{needs(format_)}, and this is {pyspark}: {EXTRA} in an environment of its own")
     return found
