@@ -31,19 +31,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import mld
 from mld.processors.spark import link
-from mld.processors.spark.link import (
-    EXIT_CONFIGURATION,
-    EXIT_FAILURE,
-    LOCK_FILE,
-    SOCKET_FILE,
-    FatalError,
-    run_directory,
-)
+from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, LOCK_FILE, SOCKET_FILE, FatalError
 from mld.processors.standard import claim_standard_streams
 
 if TYPE_CHECKING:
@@ -63,7 +57,7 @@ def daemon_pid() -> int:
 def attach(properties_file: str) -> socket.socket:
     """Return a connection to the host of our daemon, which is started if need be. Raises FatalError."""
     pid = daemon_pid()
-    directory = run_directory(pid)
+    directory = link.run_directory(pid)
     with (directory / LOCK_FILE).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the holder starts the host, which says within seconds whether it listens
         connection = _connect(directory / SOCKET_FILE)
@@ -270,17 +264,11 @@ class DaemonLines:
 class ChildRelay:
     """Serves one daemon for one shard."""
 
-    def __init__(
-        self,
-        stdin: BinaryIO,
-        stdout: BinaryIO,
-        properties_file: str,
-        attach: Callable[[str], socket.socket] = attach,
-    ) -> None:
+    def __init__(self, stdin: BinaryIO, stdout: BinaryIO, attach: Callable[[], socket.socket]) -> None:
+        """Prepare the relay; `attach` gives a connection to the host."""
         self._attach = attach
         self._lines = DaemonLines(stdin)
         self._stdout = stdout
-        self._properties_file = properties_file
         self._host: HostConnection | None = None
         self._lost = False
         self._asked: tuple[str | None, int | None] | None = None
@@ -313,7 +301,7 @@ class ChildRelay:
     # --- actions -----------------------------------------------------------------------------------------------------
 
     def _initialize(self, message: dict[str, Any]) -> None:
-        host = self._host = HostConnection(self._attach(self._properties_file))
+        host = self._host = HostConnection(self._attach())
         host.hello(message["shardId"], message.get("sequenceNumber"), message.get("subSequenceNumber"))
         deadline = time.monotonic() + START_WAIT_S
         while not host.ready:
@@ -503,7 +491,7 @@ def main() -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
     status = 0
     try:
-        ChildRelay(stdin, stdout, properties_file(sys.argv[1:])).serve()
+        ChildRelay(stdin, stdout, partial(attach, properties_file(sys.argv[1:]))).serve()
     except FatalError as error:
         sys.stderr.write(f"mld-spark: {error}\n")
         status = error.status

@@ -23,17 +23,7 @@ from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
 from mld.properties.lines import ConfigurationError, Level, Sources
 from mld.properties.loader import entries_of, load_some, secret_of
 from mld.properties.redaction import Scrubber, printable, printable_lines, secrets_of_environment, where
-from mld.properties.spark import (
-    JDBC,
-    PREFIX,
-    Format,
-    OnGap,
-    OnPoison,
-    SinkLines,
-    SparkLines,
-    read,
-    taken_places,
-)
+from mld.properties.spark import JDBC, PREFIX, Format, OnGap, OnPoison, SinkLines, SparkLines, read, taken_places
 
 Sanitizer = Callable[[str], str]
 

@@ -86,18 +86,8 @@ class ChildConnection:
     def _page(self, body: dict[str, Any]) -> Offer:
         assert self.shard is not None
         first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
-        page = Offer(
-            self.number,
-            int(body["number"]),
-            self.shard,
-            first,
-            last,
-            int(body["records"]),
-            int(body["size"]),
-            self.open_since,
-            self.reached,
-            int(body["upto"]),
-        )
+        number, records, size, upto = (int(body[name]) for name in ("number", "records", "size", "upto"))
+        page = Offer(self.number, number, self.shard, first, last, records, size, self.open_since, self.reached, upto)
         self.reached = last
         self.open_bytes -= page.size
         self.open_since = time.monotonic()

@@ -39,14 +39,7 @@ from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
 from mld.processors.spark.host.offers import OfferQueue
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
 from mld.processors.spark.host.start_up import Started, start
-from mld.processors.spark.link import (
-    EXIT_CONFIGURATION,
-    EXIT_FAILURE,
-    SOCKET_FILE,
-    FatalError,
-    scratch_directory,
-    started_at,
-)
+from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE, FatalError, scratch_directory
 from mld.processors.spark.settings import SparkSettings, complain, load, log_by, sanitizer_of
 from mld.processors.spark.sink_port import SessionGone
 
@@ -71,7 +64,7 @@ class HostStatus:
             "propertiesFile": properties_file,
             "daemonPid": daemon_pid,
             "pid": os.getpid(),
-            "pidStarted": started_at(os.getpid()),
+            "pidStarted": link.started_at(os.getpid()),
             "startedAt": round(time.time(), 3),
             "triggerIntervalSeconds": interval_s,
             "uncommittedSince": None,
@@ -300,10 +293,8 @@ class SessionHost:
 
         Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
         writer = self._settings.writer
-        if writer is None or not (writer.created and arn and created):
-            return False  # of one that mld.spark.streamId names, or of several, told apart by their identifiers
-        if (arn, created) == (writer.arn, writer.created):
-            return False
+        if writer is None or not (writer.created and arn and created) or (arn, created) == (writer.arn, writer.created):
+            return False  # or a stream that mld.spark.streamId names, or one of several, told apart by identifiers
         said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
         said = f"{said} {writer.created}: it was deleted and made again"
         if str(created) > writer.created:
@@ -395,9 +386,9 @@ class SessionHost:
         for offer in batch.offers:
             child = self._children.get(offer.link)
             reason = outcome.failed.get(offer.shard)
-            if child is not None and reason is not None and not child.closed:
+            if child is not None and reason is not None:
                 child.fail(reason)
-            elif child is not None and reason is None:
+            elif child is not None:
                 child.commit(offer.number)
         for shard, reason in outcome.failed.items():
             log.error("%s stops: %s", shard.label, reason)

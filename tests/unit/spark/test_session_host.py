@@ -59,7 +59,7 @@ class Daemon:
         """Set unless replies to checkpoints are held."""
         self.replies.set()
         self._of_child = os.fdopen(to_child, "rb"), os.fdopen(from_child, "wb")
-        self.child = ChildRelay(*self._of_child, "f", attach=lambda file: connection())
+        self.child = ChildRelay(*self._of_child, connection)
         self._thread = threading.Thread(target=self._serve, args=[self.child], daemon=True)
         self._thread.start()
         self._hearing = threading.Thread(target=self._hear, daemon=True)
