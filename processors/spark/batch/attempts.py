@@ -153,7 +153,7 @@ class Destinations:
         opened again first, because another worker may have had the shard. A sink that has never held anything of a
         shard begins there; so do all if gaps are accepted. Raises GoneBack, SinkRefused, SessionGone and Stopped."""
         for sink in self.sinks:
-            if not source.begins_in(self.marks[sink.name]):
+            if not spans(source.preceding, self.marks[sink.name]):
                 continue
             self.reopen(sink)
             marks = self.marks[sink.name]

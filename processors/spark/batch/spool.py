@@ -222,12 +222,6 @@ class BatchSource:
         misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())
         return not misses_part and not gaps(self.preceding, marks)
 
-    def begins_in(self, marks: HighWaterMarks) -> bool:
-        """Return whether a sink with these marks holds nothing, or not all, of what stands right before some shard's
-        part.
-        """
-        return any(fresh(position, marks.get(shard)) for shard, position in self.preceding.items())
-
     def each_of(self, spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
         """Yield the records that the spans take, each shard's in order."""
         return ((shard, row) for shard, row in self.each(spans) if fresh(row[0], spans[shard].after))

@@ -84,8 +84,7 @@ class Journal:
         """Finish what is half done, clean up, and give the head."""
         with failures(f"sink {self._name}: opening its ledger"):
             self._store.prepare(self._name)
-            for path in (STAGING, LEDGER):
-                self._store.make(path)
+            self._store.make(LEDGER)
             self._finish()
             self._sweep()
             head = self.head()
@@ -191,10 +190,9 @@ class Journal:
         for number in names.unfinished:
             try:
                 entry = own if own is not None and own.number == number else self._entry(number)
+                self._move_all(entry)
             except FileNotFoundError:
-                continue  # finished and removed meanwhile
-            if not self._move_all(entry):
-                continue
+                continue  # another process has finished it meanwhile
             stage("moved")
             self._store.mark(path_of(number, DONE))
             stage("done")
@@ -202,32 +200,29 @@ class Journal:
                 self._store.remove(f"{STAGING}/{entry.token}")
         return names
 
-    def _move_all(self, entry: LedgerEntry) -> bool:
-        """Return false if another process has finished the whole entry meanwhile."""
+    def _move_all(self, entry: LedgerEntry) -> None:
+        """Move all files of an entry. Raises FileNotFoundError if another process has finished it meanwhile."""
         directories = sorted({str(PurePosixPath(move.target).parent) for move in entry.moves})
         for parent in directories:
             self._store.make(parent)
-        if not all(each(self._store, partial(self._moved, entry), entry.moves)):
-            return False
+        each(self._store, partial(self._move, entry), entry.moves)
         for parent in directories:
             self._store.sync(parent)
-        return True
 
-    def _moved(self, entry: LedgerEntry, move: ledger.FileMove) -> bool:
-        """Move one file unless somebody has. False if another process has finished the whole entry."""
+    def _move(self, entry: LedgerEntry, move: ledger.FileMove) -> None:
+        """Move one file unless somebody has. Raises FileNotFoundError as `_move_all`."""
         stage("moving")
-        with suppress(FileNotFoundError):
+        try:
             self._store.move(f"{STAGING}/{entry.token}/{move.source}", move.target)
-            return True
-        if self._store.exists(move.target):
-            return True
-        names = self._names()
-        if entry.number in names.done or entry.number not in names.taken:
-            return False
-        raise SinkRefused(
-            f"sink {self._name}: commit {entry.number} is published but its file {move.target} is nowhere; restore it, "
-            f"or, if it was deleted on purpose, create {self._store.uri(path_of(entry.number, DONE))}"
-        )
+        except FileNotFoundError:
+            if self._store.exists(move.target):
+                return
+            if entry.number not in self._names().unfinished:
+                raise
+            raise SinkRefused(
+                f"sink {self._name}: commit {entry.number} is published but its file {move.target} is nowhere; restore "
+                f"it, or, if it was deleted on purpose, create {self._store.uri(path_of(entry.number, DONE))}"
+            ) from None
 
     # --- cleaning ----------------------------------------------------------------------------------------------------
 

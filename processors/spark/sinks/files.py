@@ -101,9 +101,7 @@ def write(frame: DataFrame, spec: SinkSpec) -> int:
     try:
         counted = frame.observe(observation, count(lit(1)).alias("rows")) if counts else frame
         writer = counted.write.format(spec.format).options(**spec.options)
-        if spec.partition_by:
-            writer = writer.partitionBy(*spec.partition_by)
-        writer.mode(spec.mode).save(spec.path)
+        writer.save(spec.path, mode=spec.mode, partitionBy=list(spec.partition_by) or None)
         return int(observation.get["rows"]) if counts else -1
     except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
         raise failure(error, f"sink {spec.name}: writing a batch as {spec.format}") from error
