@@ -74,7 +74,7 @@ def test_a_function_that_cannot_travel(make_world: MakeWorld, monkeypatch: pytes
         ),
         (
             "path = hdfs:///out",
-            "mld.spark.sink.out.path = hdfs:///out: .*no longer there; use a directory .*, s3, or",
+            "mld.spark.sink.out.path = hdfs:///out: .*, not to hdfs, .*; use a directory .*, s3, or",
         ),
     ],
 )
