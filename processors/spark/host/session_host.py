@@ -69,6 +69,7 @@ class HostStatus:
             "triggerIntervalSeconds": interval_s,
             "uncommittedSince": None,
             "triggerSince": None,
+            "lagMillis": {},
         }
 
     def ready(self, about: Mapping[str, object]) -> None:
