@@ -49,7 +49,7 @@ KEYS = {
     "mld.spark.conf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "mld.spark.conf.spark.sql.codegen.wholeStage": "false",
 }
-TWO_IN_FLIGHT = {"maxRecords": 10, "mld.spark.maxBatchBytes": 32_768}
+TWO_IN_FLIGHT = {"maxRecords": 10, "mld.spark.maxBatchBytes": 4096}
 """Keys of every other run: a round is many micro-batches, of which the next one is written while one is committed."""
 PIPELINE = """
 def transform(records, batch):
