@@ -215,7 +215,7 @@ class SessionHost:
             self._fail("the session host has a fault; see its lines in the log")
 
     async def _start_session(self) -> Started:
-        """Raises FatalError."""
+        """Start the session within its time. Raises FatalError."""
         start_s = self._settings.start_timeout_s
         starting = asyncio.get_running_loop().run_in_executor(
             self._thread, self._start, self._settings, self._scratch, self._spool
