@@ -283,7 +283,8 @@ def sentence(text: str) -> str:
     """Return the first line of an exception of Spark, and the innermost cause if it names one; bounded.
 
     The cause of an exception in a Python worker is the user's, as the traceback in the text ends."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    every = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.removeprefix(": ") for line in every if not line.startswith(PY4J)]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
     cause = _python_cause(text) or (causes[-1] if causes else None)
     return "; cause: ".join(line[:SENTENCE_CHARS_MAX] for line in (*lines[:1], *([cause] if cause else [])))

@@ -344,6 +344,17 @@ def test_added_columns_are_added_and_other_changes_are_refused(spark, table):
     assert sink.open() == marks
 
 
+@pytest.mark.parametrize("untyped", ["NULL", "array(NULL)"])
+def test_a_column_without_a_type_is_refused(spark, table, untyped):
+    frame = spark.sql(f"SELECT '0' AS shardId, 2L AS sequence, {untyped} AS word")
+    sink = iceberg(spark, table)
+    for _ in ("no table yet", "a table"):
+        marks = sink.open()
+        with pytest.raises(SinkRefused, match="the new column word has no type; cast it in the pipeline"):
+            sink.publish(frame, spans({A: RecordPosition(2)}, marks), "b")
+        publish(spark, sink, {A: 1}, marks)
+
+
 def test_an_iceberg_table_that_was_rolled_back_is_refused_until_a_person_decides(spark, table):
     sink = iceberg(spark, table)
     marks = publish(spark, sink, {A: 1}, sink.open())

@@ -66,6 +66,10 @@ HELD = {
 """Types of a frame of which a column of another type holds every value exactly."""
 
 
+UNTYPED = 'ype":"void"'
+"""In the JSON of a column that is NULL, or has a part that is, and so has no type."""
+
+
 def fits(kind: str, column: str) -> bool:
     """Return whether a column of the type `column` holds every value of the type `kind`."""
     return kind in (column, "void", *HELD.get(column, ()))
@@ -153,6 +157,7 @@ class IcebergSink(LakeSink):
         if self._table is None:
             if frame is None:
                 return self._without_table(head, batch)
+            self._check_types(frame)
             make_table(self._spark, self._target, frame, self._spec.partition_by)
             raise LostRace  # whoever made it, it is there now
         if self._merge is not None and frame is not None:
@@ -265,10 +270,17 @@ class IcebergSink(LakeSink):
         have = columns_of(self._spark.table(self._target).schema)
         added = ledger.widened(self.name, have, columns_of(frame.schema), fits=fits)[len(have) :]
         if added:
-            new: Any = frame.select(*(quoted(name) for name, _ in added))._jdf.schema()
+            new = frame.select(*(quoted(name) for name, _ in added))
+            self._check_types(new)
+            schema: Any = new._jdf.schema()
             with unless_there():
-                self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({new.asNullable().toDDL()})")
+                self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({schema.asNullable().toDDL()})")
             raise LostRace
+
+    def _check_types(self, frame: DataFrame) -> None:
+        """Raise SinkRefused if the table cannot have a column of the frame."""
+        if untyped := [field.name for field in frame.schema.fields if UNTYPED in field.json()]:
+            raise SinkRefused(f"sink {self.name}: the new column {untyped[0]} has no type; cast it in the pipeline")
 
 
 def make_table(spark: SparkSession, target: str, frame: DataFrame, partition_by: tuple[str, ...]) -> None:

@@ -50,6 +50,11 @@ def test_a_plain_text():
     assert (sentence("one line"), sentence("")) == ("one line", "")
 
 
+def test_what_py4j_says_of_itself_is_left_out():
+    text = "An error occurred while calling o56.sql.\n: java.lang.IllegalArgumentException: no such type\n\tat x\n"
+    assert sentence(text) == "java.lang.IllegalArgumentException: no such type"
+
+
 def test_the_first_line_of_java():
     java = "An error occurred while calling None.org.apache.X.\n: java.lang.IllegalStateException: stopped\n\tat x"
     assert first_line(RuntimeError(java)) == "java.lang.IllegalStateException: stopped"
