@@ -76,6 +76,8 @@ def _connect(path: Path) -> socket.socket | None:
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
+    except OSError as error:
+        raise FatalError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
     return connection
 
 
@@ -225,12 +227,15 @@ class HostConnection:
                 self.receive()
 
     def _exactly(self, size: int) -> bytes:
-        try:
-            data = self._socket.recv(size, socket.MSG_WAITALL)
-        except OSError:
-            data = b""
-        if len(data) < size:
-            raise FatalError("the Spark session host went away; the shard starts again from its checkpoint")
+        data = b""
+        while len(data) < size:
+            try:
+                piece = self._socket.recv(size - len(data))
+            except OSError:
+                piece = b""
+            if not piece:
+                raise FatalError("the Spark session host went away; the shard starts again from its checkpoint")
+            data += piece
         return data
 
 

@@ -201,7 +201,7 @@ def _module(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         # What Python keeps of a file counts for another one of the same second and length: deployed, or just edited.
-        exec(compile(path.read_bytes(), str(path.absolute()), "exec"), vars(module))  # noqa: S102
+        exec(compile(path.read_bytes(), str(path.absolute()), "exec", dont_inherit=True), vars(module))  # noqa: S102
     except SyntaxError as error:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
     except Exception as error:

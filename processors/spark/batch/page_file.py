@@ -210,7 +210,8 @@ class _File:
             raise no_room(self._path.parent, error) from error
 
     def abandon(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
         with suppress(OSError):
             self._file.close()
 

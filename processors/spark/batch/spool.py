@@ -147,7 +147,10 @@ class S3Spool(Spool):
     def remove(self, path: Path) -> None:
         super().remove(path)
         if (copied := self._copied.pop(path.name, None)) is not None:
-            self._workers.submit(lambda: self._store.remove(copied.result()))  # what stays is swept after a while
+            self._workers.submit(self._delete, copied)  # what stays is swept after a while
+
+    def _delete(self, copied: Future[str]) -> None:
+        self._store.objects.delete([f"{self._store.prefix}{copied.result()}"])
 
     def _sweep(self, begin: str, older_s: float = -math.inf) -> None:
         """Remove the copies whose names begin so, by default however new they are."""

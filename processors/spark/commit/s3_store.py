@@ -53,6 +53,7 @@ class S3Store:
     def __init__(self, objects: S3Bucket, prefix: str) -> None:
         self.objects, self.prefix = objects, prefix
         self.place = f"s3://{objects.name}/{prefix}"
+        self._is_prepared = False
 
     @classmethod
     def at(cls, path: str, key: str, access: S3Access) -> S3Store:
@@ -147,6 +148,8 @@ class S3Store:
 
     def prepare(self, sink: str) -> None:
         """Take over what mld 0.2.0 has left. Raises SinkRefused if the store ignores the condition of a write."""
+        if self._is_prepared:
+            return
         probe = f"{HOME}/probe/{uuid4().hex}"
         try:
             self.create(probe, b"1", "")
@@ -156,6 +159,7 @@ class S3Store:
             with suppress(OSError):
                 self.remove(probe)
         self._take_over(sink)
+        self._is_prepared = True
 
     def _take_over(self, sink: str) -> None:
         """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for
@@ -166,7 +170,8 @@ class S3Store:
         where = f"sink {sink}: {self.place}{OLD_HEAD}"
         try:
             head = json.loads(found.data)
-            entry = head["entry"] and ledger.decode(json.dumps(head["entry"]).encode(), where)
+            said = head["entry"]
+            entry = None if said is None else ledger.decode(json.dumps(said).encode(), where)
             # What is done has nothing left to move.
             moved = () if entry is None or head["done"] else entry.moves
             moves = tuple(ledger.FileMove(head["sources"][one.source][0], one.target) for one in moved)

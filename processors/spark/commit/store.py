@@ -234,9 +234,17 @@ class PosixStore:
                 target.unlink()
 
     def files(self, path: str) -> Iterator[str]:
-        """Pass over directories that this user may not read, such as `lost+found`."""
+        """In the whole store, pass over directories that this user may not read, such as `lost+found`; anywhere else
+        what cannot be listed is an error: what is not seen there would not be committed."""
         top = self.root / path
-        return (str(Path(found, name).relative_to(top)) for found, _, names in os.walk(top) for name in names)
+
+        def failed(error: OSError) -> None:
+            is_absent = isinstance(error, FileNotFoundError) and error.filename == str(top)
+            if path and not is_absent:
+                raise error
+
+        walk = os.walk(top, onerror=failed)
+        return (str(Path(found, name).relative_to(top)) for found, _, names in walk for name in names)
 
     def sync(self, path: str) -> None:
         _sync(self.root / path)

@@ -61,7 +61,6 @@ class ChildConnection:
             self.fail(f"the child and the session host do not understand each other: {error!r}")
         finally:
             self.close()
-            self._host.gone(self)
 
     def _take(self, kind: int, body: dict[str, Any]) -> None:
         match kind:
@@ -141,8 +140,11 @@ class ChildConnection:
         return True
 
     def close(self) -> None:
-        self.closed = True
-        self._writer.close()
+        """End the link, and free at once what the child holds."""
+        if not self.closed:
+            self.closed = True
+            self._writer.close()
+            self._host.gone(self)
 
     def send(self, kind: int, body: dict[str, Any]) -> None:
         if not self.closed:

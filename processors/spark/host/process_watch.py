@@ -46,10 +46,12 @@ def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[],
 def _poll_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:
     try:
         os.kill(pid, 0)
-    except OSError:  # it has ended, or its number is that of somebody else's process now
+    except ProcessLookupError:
         ended()
-    else:
-        loop.call_later(WATCH_POLL_S, _poll_process, loop, pid, ended)
+        return
+    except PermissionError:  # it is another user's
+        pass
+    loop.call_later(WATCH_POLL_S, _poll_process, loop, pid, ended)
 
 
 class PrintedLines:

@@ -233,7 +233,7 @@ class SessionHost:
         """End the host, after it has told all children why, and those that connect within `refuse_s`."""
         log.error("%s", reason)
         self._failure = reason, status
-        for child in self._children.values():
+        for child in list(self._children.values()):
             child.fail(reason, status)
         asyncio.get_running_loop().call_later(refuse_s, self._end, status)
 
@@ -326,7 +326,7 @@ class SessionHost:
             self._started.engine.ended(child.shard)
 
     def gone(self, child: ChildConnection) -> None:
-        self._children.pop(child.number, None)
+        del self._children[child.number]
         self.offers.drop(child)
         if self.daemon_gone and not self._children:
             self._end(EXIT_OK)
@@ -373,8 +373,7 @@ class SessionHost:
         are delivered again, and what stands before them may not be committed.
         """
         started = self._last_start
-        there = {child.number for child in self._children.values() if not child.closed}
-        offers = [offer for offer in taken if offer.link in there]
+        offers = [offer for offer in taken if offer.link in self._children]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
         repeated = sum(offer.records for offer in offers if not fresh(offer.last, engine.held(offer.shard)))

@@ -170,6 +170,8 @@ class DeltaSink(LakeSink):
         if self._snapshot is None:
             self._create(frame)
             self._look()
+        if self._snapshot is None:
+            raise SinkRefused(f"sink {self.name}: Spark has made no table {self._target}; make it, or name another one")
         self._check_columns(frame)
         if self._merge is None:
             self._append(by_directories(frame, self._partition_columns()), entry, said)

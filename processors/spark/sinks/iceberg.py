@@ -116,7 +116,7 @@ class IcebergSink(LakeSink):
         self._metadata = self._table.operations().refresh()
         said, kept = self._note(), self._property(PROPERTY)
         if kept is None:  # a person may have taken the property away, so that everything is written again
-            return LedgerEntry(json.loads(said)["number"], "") if said else None
+            return LedgerEntry(self._number_of(said), "") if said else None
         entry = self._decoded(kept)
         is_of_main = said is not None and (said == EXPIRED or entry.token in said)
         if is_of_main or self._property(KEPT_PROPERTY) == str(entry.number):
@@ -139,6 +139,13 @@ class IcebergSink(LakeSink):
             parent = snapshot.parentId()
             snapshot = None if parent is None else self._metadata.snapshot(parent)
         return None if parent is None else EXPIRED
+
+    def _number_of(self, said: str) -> int:
+        """Return the number of the entry of a note. Raises SinkRefused."""
+        try:
+            return int(json.loads(said)["number"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ledger.damaged(f"sink {self.name}: {self._ledger_place}", error) from error
 
     def _property(self, name: str) -> str | None:
         value: str | None = self._metadata.properties().get(name)

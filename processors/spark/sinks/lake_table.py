@@ -128,7 +128,8 @@ def unless_there() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if "ALREADY_EXISTS" not in str(error).upper().replace(" ", "_"):
+        said = str(error).upper().replace(" ", "_")
+        if "ALREADY_EXISTS" not in said or "LOCATION_ALREADY_EXISTS" in said:
             raise
 
 

@@ -68,6 +68,12 @@ def test_a_file_of_the_same_length_and_second_is_read_anew(tmp_path, monkeypatch
     assert not (tmp_path / "__pycache__").exists()
 
 
+def test_annotations_are_as_the_file_has_them(tmp_path):
+    """Spark asks functions over pandas by them which kind they are."""
+    loaded = pipeline(tmp_path, "def transform(records: int, batch: str): return None\n")
+    assert loaded._module.transform.__annotations__ == {"records": int, "batch": str}
+
+
 @pytest.mark.parametrize("spec", ["pipeline.py", "pipeline:transform", "x.py:not-a-name", ""])
 def test_a_bad_spec_gets_a_sentence(spec):
     with pytest.raises(PipelineError, match=r"write path/to/pipeline.py:function or path/to/pipeline.sql"):

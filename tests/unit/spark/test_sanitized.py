@@ -46,7 +46,7 @@ def test_settings_know_what_is_secret_in_them(settings):
 def test_the_reason_that_a_child_is_given(settings):
     written = []
     writer = SimpleNamespace(write=written.append, close=lambda: None)
-    ChildConnection(None, 1, writer, settings.fit).fail(FOUL)
+    ChildConnection(SimpleNamespace(gone=lambda child: None), 1, writer, settings.fit).fail(FOUL)
     head = json.loads(b"".join(written)[link.HEADER.size :])
     assert head["reason"] == FIT
 

@@ -419,6 +419,22 @@ async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
         assert good.checkpoints == [("7", 0)]
 
 
+@pytest.mark.timeout(120)
+async def test_a_shard_that_stops_with_a_page_that_grows_while_its_end_is_asked_for_hangs_nobody(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        held = hold_everything(world.bed.sinks["out"], SinkRefused("column x is int"))
+        daemon = await world.child()
+        assert await world.call(daemon.say, line_of([1], lag=9)) == "processRecords"
+        await until(lambda: world.host.offers._taken)
+        assert await world.call(daemon.say, line_of([2], lag=9)) == "processRecords"
+        asking = asyncio.ensure_future(world.call(daemon.act, "shutdownRequested"))
+        await until(lambda: world.host.offers._asked)
+        held.set()
+        assert await asking is None
+        assert "column x is int" in str(await world.call(daemon.end))
+        assert (world.host.offers.in_flight_bytes, world.running.done()) == (0, False)
+
+
 @pytest.mark.usefixtures("room")
 async def test_what_follows_a_batch_that_failed_is_not_committed_without_it(tmp_path):
     """It waits already when its shard is told to stop."""

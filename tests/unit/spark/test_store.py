@@ -121,6 +121,33 @@ def test_a_look_passes_over_what_this_user_may_not_read(tmp_path, monkeypatch):
     assert list(store.files("")) == ["p=1/f"]
 
 
+def test_a_directory_of_a_batch_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
+    store, listed = PosixStore(tmp_path), os.scandir
+    for name in ("day=1/a", "day=2/b"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True)
+        (tmp_path / "data" / name).touch()
+
+    def scandir(path):
+        if str(path).endswith("day=2"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return listed(path)
+
+    assert sorted(store.files("data")) == ["day=1/a", "day=2/b"]
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(OSError, match="open files"):
+        list(store.files("data"))
+    assert list(store.files("nothing")) == []
+
+
+def test_the_conditions_of_a_bucket_are_tried_once():
+    requests = []
+    store = S3Store(MemoryObjects(BucketInMemory(), requests.append), "out/")
+    store.prepare("out")
+    tried = list(requests)
+    store.prepare("out")
+    assert tried and requests == tried
+
+
 def test_a_bucket_without_credentials_says_so(tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
