@@ -234,8 +234,8 @@ class PosixStore:
                 target.unlink()
 
     def files(self, path: str) -> Iterator[str]:
-        """In the whole store, pass over directories that this user may not read, such as `lost+found`; anywhere else
-        what cannot be listed is an error: what is not seen there would not be committed."""
+        """Pass over what this user may not read, such as `lost+found`, if the whole store is asked for. Anywhere else
+        that is an error: what is not seen there would not be committed."""
         top = self.root / path
 
         def failed(error: OSError) -> None:
