@@ -192,6 +192,8 @@ class Journal:
                 entry = own if own is not None and own.number == number else self._entry(number)
                 self._move_all(entry)
             except FileNotFoundError:
+                if number in self._names().unfinished:
+                    raise
                 continue  # another process has finished it meanwhile
             stage("moved")
             self._store.mark(path_of(number, DONE))

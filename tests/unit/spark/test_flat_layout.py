@@ -7,9 +7,9 @@ import json
 import pytest
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import path_of
+from mld.processors.spark.commit.journal import LEDGER, path_of
 from mld.processors.spark.high_water_marks import RecordPosition, spans
-from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import LAYOUTS, SHARDS, Frame, PlainSink, _records, over_memory, read
@@ -44,6 +44,25 @@ def test_names_begin_with_the_number_of_the_commit():
         "c000000000001-part-00001-7c9e.c000.snappy.parquet",
         "c000000000002-part-00000-7c9e.c000.snappy.parquet",
     ]
+
+
+def test_a_commit_whose_directory_vanishes_is_not_called_done_until_its_files_are_there(monkeypatch):
+    disk = Disk()
+    sink, sync = ManyFiles(SinkSpec("out"), MemoryStore(disk)), MemoryStore.sync
+    sink.open()
+
+    def vanished(store, path):
+        if path == ".":
+            monkeypatch.setattr(MemoryStore, "sync", sync)
+            raise FileNotFoundError(path)
+        sync(store, path)
+
+    monkeypatch.setattr(MemoryStore, "sync", vanished)
+    with pytest.raises(SinkError):
+        publish(sink, 2)
+    assert sink.open() == {SHARDS[0]: RecordPosition(2)}
+    assert len(shown(disk)) == 2
+    assert not ledger.Names.of(MemoryStore(disk).names(LEDGER)).unfinished
 
 
 @LAYOUTS
