@@ -214,7 +214,7 @@ test-s3: test-tools
 	$(BIN)/python -m tests.support.make_s3_servers
 	$(BIN)/python -m pytest --timeout 900 -rs tests/integration/test_spark_s3.py $(PYTEST_ARGS)
 	MLD_S3_CLUSTER=1 $(BIN)/python -m pytest --timeout 900 -rs tests/integration/test_spark_cluster_s3.py $(PYTEST_ARGS)
-	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3,s3-unconditional
+	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3,s3-ministack,s3-unconditional
 	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3-cluster
 
 # Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for. Fetches jars.

@@ -3,13 +3,13 @@
     python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,naive]
 
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
-`jdbc`, a table of a database, with `naive-jdbc` beside
-it, which need what `make test-jdbc` fetches; `s3`, in a bucket of versitygw, with `s3-unconditional` beside it, a store
-whose conditional writes are not atomic, which need what `make test-s3` builds; `s3-cluster`, written by the executors
-of a cluster; `delta`, a table of Delta, with `naive-delta` beside it, and `delta-s3`, one on S3 that two drivers write,
-in the environment of `make test-lakehouse`. Each has a module `<name>_runs`. A tenth of the runs is enough for those
-that have to go wrong. Exit code 1 if a record was lost or doubled, or if none was by one that has to, for then the
-proof would not bite.
+`jdbc`, a table of a database, with `naive-jdbc` beside it, which need what `make test-jdbc` fetches; `s3`, in a bucket
+of versitygw, and `s3-ministack`, in one of ministack, with `s3-unconditional` beside them, a store whose conditional
+writes are not atomic, which need what `make test-s3` builds; `s3-cluster`, written by the executors of a cluster;
+`delta`, a table of Delta, with `naive-delta` beside it, and `delta-s3`, one on S3 that two drivers write, in the
+environment of `make test-lakehouse`. Each has a module `<name>_runs`. A tenth of the runs is enough for those that have
+to go wrong. Exit code 1 if a record was lost or doubled, or if none was by one that has to, for then the proof would
+not bite.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.prove_spark import chain, verdict
 from tests.prove_spark.delta_runs import DELTA, DELTA_S3, NAIVE_DELTA, DeltaRun, DeltaS3Run, prepare
 from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun
 from tests.prove_spark.runs import Machine, Outcome, Run
-from tests.prove_spark.s3_runs import S3, S3_CLUSTER, S3_NAIVE, S3ClusterRun, S3Run, clustered
+from tests.prove_spark.s3_runs import S3, S3_CLUSTER, S3_MINISTACK, S3_NAIVE, S3ClusterRun, S3Run, clustered
 from tests.prove_spark.writer import LAYOUTS
 from tests.support.databases import Postgres
 from tests.support.fetch_databases import DRIVERS
 from tests.support.s3_servers import S3sFs, Versitygw
-from tests.support.servers import EmbeddedAws
+from tests.support.servers import EmbeddedAws, Ministack, ServerProcess
 
 NAIVE = ("naive", NAIVE_JDBC, NAIVE_DELTA, S3_NAIVE)
 """What has to go wrong."""
@@ -83,8 +83,9 @@ def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack, store: 
         case "delta-s3":
             assert layout == DELTA_S3 and store is not None
             return lambda seed, root: DeltaS3Run(seed, machine, root, store)
-        case "s3" | "s3-unconditional":
-            server = stack.enter_context(Versitygw() if layout == S3 else S3sFs())
+        case "s3" | "s3-ministack" | "s3-unconditional":
+            servers: dict[str, Callable[[], ServerProcess]] = {S3: Versitygw, S3_MINISTACK: Ministack, S3_NAIVE: S3sFs}
+            server = stack.enter_context(servers[layout]())
             return lambda seed, root: S3Run(seed, machine, root, server, layout)
         case _:
             return lambda seed, root: Run(seed, layout, machine, root)

@@ -2,8 +2,9 @@
 
 A run puts records in rounds and kills (-9) something in each: a child, the host, the JVM, the daemon, host and daemon
 at once; at a drawn moment, or while the host stands at a drawn stage of a commit. In a round of zombies the host is
-stopped there, its daemon is killed, another daemon writes the rest, and then the host goes on. In the end a daemon
-finishes, and every record is counted. At no time may a checkpoint be ahead of the sink.
+stopped there, its daemon is killed, another daemon writes the rest, and then the host goes on. Other rounds split a
+shard or merge two, have shards move to a second worker, and start with another pipeline. In the end a daemon finishes,
+and every record is counted. At no time may a checkpoint be ahead of the sink.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from mld.processors.spark.commit import journal, ledger
 from mld.processors.spark.commit.store import VARIABLE
-from tests.integration.world import ENVIRONMENT, World
+from tests.integration.world import ASSIGNED, ENVIRONMENT, World
 from tests.prove_spark.runs import AFTER_COMMIT, BEFORE_COMMIT, Machine, Outcome
 from tests.support.daemon import Daemon, until
 from tests.support.servers import EmbeddedAws
@@ -29,8 +31,8 @@ from tests.support.servers import EmbeddedAws
 CHAIN = "chain"
 STAGES = (*BEFORE_COMMIT[1:], *AFTER_COMMIT[:-1])
 """Those a host comes to in every commit."""
-ROUNDS = ("child", "child", "host", "jvm", "daemon", "both", "zombie")
-ROUNDS_MAX = 3
+ROUNDS = ("child", "child", "host", "jvm", "daemon", "both", "zombie", "split", "merge", "move", "change")
+ROUNDS_MAX = 4
 SETTLE_S = 240.0
 """A machine that does other things besides takes long to start a JVM; a hang is what this is to find."""
 MOMENT_S = 4.0
@@ -38,6 +40,7 @@ STOP_S = 120.0
 LOOK_S = 0.002
 KEYS = {
     "failoverTimeMillis": 3_000,
+    **ASSIGNED,
     "shutdownGraceMillis": 100_000,
     "mld.spark.format": "text",
     "mld.spark.master": "local[2]",
@@ -55,6 +58,8 @@ PIPELINE = """
 def transform(records, batch):
     return records.select("shardId", "sequenceNumber", "payload")
 """
+CHANGED = PIPELINE.replace('"payload")', '"payload", records.payload.alias("another"))')
+"""The pipeline from a round of `change` on."""
 
 
 class ChainRun:
@@ -79,6 +84,7 @@ class ChainRun:
         self._daemon: Daemon | None = None
         self._gate: Path | None = None
         self._daemons = 0
+        self._pipeline = PIPELINE
         self.outcome = Outcome(seed, CHAIN)
 
     def play(self) -> Outcome:
@@ -106,6 +112,10 @@ class ChainRun:
             "daemon": self._kill_daemon,
             "both": self._kill_both,
             "zombie": self._zombie,
+            "split": self._split,
+            "merge": self._merge,
+            "move": self._move,
+            "change": self._change,
         }
         rounds[kind]()
 
@@ -133,6 +143,53 @@ class ChainRun:
         self.outcome.killed[f"host and daemon {at}"] += 1
         self._release()
         self._start()
+
+    def _split(self) -> None:
+        self._world.split(self._rng.choice(self._open_shards()))
+        self._world.put(self._rng.randint(20, 60))
+        self._kill("mld-spark")
+
+    def _merge(self) -> None:
+        """Merge two neighbours, if there are two."""
+        neighbours = list(pairwise(self._open_shards()))
+        if neighbours:
+            self._world.merge(*self._rng.choice(neighbours))
+        self._world.put(self._rng.randint(20, 60))
+        self._kill("mld-spark")
+
+    def _move(self) -> None:
+        """Start another worker beside the daemon, which gives it some of its shards, or all, and then ends."""
+        old = self._daemon
+        assert old is not None
+        at = self._moment()
+        self._release()
+        self._start()
+        worker = f"w{self._daemons}"
+        is_shared = len(self._open_shards()) > 1
+        self._world.until(
+            lambda: not is_shared or any(lease.owner == worker for lease in self._world.leases().values()),
+            SETTLE_S,
+            f"{worker} has a shard",
+        )
+        self._world.put(self._rng.randint(20, 60))
+        if self._rng.random() < 0.5:
+            old.kill()
+            self.outcome.killed[f"worker that gives {at}"] += 1
+        elif code := old.stop(timeout_s=STOP_S):
+            self.outcome.faults.append(f"the daemon that gave its shards ended with {code}: {old.tail()}")
+
+    def _change(self) -> None:
+        self._pipeline = CHANGED
+        self._kill_both()
+
+    def _open_shards(self) -> list[str]:
+        """Those that take records, neighbours side by side."""
+        first_key = {
+            shard["ShardId"]: int(shard["HashKeyRange"]["StartingHashKey"])
+            for shard in self._world.shards()
+            if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+        }
+        return sorted(first_key, key=first_key.__getitem__)
 
     def _zombie(self) -> None:
         """Stop a host while its daemon dies and another daemon writes the rest, then let it go on where it stood."""
@@ -174,7 +231,7 @@ class ChainRun:
         stage, nth = self._rng.choice(STAGES), self._rng.choice((1, 1, 2))
         self._gate = self._root / f"{stage}.{self._daemons}"
         pipeline = self._root / "pipeline.py"
-        pipeline.write_text(PIPELINE)
+        pipeline.write_text(self._pipeline)
         keys: dict[str, Any] = {
             **KEYS,
             **(TWO_IN_FLIGHT if self.outcome.seed % 2 else {}),

@@ -32,7 +32,7 @@ from tests.support.s3_servers import SECRET, StoredServer, Versitygw
 from tests.support.servers import ACCOUNT, ServerProcess
 from tests.support.spark_servers import cluster
 
-S3, S3_NAIVE, S3_CLUSTER = "s3", "s3-unconditional", "s3-cluster"
+S3, S3_MINISTACK, S3_NAIVE, S3_CLUSTER = "s3", "s3-ministack", "s3-unconditional", "s3-cluster"
 OF_EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",

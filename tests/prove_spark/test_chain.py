@@ -24,8 +24,9 @@ def test_every_record_exactly_once_over_the_whole_chain(tmp_path):
     machine = Machine()
     try:
         with EmbeddedAws() as aws:
-            outcome = ChainRun(3, machine, tmp_path / "run", aws, rounds=("child", "host", "both")).play()
+            rounds = ("child", "split", "host", "move", "change")
+            outcome = ChainRun(3, machine, tmp_path / "run", aws, rounds=rounds).play()
     finally:
         machine.jvm.kill()
     assert outcome.exactly_once, outcome
-    assert sum(outcome.killed.values()) == 3
+    assert sum(outcome.killed.values()) >= 3, outcome
