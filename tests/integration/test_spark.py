@@ -27,7 +27,8 @@ from pyspark.sql import functions as F
 
 def transform(records, batch):
     print("a print of the user")
-    return records.select("streamName", "shardId", "sequenceNumber", F.upper("payload").alias("text"))
+    text = F.expr("IF(payload = 'fails', raise_error('it fails'), upper(payload)) AS text")
+    return records.select("streamName", "shardId", "sequenceNumber", text)
 """
 KEYS = {
     "mld.spark.format": "text",
@@ -69,8 +70,8 @@ def wanted(world: World) -> Counter[str]:
     return Counter(put.data.upper() for put in world.puts if put.data)
 
 
-def put_malformed(world: World) -> None:
-    answer = world.kinesis.put_record(StreamName=world.stream, Data=b"\xff\xfe", PartitionKey="bad")
+def put_bad(world: World, data: bytes) -> None:
+    answer = world.kinesis.put_record(StreamName=world.stream, Data=data, PartitionKey="bad")
     world.puts.append(Put(answer["ShardId"], int(answer["SequenceNumber"]), ""))
 
 
@@ -92,7 +93,7 @@ def processes(daemon: Daemon, word: str) -> list[int]:
 def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(300)
-    put_malformed(world)
+    put_bad(world, b"\xff\xfe")
     daemon = start(world)
     world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
     world.until(lambda: rows(world.directory / "dead"), SESSION_S, "the malformed record in the dead letter")
@@ -110,6 +111,11 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
     world.put(300)
     world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the JVM")
     assert len(rows(world.directory / "dead")) == 1
+
+    put_bad(world, b"fails")
+    world.until(lambda: len(rows(world.directory / "dead")) == 2, SESSION_S, "the record that fails in the dead letter")
+    assert "it fails" in rows(world.directory / "dead")[1]["reason"]
+    assert not [line for line in daemon.lines if "at org.apache" in line], "what Spark says are single lines"
 
     assert daemon.stop(timeout_s=200) == 0
     world.until_caught_up(1)

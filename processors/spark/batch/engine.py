@@ -130,7 +130,7 @@ class Engine:
         self, source: BatchSource, error: JobFailed | PipelineFailed, in_a_row_max: int
     ) -> dict[StreamShard, str]:
         """Find out whose fault it is that a batch fails again and again. Raises SinkRefused and PipelineError."""
-        log.warning("batch %d fails again and again, searching for the record: %s", self._jobs.number, error)
+        log.warning("batch %d fails, searching for the record: %s", self._jobs.number, error)
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():
             return dict.fromkeys(source.ends, f"{error}; correct the pipeline")

@@ -105,7 +105,8 @@ appender.console.type = Console
 appender.console.name = stderr
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %p %c{1}: %m%n%ex{3}
+appender.console.layout.alwaysWriteExceptions = false
+appender.console.layout.pattern = %replace{%p %c{1}: %m %ex{1}}{(?s)\\s*\\n.*}{}%n
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.directories.name = org.apache.spark.SparkConf
@@ -115,7 +116,7 @@ logger.committer.level = error
 logger.upload.name = org.apache.hadoop.fs.s3a.S3ABlockOutputStream
 logger.upload.level = error
 """
-"""What Spark says: warnings, without those that every start brings, and without what S3A says of each job that stages
+"""What Spark says: warnings, each on one line, without those that every start brings, and without what S3A says of each job that stages
 files (its committer is no part of our commit) and, at length, of each version of a Delta log that another writer was
 faster with; the daemon's log has the time already."""
 JVM_OPTIONS = (
