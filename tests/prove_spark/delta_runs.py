@@ -140,8 +140,8 @@ def prepare(layouts: list[str], stack: contextlib.ExitStack) -> Versitygw | None
         return None
     store = stack.enter_context(Versitygw())
     os.environ |= {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": SECRET}
-    access, hadoop = S3Access(SDK_CREDENTIALS, "us-east-1", store.endpoint, path_style=True), hadoop_version()
-    conf = {**s3a_settings(access, hadoop, {PACKAGES: PACKAGE}), **log_settings(hadoop, {})}
+    access = S3Access(SDK_CREDENTIALS, "us-east-1", store.endpoint, path_style=True)
+    conf = {**s3a_settings(access, hadoop_version(), {PACKAGES: PACKAGE}), **log_settings({})}
     words = shlex.join(word for pair in conf.items() for word in ("--conf", "=".join(pair)))
     os.environ[jvm.MORE_OPTIONS] = f"{words} {SETTINGS}"
     return store

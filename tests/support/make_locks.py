@@ -76,7 +76,6 @@ TABLE = {
     "site": Lock(  # the newest for every Python
         requirements=("mkdocs-material==9.8.2", "mkdocstrings-python==2.0.11", "pymdown-extensions==12.3")
     ),
-    "spark-oldest": Lock(extras=("test",), requirements=("pyspark==4.0.1", "py4j==0.10.9.9")),
     "spark-pandas": Lock(extras=("spark-pandas",), requirements=RUNNER),
     "uv": Lock(requirements=("uv==0.13.9",)),
 }

@@ -11,7 +11,6 @@ sentence for what is wrong, exit 2; exit 0 with one line otherwise.
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import sys
@@ -174,12 +173,13 @@ def examine(file: str, env: Mapping[str, str]) -> str:
     """Return what was found. Raises SettingsError, SessionError, SinkRefused or PipelineError."""
     settings = load(file, (), env)
     load_pipeline(settings)
+    import pyspark
+
     for spec in settings.sinks:
         make_sink(spec, cast("SparkSession", None))  # nothing is touched, but what cannot work is refused
     java = f"Java at {spark_session.java_home(env)}"
     formats = _formats(settings)
-    version = importlib.metadata.version("pyspark")
-    return f"PySpark {version}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
+    return f"PySpark {pyspark.__version__}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
 
 
 def _formats(settings: SparkSettings) -> str:

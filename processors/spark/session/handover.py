@@ -264,14 +264,15 @@ def handed(
 
 
 def _counted(counts: Observation) -> Counted | None:
-    """Return what was observed. Where no job has run, asking Spark for it would wait for ever. Where the first command
-    was one without a job, such as that which makes a table, it is a row without columns, which PySpark takes for an
-    error.
+    """Return what was observed, by the first job that ran over it; None if none did, or it failed: asking Spark would
+    wait, or raise. A first command without a job, such as that which makes a table, has observed nothing. PySpark's own
+    `get` knows neither.
     """
     java: Any = counts._jo
-    if not java.future().isCompleted() or not java.getRow().size():
+    observed = java.future().value()
+    if observed.isEmpty() or observed.get().isFailure() or not observed.get().get().size():
         return None
-    found = counts.get
+    found = dict(java.getAsJava())
     bitmap = found.get("bitmap")
     return Counted(
         int(found["seen"]),

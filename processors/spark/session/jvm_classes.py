@@ -3,8 +3,8 @@
 The log store is for Delta tables on S3 that several drivers use: a version of the log is created by a conditional
 write, which S3 carries out for one of them only, however late a request comes.
 
-Delta's own log store for S3 looks whether a version exists, and then writes it. S3A of Hadoop 3.4.2 and later can send
-the condition (`If-None-Match: *`), but only if it is asked for at each file; so this class asks. It is found by Delta
+Delta's own log store for S3 looks whether a version exists, and then writes it. S3A can send the condition
+(`If-None-Match: *`), but only if it is asked for at each file; so this class asks. It is found by Delta
 by its name; if it were not found, Delta would refuse to write.
 
 A conditional write that the client repeats, because nobody has answered, may find its own first attempt. Delta takes
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 
 CLASS = "MldDeltaLogStore"
-HADOOP_MIN = (3, 4, 2)
-"""The first one that knows the option."""
 SCHEMES = ("s3", "s3a", "s3n")
 KEY = "spark.delta.logStore.{}.impl"
 CONDITION = "fs.option.create.conditional.overwrite"
@@ -105,13 +103,8 @@ public class {FILES_CLASS} extends org.apache.hadoop.fs.LocalFileSystem {{
 """As `chmod` does, it leaves a directory the bits by which files in it get its group (setgid)."""
 
 
-def log_settings(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings of Spark by which Delta uses it, for schemes for which the user names none; none if Hadoop is
-    older.
-    """
-    parts = [int(part) for part in (hadoop or "").split(".") if part.isdigit()]
-    if tuple(parts) < HADOOP_MIN:
-        return {}
+def log_settings(theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return settings of Spark by which Delta uses it, for schemes for which the user names none."""
     return {key: CLASS for key in map(KEY.format, SCHEMES) if key not in theirs}
 
 

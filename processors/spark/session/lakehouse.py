@@ -23,7 +23,7 @@ DELTA, ICEBERG = "delta", "iceberg"
 EXTRA = pip_install("lakehouse")
 RUNTIMES: Mapping[str, Mapping[str, str]] = {
     ICEBERG: {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
-    DELTA: {minor: f"io.delta:delta-spark_{minor}_2.13:4.4.0" for minor in ("4.0", "4.1", "4.2")},
+    DELTA: {minor: f"io.delta:delta-spark_{minor}_2.13:4.4.0" for minor in ("4.1", "4.2")},
 }
 """Packages of a format by the minor version of PySpark. They are what this program was tested with."""
 MARKS = {ICEBERG: "iceberg-spark-runtime", DELTA: "delta-spark"}
@@ -121,7 +121,7 @@ def _is_on_aws(properties: Mapping[str, str]) -> bool:
     return on_s3 or properties["type"] == "glue"
 
 
-SDK_OF: Mapping[str, str] = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+SDK_OF: Mapping[str, str] = {"3.4.2": "2.29.52", "3.5.0": "2.35.4"}
 """The SDK that each Hadoop was released with."""
 MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 CLIENT, SDK = "org.apache.hadoop:hadoop-aws", "software.amazon.awssdk"
@@ -173,7 +173,7 @@ def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
     if sdk is None:
         raise SessionError(
             f"which Amazon SDK goes with Hadoop {hadoop or 'of this PySpark'} is not known here; name {CLIENT} of its "
-            "version in mld.spark.packages, or use PySpark 4.0.1, 4.1 or 4.3"
+            "version in mld.spark.packages, or use PySpark 4.1 or 4.3"
         )
     coordinates = (f"{CLIENT}:{hadoop}", *(f"{SDK}:{module}:{sdk}" for module in MODULES))
     return {PACKAGES: _joined(theirs.get(PACKAGES), coordinates), EXCLUDES: _joined(theirs.get(EXCLUDES), EXCLUDED)}

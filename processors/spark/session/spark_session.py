@@ -116,9 +116,9 @@ logger.committer.level = error
 logger.upload.name = org.apache.hadoop.fs.s3a.S3ABlockOutputStream
 logger.upload.level = error
 """
-"""What Spark says: warnings, each on one line, without those that every start brings, and without what S3A says of each job that stages
-files (its committer is no part of our commit) and, at length, of each version of a Delta log that another writer was
-faster with; the daemon's log has the time already."""
+"""What Spark says: warnings, each on one line, without those that every start brings, and without what S3A says of each
+job that stages files (its committer is no part of our commit) and, at length, of each version of a Delta log that
+another writer was faster with; the daemon's log has the time already."""
 JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC "
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
@@ -150,6 +150,8 @@ AVRO_LIMITS = " ".join(
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
 """Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
 EXTRA = pip_install("spark")
+PYSPARK_MIN = (4, 1)
+"""The first one that can cut a frame into given partitions, by which records that fail are found."""
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
 ARROW_MODULES = ("pandas", "pyarrow")
@@ -159,9 +161,13 @@ NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def check_extra() -> None:
-    """Raise SessionError if there is no PySpark with a JVM: `pyspark-client` has none."""
+    """Raise SessionError if there is no PySpark with a JVM, which `pyspark-client` has not, or one that is too old."""
     if not (_there("pyspark") and _there("py4j")):
         raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
+    from pyspark import __version__ as version  # not of its package: it may stand on PYTHONPATH only
+
+    if tuple(map(int, version.split(".")[:2])) < PYSPARK_MIN:
+        raise SessionError(f"PySpark {version} is too old; {EXTRA}")
 
 
 def _there(module: str) -> bool:
@@ -252,7 +258,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
     theirs = {**settings.conf, **lake(settings)}
     theirs |= s3_client(settings, theirs)
     if is_delta:
-        theirs |= jvm_classes.log_settings(hadoop_version(), theirs)
+        theirs |= jvm_classes.log_settings(theirs)
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
         theirs[key] = f"{ours[key]} {theirs[key]}"
     return {**ours, **theirs}

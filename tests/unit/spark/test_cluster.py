@@ -212,3 +212,9 @@ def test_the_part_of_pyspark_that_is_missing(monkeypatch, there):
     monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda name: name in there)
     with pytest.raises(SessionError, match=r"PySpark is missing in .*; pip install 'mld-kinesis\[spark\]'"):
         check_extra()
+
+
+def test_a_pyspark_that_is_too_old(monkeypatch):
+    monkeypatch.setattr("pyspark.__version__", "4.0.2")
+    with pytest.raises(SessionError, match=r"PySpark 4\.0\.2 is too old; pip install"):
+        check_extra()

@@ -27,14 +27,8 @@ def test_other_places_and_other_stores_are_not(scheme, store):
     assert one_driver_refusal("out", scheme, store) is None
 
 
-@pytest.mark.parametrize("hadoop", [None, "", "3.3.6", "3.4.1"])
-def test_an_older_hadoop_has_no_conditional_writes_and_a_table_on_s3_stays_refused(hadoop):
-    assert log_settings(hadoop, {}) == {}
-
-
-@pytest.mark.parametrize("hadoop", ["3.4.2", "3.5.0", "4.0.0"])
-def test_a_log_store_that_several_drivers_may_use(hadoop):
-    given = log_settings(hadoop, {"spark.delta.logStore.s3.impl": "theirs"})
+def test_a_log_store_that_several_drivers_may_use():
+    given = log_settings({"spark.delta.logStore.s3.impl": "theirs"})
     assert given == {"spark.delta.logStore.s3a.impl": CLASS, "spark.delta.logStore.s3n.impl": CLASS}
     assert one_driver_refusal("out", "s3a", given["spark.delta.logStore.s3a.impl"]) is None
 
