@@ -259,8 +259,8 @@ def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
     key = f"mld.spark.conf.spark.delta.logStore.{scheme}.impl"
     return (
         f"sink {sink}: Delta's log store for {scheme}:// is for a single driver: two workers, or a worker and one that "
-        f"was taken for dead, overwrite each other's commits. Use PySpark 4.1, with which this program brings one of "
-        f"its own; or format = iceberg; or name in {key} a log store that creates a file only if it is not there"
+        f"was taken for dead, overwrite each other's commits. Remove {key}: this program brings one of its own; or "
+        "name there one that creates a file only if it is not there; or use format = iceberg"
     )
 
 
