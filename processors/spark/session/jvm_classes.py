@@ -4,8 +4,8 @@ The log store is for Delta tables on S3 that several drivers use: a version of t
 write, which S3 carries out for one of them only, however late a request comes.
 
 Delta's own log store for S3 looks whether a version exists, and then writes it. S3A can send the condition
-(`If-None-Match: *`), but only if it is asked for at each file; so this class asks. It is found by Delta
-by its name; if it were not found, Delta would refuse to write.
+(`If-None-Match: *`), but only if it is asked for at each file; so this class asks. Delta finds it by its name; if it
+did not, it would refuse to write.
 
 A conditional write that the client repeats, because nobody has answered, may find its own first attempt. Delta takes
 that for another writer's commit, and the sink, which asks the table whose entry has its number, finds its own.

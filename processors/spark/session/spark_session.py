@@ -161,11 +161,14 @@ NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def check_extra() -> None:
-    """Raise SessionError if there is no PySpark with a JVM, which `pyspark-client` has not, or one that is too old."""
+    """Raise SessionError if there is no PySpark with a JVM, which `pyspark-client` has not, or one that is too old or
+    broken."""
     if not (_there("pyspark") and _there("py4j")):
         raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
-    from pyspark import __version__ as version  # not of its package: it may stand on PYTHONPATH only
-
+    try:
+        from pyspark import __version__ as version  # not of its package: it may stand on PYTHONPATH only
+    except ImportError as error:
+        raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
     if tuple(map(int, version.split(".")[:2])) < PYSPARK_MIN:
         raise SessionError(f"PySpark {version} is too old; {EXTRA}")
 
@@ -176,12 +179,10 @@ def _there(module: str) -> bool:
 
 def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     """Start the session. Raises SessionError; SessionUnreachable if trying again may help."""
-    try:
-        from pyspark import SparkContext
-        from pyspark.logger import PySparkLogger
-        from pyspark.sql import SparkSession as Session
-    except ImportError as error:
-        raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
+    from pyspark import SparkContext
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession as Session
+
     environment(settings)
     archive = class_archive.options(settings.conf.get(DRIVER_OPTIONS, ""))
     (scratch / LOGGING_FILE).write_text(LOGGING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -217,4 +218,11 @@ def test_the_part_of_pyspark_that_is_missing(monkeypatch, there):
 def test_a_pyspark_that_is_too_old(monkeypatch):
     monkeypatch.setattr("pyspark.__version__", "4.0.2")
     with pytest.raises(SessionError, match=r"PySpark 4\.0\.2 is too old; pip install"):
+        check_extra()
+
+
+def test_a_pyspark_that_cannot_be_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda name: True)
+    with pytest.raises(SessionError, match=r"PySpark cannot be imported .*; pip install"):
         check_extra()
