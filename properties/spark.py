@@ -263,8 +263,6 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     "glue.endpoint": (Level.WARNING, "it was for glueTable; Iceberg has mld.spark.catalog.<catalog>.glue.endpoint"),
 }
 """Keys of mld 0.2, by the name after `mld.spark.`: whether the start is refused or they are ignored, and the remedy."""
-REMOVED_OPTIONS = {"--compact": COMPACTION_REMEDY, "--ddl": CATALOG_REMEDY}
-"""Of `mld-spark` of mld 0.2."""
 
 
 @dataclass(slots=True)

@@ -479,12 +479,6 @@ def main() -> NoReturn:
         from mld.processors.spark import replay
 
         sys.exit(replay.main(sys.argv[2:]))
-    if sys.argv[1:2] in (["--compact"], ["--ddl"]):
-        from mld.properties.spark import REMOVED_OPTIONS
-
-        option = sys.argv[1]
-        sys.stderr.write(f"mld-spark: {option} is of mld 0.2 and no longer there; {REMOVED_OPTIONS[option]}\n")
-        sys.exit(EXIT_CONFIGURATION)
     if sys.argv[1:2] == ["--archive-classes"]:
         from mld.processors.spark.host import class_training
 

@@ -185,13 +185,8 @@ class SinkSpec:
     s3: S3Access | None = field(default=None, repr=False)
 
 
-NO_ROOM = (
-    *("No space left on device", "Disk quota exceeded", "File too large", "QuotaExceededException"),
-    *("could only be written to 0 of", "could only be replicated to 0 nodes"),
-)
-"""What the JVM says of ENOSPC, EDQUOT and EFBIG, and HDFS of its own; Spark keeps the words in its exceptions."""
-NO_PERMISSION = "AccessControlException"
-"""HDFS; what the file system of this host does not allow is said before there is a job."""
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+"""What the JVM says of ENOSPC, EDQUOT and EFBIG; Spark keeps the words in its exceptions."""
 NO_NAME = "a value of partitionBy is no name of a directory"
 """Said where a sink raises an exception over a row: its record is to blame. The value is not quoted."""
 UNMAPPABLE = "input contains unmappable characters"
@@ -252,8 +247,6 @@ def failure(error: Exception, doing: str) -> SinkError:
         return ValueFailed(said)
     if any(words in text for words in NO_ROOM):
         return SinkError(f"{said}; make room, nothing was acknowledged and it is tried again")
-    if NO_PERMISSION in text:
-        return SinkRefused(f"{said}; give the account that Spark runs as the permission for it")
     if UNMAPPABLE in text:
         return SinkRefused(f"{said}; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8")
     if any(words in text for words in NO_PANDAS):

@@ -391,6 +391,8 @@ GARBAGE = {
     "json": [
         *(event(7) + more for more in (b"\n" + ANOTHER, ANOTHER, b" garbage", b"}", b"]", b",", b"\x00")),
         *(b'{"n": 7, "kind": "\xff"}', b"{'n': 7, 'kind': 'human'}", b"[" + ANOTHER + b"]", b"null", b" \n", b""),
+        *(b'{"n": 7, "kind": "\xed\xa0\x80"}', b"\xef\xbb\xbf" + ANOTHER, ANOTHER + b"\x00"),
+        *(ANOTHER.decode().encode(utf) for utf in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "utf-16")),
     ],
     "jsonlines": [
         *(event(7) + more for more in (ANOTHER, b"," + ANOTHER, b" garbage", b"\n{bad", b"\nnull", b"\n[]", b"}")),
@@ -563,4 +565,5 @@ def test_without_the_compiler_hadoop_sets_permissions(caplog: pytest.LogCaptureF
 
     caplog.set_level("INFO")
     assert not jvm_classes.install_files(Session())  # type: ignore[arg-type]
-    assert caplog.messages == ["permissions of files are set by chmod: 'JavaPackage' object is not callable"]
+    (said,) = caplog.messages
+    assert said.startswith("permissions of files are set by chmod: ") and "'JavaPackage' object is not callable" in said

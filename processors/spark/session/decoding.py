@@ -1,10 +1,12 @@
 """The data of a record -> its payload, and what of it the payload does not show, as expressions of Spark.
 
-One parse of Spark's makes the payload and says whether it is one. Spark's reader of JSON passes over what it cannot
-use: fields that the schema does not name (another letter case is another name) are left out, and a number of
-milliseconds becomes a time in the year 57973. So a second parse takes the fields as they came, a map of variants: of a
-sample of the records, to count those with stray fields; of all, where a column is to keep these; and of malformed
-records, to say which field is wrong. A time that no calendar of four digits has makes its record malformed.
+One parse makes the payload and says whether it is one: of JSON by a class in the JVM (`jvm_classes.JSON_SOURCE`), which
+has Spark's own reader of files read each record's bytes, and sees what follows the value; `from_json` costs twice as
+much, and is deaf to that. That reader passes over what it cannot use: fields that the schema does not name (another
+letter case is another name) are left out, and a number of milliseconds becomes a time in the year 57973. So a second
+parse takes the fields as they came, a map of variants: of a sample of the records, to count those with stray fields; of
+all, where a column is to keep these; and of malformed records, to say which field is wrong. A time that no calendar of
+four digits has makes its record malformed.
 
 What depends on the fields of the schema is text of SQL, made once: each call of PySpark's functions asks the JVM.
 
@@ -21,6 +23,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from mld.processors.spark.session import jvm_classes
 from mld.processors.spark.sink_port import SessionError
 from mld.properties.redaction import printable
 from mld.properties.spark import Format
@@ -36,10 +39,11 @@ STRAYS = "_mld_strays"
 them; else the data of a record of the sample, and null of others."""
 ROW_NUMBER = "rowNumber"
 """Column of `Format.JSON_LINES`: the number of an event within its record, from 0 on."""
-_CORRUPT = "_mld_corrupt"
-_VALUE, _END = "_mld_value", "_mld_end"
-"""No reader of Spark looks at what follows the value that it was asked for, and Avro reads any bytes as something. So
-an end is put after each payload, and one is valid only if what the schema describes ends right before it."""
+_VALUE, _END, _MALFORMED = "_mld_value", "_mld_end", "_mld_malformed"
+"""Avro reads any bytes as something, and not all of them. So an end is put after each payload, and one is valid only if
+what the schema describes ends right before it."""
+EVENTS = f"{PAYLOAD}.{_VALUE}"
+"""What records of JSON are decoded to: structs of each event's payload and its number, `ROW_NUMBER`."""
 _AVRO_END = b"\x8f mld \x8f\n"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
@@ -74,20 +78,18 @@ class Decoding(NamedTuple):
     """The names of a record's stray fields, or the first ones of many; null if it has none, or is not looked at."""
 
 
-def check_schema(
-    session: SparkSession,
-    format: Format,
-    schema: str | None,
-    rescued: str | None = None,
-) -> None:
+def check_schema(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> None:
     """Find out before the first record whether the schema is one, and can be used. Raises SessionError."""
     from pyspark.sql import functions as F
 
     if format in (Format.BINARY, Format.TEXT):
         return
     try:
-        assert session.range(0).select(F.lit(b"").alias("data")).select(_decoded(format, schema)[0]).schema
+        decoded, _ = _decoded(session, format, schema)
+        assert session.range(0).select(F.lit(b"").alias("data")).select(decoded).schema
         named = [] if format is Format.AVRO else [field.name.lower() for field in fields_of(str(schema))]
+    except SessionError:
+        raise
     except Exception as error:
         text = str(error)
         if format is Format.AVRO and any(words in text for words in AVRO_NOT_THERE):
@@ -101,25 +103,22 @@ def check_schema(
         raise SessionError(f"mld.spark.rescuedColumn = {rescued} is a field of mld.spark.schema; choose another name")
 
 
-def decoding(
-    format: Format,
-    schema: str | None,
-    rescued: str | None = None,
-) -> Decoding:
+def decoding(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> Decoding:
     """Return how data is decoded. `rescued`: the field of the payload that has the stray fields, as JSON."""
     from pyspark.sql import functions as F
 
-    decoded, bad = _decoded(format, schema)
-    clean = F.col(PAYLOAD) if format is Format.TEXT else F.col(PAYLOAD)[_VALUE]
+    decoded, bad = _decoded(session, format, schema)
     generic = F.lit(NOT_DECODED[format])
     if format not in OF_JSON:
+        clean = F.col(PAYLOAD) if format is Format.TEXT else F.col(PAYLOAD)[_VALUE]
         return Decoding(decoded, bad, clean, generic)
     fields = fields_of(str(schema))
     reason = F.coalesce(F.expr(_reason(format, fields)), generic)
-    if (astray := _astray_event(format, fields)) is not None:
-        bad = bad | F.coalesce(F.expr(astray), F.lit(False))
+    if (beyond := astray(f"event.{_VALUE}", fields)) is not None:
+        bad = bad | F.expr(f"coalesce(exists({EVENTS}, event -> {beyond}), false)")
+    clean = F.expr(EVENTS if rescued is None else _with_rescued(fields, rescued))
+    clean = clean if format is Format.JSON_LINES else F.get(clean, F.lit(0))[_VALUE]
     if rescued is not None:
-        clean = F.expr(_with_rescued(format, fields, rescued))
         strays = F.expr(_strays(format, fields, "data"))
         return Decoding(decoded, bad, clean, reason, strays, F.expr(_stray_names(STRAYS)))
     sample = F.expr(f"CASE WHEN {SAMPLE} THEN data END")
@@ -139,23 +138,17 @@ def fields_of(schema: str) -> StructType:
 # --- the payload -----------------------------------------------------------------------------------------------------
 
 
-def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
-    """Return the payload as Spark makes it, and whether it is malformed."""
+def _decoded(session: SparkSession, format: Format, schema: str | None) -> tuple[Column, Column]:
+    """Return the payload as Spark makes it, and whether it is malformed. Raises SessionError."""
     from pyspark.sql import functions as F
 
-    text, payload = F.expr(_utf8("data")), F.col(PAYLOAD)
+    payload = F.col(PAYLOAD)
     match format:
-        case Format.JSON:
-            return _from_json(text, f"STRUCT<{schema}>"), _is_cut(payload) | payload[_VALUE].isNull()
-        case Format.JSON_LINES:
-            lines = F.filter(F.split(text, "\n"), lambda line: line.rlike(r"\S"))
-            values = F.transform(lines, lambda line, at: _concat(f'{{"{_VALUE}":', line, f',"{ROW_NUMBER}":', at, "}"))
-            array = _concat("[", F.array_join(values, ","), "]")
-            event = f"STRUCT<{_VALUE}: STRUCT<{schema}>, {ROW_NUMBER}: INT>"
-            found = payload[_VALUE]
-            numbers = F.sequence(F.lit(0), F.size(found) - 1)  # of a record without events: 0 and -1
-            whole = (found[ROW_NUMBER] == numbers) & ~F.exists(found, lambda one: one[_VALUE].isNull())
-            return _from_json(array, f"ARRAY<{event}>"), _is_cut(payload) | ~F.coalesce(whole, F.lit(False))
+        case Format.JSON | Format.JSON_LINES:
+            events = f"ARRAY<STRUCT<{_VALUE}: STRUCT<{schema}>, {ROW_NUMBER}: INT>>"
+            type = f"STRUCT<{_VALUE}: {events}, {_MALFORMED}: BOOLEAN>"
+            decoded = jvm_classes.json_column(session, "data", type, of_lines=format is Format.JSON_LINES)
+            return decoded, payload[_MALFORMED]
         case Format.AVRO:
             from pyspark.sql.avro.functions import from_avro
 
@@ -164,7 +157,7 @@ def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
             bad = ~F.equal_null(payload[_END], F.lit(_AVRO_END))
             return from_avro(framed, _framed(str(schema)), {"mode": "PERMISSIVE"}), bad
         case Format.TEXT:
-            return text, payload.isNull()
+            return F.expr(_utf8("data")), payload.isNull()
         case Format.BINARY:
             raise AssertionError("binary has no payload")
 
@@ -178,28 +171,6 @@ def _framed(schema: str) -> str:
     end = {"type": "fixed", "name": "mld_end", "size": len(_AVRO_END)}
     fields = [{"name": _VALUE, "type": value}, {"name": _END, "type": end}]
     return json.dumps({"type": "record", "name": "mld_framed", "fields": fields})
-
-
-def _from_json(text: Column, type: str) -> Column:
-    """Parse a text as the one value of an object that has an end as well."""
-    from pyspark.sql import functions as F
-
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
-    framed = _concat(f'{{"{_VALUE}":', text, f',"{_END}":true}}')
-    return F.from_json(framed, f"{_VALUE} {type}, {_END} BOOLEAN, {_CORRUPT} STRING", options)
-
-
-def _concat(*parts: Column | str) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts))
-
-
-def _is_cut(payload: Column) -> Column:
-    """Return whether Spark's reader of JSON has said that a text is malformed, or has not come to its end."""
-    from pyspark.sql import functions as F
-
-    return payload[_CORRUPT].isNotNull() | ~F.equal_null(payload[_END], F.lit(True))
 
 
 # --- what the payload does not show: text of SQL ---------------------------------------------------------------------
@@ -260,31 +231,16 @@ def strays_of(came: str, fields: StructType, path: str = "", depth: int = 0) -> 
     return f"concat({', '.join(parts)})" if len(parts) > 1 else parts[0]
 
 
-def _with_rescued(format: Format, fields: StructType, name: str) -> str:
-    """Return the payload with one field more: the stray fields as an object of JSON, null if there are none."""
-
-    def whole(value: str, strays: str) -> str:
-        member = "to_json(map(one.name, one.value))"
-        members = f"transform({strays}, one -> substring({member}, 2, length({member}) - 2))"
-        text = f"CASE WHEN size({strays}) > 0 THEN concat('{{', array_join({members}, ','), '}}') END"
-        own = ", ".join(f"{_text(field.name)}, {value}.{_name(field.name)}" for field in fields)
-        return f"CASE WHEN {value} IS NOT NULL THEN named_struct({own}, {_text(name)}, {text}) END"
-
-    if format is Format.JSON:
-        return whole(f"{PAYLOAD}.{_VALUE}", f"get({STRAYS}, 0)")
-    event = whole(f"event.{_VALUE}", f"get({STRAYS}, at)")
-    return (
-        f"transform({PAYLOAD}.{_VALUE}, (event, at) -> "
-        f"named_struct('{_VALUE}', {event}, '{ROW_NUMBER}', event.{ROW_NUMBER}))"
-    )
-
-
-def _astray_event(format: Format, fields: StructType) -> str | None:
-    """Return whether a time of the payload is beyond the calendar; None if the schema has none."""
-    if format is Format.JSON:
-        return astray(f"{PAYLOAD}.{_VALUE}", fields)
-    within = astray(f"event.{_VALUE}", fields)
-    return within and f"exists({PAYLOAD}.{_VALUE}, event -> {within})"
+def _with_rescued(fields: StructType, name: str) -> str:
+    """Return the events, each payload with one field more: the stray fields as an object of JSON, null if there are
+    none."""
+    value, strays = f"event.{_VALUE}", f"get({STRAYS}, at)"
+    member = "to_json(map(one.name, one.value))"
+    members = f"transform({strays}, one -> substring({member}, 2, length({member}) - 2))"
+    text = f"CASE WHEN size({strays}) > 0 THEN concat('{{', array_join({members}, ','), '}}') END"
+    own = ", ".join(f"{_text(field.name)}, {value}.{_name(field.name)}" for field in fields)
+    whole = f"CASE WHEN {value} IS NOT NULL THEN named_struct({own}, {_text(name)}, {text}) END"
+    return f"transform({EVENTS}, (event, at) -> named_struct('{_VALUE}', {whole}, '{ROW_NUMBER}', event.{ROW_NUMBER}))"
 
 
 def astray(value: str, type: DataType, depth: int = 0) -> str | None:
@@ -309,9 +265,7 @@ def astray(value: str, type: DataType, depth: int = 0) -> str | None:
 
 def _reason(format: Format, fields: StructType) -> str:
     """Return which field of a malformed record is wrong, and why; null if that is not to be seen."""
-    events = f"{PAYLOAD}.{_VALUE}"
-    value = events if format is Format.JSON else f"get({events}, at).{_VALUE}"
-    found = ", ".join(wrong_fields(value, "came", fields))
+    found = ", ".join(wrong_fields(f"get({EVENTS}, at).{_VALUE}", "came", fields))
     reasons = f"transform({_came(format, 'data')}, (came, at) -> coalesce({found}, null))"
     return f"get(filter({reasons}, one -> one IS NOT NULL), 0)"
 

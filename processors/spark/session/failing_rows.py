@@ -20,16 +20,14 @@ the pipeline's own modules too, where they meet the frame. Other threads get the
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
-from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mld.processors.spark.session.jvm_classes import compiled
+from mld.processors.spark.session.jvm_classes import everywhere
 from mld.processors.spark.sink_port import first_line
 
 if TYPE_CHECKING:
@@ -202,22 +200,7 @@ class FailingRows:
 
     def _java_object(self) -> Any:
         """Return an object of the class, which this JVM and its executors know from now on."""
-        java: Any = self._session._jvm
-        loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-        try:
-            return java.java.lang.Class.forName(CLASS, True, loader).newInstance()
-        except Exception:
-            log.debug("%s is compiled", CLASS)
-        _, compiler = compiled(java, SOURCE)
-        directory = Path(java.org.apache.spark.SparkFiles.getRootDirectory()) / "mld"
-        directory.mkdir(exist_ok=True)
-        jar = directory / f"{CLASS}.jar"
-        with zipfile.ZipFile(jar, "w") as opened:
-            for name, code in compiler.getBytecodes().items():
-                opened.writestr(f"{name}.class", bytes(code))
-        self._session.sparkContext._jsc.addJar(str(jar))
-        loader.addURL(java.java.net.URI(jar.as_uri()).toURL())
-        return java.java.lang.Class.forName(CLASS, True, loader).newInstance()
+        return everywhere(self._session, CLASS, SOURCE).newInstance()
 
 
 def telling(

@@ -229,7 +229,7 @@ def handed(
 
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
-    found = decoding(format, schema, rescued)
+    found = decoding(raw.sparkSession, format, schema, rescued)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need. What is
     # counted is a column first: an expression in a count is interpreted.
     strays = () if found.strays is None else (found.strays.alias(STRAYS),)

@@ -14,19 +14,24 @@ The file system is for a session of one machine. Without its native library, whi
 `chmod` for every file and directory that it makes, which is most of what a small file costs, and so of what a batch of
 many partitions costs. Here the JVM sets the same permissions by a call. The class takes the place of Hadoop's in the
 cache of file systems, in which every `FileSystem.get` of this JVM looks first.
+
+The reader of JSON is an expression in Spark's plan, which has the class decode each record's data: `JacksonParser` is
+what Spark's own reader of files uses. `from_json` does not look at what follows the value, and costs twice as much.
 """
 
 from __future__ import annotations
 
 import logging
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mld.processors.spark.sink_port import SessionError, first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 
 log = logging.getLogger("mld.spark")
@@ -101,6 +106,99 @@ public class {FILES_CLASS} extends org.apache.hadoop.fs.LocalFileSystem {{
 }}
 """
 """As `chmod` does, it leaves a directory the bits by which files in it get its group (setgid)."""
+JSON_CLASS = "MldJson"
+JSON_SOURCE = f"""
+import com.fasterxml.jackson.core.*;
+import java.nio.*;
+import java.nio.charset.*;
+import org.apache.spark.sql.catalyst.*;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
+import org.apache.spark.sql.catalyst.json.*;
+import org.apache.spark.sql.catalyst.util.*;
+import org.apache.spark.sql.classic.ExpressionUtils;
+import org.apache.spark.sql.types.*;
+import scala.collection.immutable.*;
+
+public class {JSON_CLASS} extends scala.runtime.AbstractFunction2 implements java.io.Serializable {{
+  private DataType fields;
+  private String zone;
+  private boolean isOfLines;
+  private transient JacksonParser reader;
+  private transient boolean isWhole;
+
+  public org.apache.spark.sql.Column column(String data, String type, String zone, boolean isOfLines) {{
+    StructType found = (StructType) DataType.fromDDL(type).asNullable();
+    StructType event = (StructType) ((ArrayType) found.apply(0).dataType()).elementType();
+    this.fields = event.apply(0).dataType();
+    this.zone = zone;
+    this.isOfLines = isOfLines;
+    Seq none = (Seq) Nil$.MODULE$;
+    Seq attribute = new $colon$colon(UnresolvedAttribute.quoted(data), Nil$.MODULE$);
+    Literal decoder = new Literal(this, new ObjectType({JSON_CLASS}.class));
+    return ExpressionUtils.column(new Invoke(decoder, "decode", found, attribute, none, true, true, true));
+  }}
+
+  public InternalRow decode(byte[] data) throws Exception {{
+    java.util.ArrayList events = new java.util.ArrayList();
+    isWhole = true;
+    for (int at = isOfLines ? 0 : data.length, begin = 0; at <= data.length; at++) {{
+      if (at < data.length && data[at] != '\\n') continue;
+      if (!isOfLines || !new String(data, begin, at - begin).isBlank()) {{
+        events.add(row(event(ByteBuffer.wrap(data, begin, at - begin)), Integer.valueOf(events.size())));
+      }}
+      begin = at + 1;
+    }}
+    isWhole &= !events.isEmpty();
+    return row(new GenericArrayData(events.toArray()), Boolean.valueOf(!isWhole));
+  }}
+
+  private Object event(ByteBuffer text) throws Exception {{
+    try {{
+      if (reader == null) {{
+        Map options = (Map) ((Map) Map$.MODULE$.empty()).updated("allowSingleQuotes", "false");
+        reader = new JacksonParser(fields, new JSONOptions(options, zone, ""), false, (Seq) Nil$.MODULE$);
+      }}
+      scala.collection.Iterator rows = reader.parse(text, this, null).iterator();
+      if (rows.hasNext()) return rows.next();
+    }} catch (Exception error) {{
+      if (!(error instanceof BadRecordException)) throw error;
+      Object[] parts = (Object[]) ((BadRecordException) error).partialResults().apply();
+      isWhole = false;
+      if (parts.length > 0) return parts[0];
+    }}
+    isWhole = false;
+    return null;
+  }}
+
+  public Object apply(Object factory, Object text) throws java.io.IOException {{
+    byte[] data = ((ByteBuffer) text).array();
+    int at = ((ByteBuffer) text).position(), size = ((ByteBuffer) text).remaining();
+    StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data, at, size));
+    boolean isOther = size == 0 || data[at] <= 0 || (size > 1 && data[at + 1] == 0);
+    if (isOther) throw new MalformedInputException(size);
+    return new ToTheEnd(((JsonFactory) factory).createParser(data, at, size));
+  }}
+
+  private static InternalRow row(Object one, Object other) {{
+    return new GenericInternalRow(new Object[] {{one, other}});
+  }}
+
+  public class ToTheEnd extends com.fasterxml.jackson.core.util.JsonParserDelegate {{
+    public ToTheEnd(JsonParser parser) {{ super(parser); }}
+
+    public void close() throws java.io.IOException {{
+      boolean wasWhole = isWhole;
+      isWhole = false;
+      isWhole = wasWhole && delegate.nextToken() == null;
+      delegate.close();
+    }}
+  }}
+}}
+"""
+"""Jackson passes over some bytes that are not UTF-8, so that is asked before; and it would take a text for UTF-16 or
+UTF-32 by its first bytes."""
 
 
 def log_settings(theirs: Mapping[str, str]) -> dict[str, str]:
@@ -108,31 +206,44 @@ def log_settings(theirs: Mapping[str, str]) -> dict[str, str]:
     return {key: CLASS for key in map(KEY.format, SCHEMES) if key not in theirs}
 
 
-def install(session: SparkSession, scratch: Path) -> None:
-    """Let the JVM of the session find the class; `scratch` is a directory of this user alone. Raises SessionError."""
+def install(session: SparkSession) -> None:
+    """Let the JVM of the session find the log store. Raises SessionError."""
+    remedy = f"; name another log store that creates a file only once, as mld.spark.conf.{KEY.format('s3a')}"
+    everywhere(session, CLASS, SOURCE, f"{remedy}, or use format = iceberg")
+
+
+def everywhere(session: SparkSession, name: str, source: str, remedy: str = "") -> Any:
+    """Return a class that this JVM and its executors know from now on. Raises SessionError."""
     java: Any = session._jvm
     try:
-        loader, compiler = compiled(java, SOURCE)
-        directory = scratch / "classes"
-        directory.mkdir(exist_ok=True)
-        for name, code in compiler.getBytecodes().items():
-            (directory / f"{name}.class").write_bytes(bytes(code))
-        loader.addURL(java.java.net.URI(f"{directory.as_uri()}/").toURL())
-        java.java.lang.Class.forName(CLASS, True, loader)
-    except Exception as error:  # whatever a future Spark or Delta has changed
-        raise SessionError(
-            f"the log store for Delta tables on S3 cannot be made ({first_line(error)}); name another one that creates "
-            f"a file only if it is not there, as mld.spark.conf.{KEY.format('s3a')}, or use format = iceberg"
-        ) from error
+        loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+        with suppress(Exception):
+            return java.java.lang.Class.forName(name, True, loader)
+        compiler = java.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook(source)
+        jar = Path(java.org.apache.spark.SparkFiles.getRootDirectory()) / "mld" / f"{name}.jar"
+        jar.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(jar, "w") as opened:
+            for part, code in compiler.getBytecodes().items():
+                opened.writestr(f"{part}.class", bytes(code))
+        if not session.sparkContext._jsc.sc().isLocal():  # there tasks share the driver's loader
+            session.sparkContext._jsc.addJar(str(jar))
+        loader.addURL(java.java.net.URI(jar.as_uri()).toURL())
+        return java.java.lang.Class.forName(name, True, loader)
+    except Exception as error:  # whatever a future Spark has changed
+        raise SessionError(f"the class {name} cannot be made in this Spark ({first_line(error)}){remedy}") from error
 
 
-def compiled(java: Any, source: str) -> tuple[Any, Any]:
-    """Return the JVM's loader of classes, and a compiler that has compiled the source."""
-    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    compiler = java.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(loader)
-    compiler.cook(source)
-    return loader, compiler
+def json_column(session: SparkSession, data: str, type: str, *, of_lines: bool) -> Column:
+    """Return an expression over a column of JSON, or of lines of it. `type`, in Spark's DDL: a struct of an array of
+    events, and of whether some are malformed; an event is a struct of the payload (null, or in part, if it is
+    malformed) and of its number. Raises SessionError; what Spark raises of the type.
+    """
+    from pyspark.sql.classic.column import Column
+
+    decoder = everywhere(session, JSON_CLASS, JSON_SOURCE, "; install the PySpark that mld[spark] names").newInstance()
+    return Column(decoder.column(data, type, session.conf.get("spark.sql.session.timeZone"), of_lines))
 
 
 def install_files(session: SparkSession) -> bool:
@@ -141,9 +252,8 @@ def install_files(session: SparkSession) -> bool:
     """
     java: Any = session._jvm
     try:
-        _, compiler = compiled(java, FILES_SOURCE)
+        everywhere(session, FILES_CLASS, FILES_SOURCE)
         configuration = java.org.apache.hadoop.conf.Configuration(session.sparkContext._jsc.hadoopConfiguration())
-        configuration.setClassLoader(compiler.getClassLoader())
         configuration.set(FILES_KEY, FILES_CLASS)
         files, uri = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI(LOCAL)
         # Spark has one already; closing takes it out of the cache, and hurts nobody who still holds it.

@@ -25,7 +25,6 @@ import re
 import shlex
 import shutil
 import signal
-import string
 import subprocess
 import sys
 import threading
@@ -37,13 +36,7 @@ from typing import TYPE_CHECKING
 
 from mld import pip_install
 from mld.processors.spark.session import class_archive, jvm_classes
-from mld.processors.spark.session.lakehouse import (
-    DELTA,
-    formats_of,
-    is_needed,
-    lake_settings,
-    s3a_settings,
-)
+from mld.processors.spark.session.lakehouse import DELTA, formats_of, is_needed, lake_settings, s3a_settings
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import SessionError, SessionGone, SessionUnreachable, first_line, sentence
 from mld.properties.spark import Format
@@ -58,8 +51,6 @@ log = logging.getLogger("mld.spark")
 FILE = "spark.properties"
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 """What PySpark calls spark-submit with; arguments of another Spark are replaced, our keys say how we run."""
-_PLAIN = frozenset(f"{string.ascii_letters}{string.digits}._-/")
-"""What needs no escape in a properties file of Java's."""
 
 
 @contextmanager
@@ -84,11 +75,7 @@ def encode(settings: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(one if one in _PLAIN else _units(one) for one in text)
-
-
-def _units(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
+    units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
@@ -206,7 +193,7 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     if jvm_classes.CLASS in conf.values():
-        jvm_classes.install(session, scratch)
+        jvm_classes.install(session)
     if settings.is_local and f"spark.hadoop.{jvm_classes.FILES_KEY}" not in settings.conf:
         jvm_classes.install_files(session)
     return session

@@ -56,6 +56,7 @@ def test_a_store_of_its_own_and_the_modules_of_its_sdk():
         "fs.s3a.path.style.access": "true",
         "fs.s3a.encryption.algorithm": "SSE-KMS",
         "fs.s3a.encryption.key": "key",
+        "fs.s3a.input.stream.type": "classic",
         PROVIDERS: "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
     }
 

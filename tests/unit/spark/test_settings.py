@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.child import main
 from mld.processors.spark.high_water_marks import SEVERAL, WriterIdentity
 from mld.processors.spark.settings import SettingsError, load
 
@@ -118,11 +117,3 @@ def test_files_of_a_sink(tmp_path, text, one_file):
     lines = "".join(f"mld.spark.sink.out.{line}\n" for line in ("path = /x", *text.split("\n")) if line)
     (sink,) = loaded(tmp_path, GOOD + lines).sinks
     assert sink.one_file == one_file
-
-
-@pytest.mark.parametrize(("option", "said"), [("--compact", "rewrite_data_files"), ("--ddl", "projection")])
-def test_an_option_that_has_left_ends_with_its_remedy(monkeypatch, capsys, option, said):
-    monkeypatch.setattr("sys.argv", ["mld-spark", option, "app.properties"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert f"{option} is of mld 0.2" in (text := capsys.readouterr().err) and said in text

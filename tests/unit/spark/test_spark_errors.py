@@ -8,7 +8,6 @@ from mld.processors.spark.sink_port import (
     GONE,
     NO_NAME,
     NO_PANDAS,
-    NO_PERMISSION,
     NO_RECORD_S_FAULT,
     NO_ROOM,
     OF_S3,
@@ -97,7 +96,7 @@ def test_what_no_record_can_cause(said):
     )
 
 
-WORDS = [*NO_ROOM, NO_PERMISSION, UNMAPPABLE, *NO_PANDAS, *NO_RECORD_S_FAULT, GONE, *OF_S3, "ImportError: no"]
+WORDS = [*NO_ROOM, UNMAPPABLE, *NO_PANDAS, *NO_RECORD_S_FAULT, GONE, *OF_S3, "ImportError: no"]
 
 
 @pytest.mark.parametrize("words", WORDS)
