@@ -118,11 +118,11 @@ class DeltaS3Run(DeltaRun):
         return self._machine.start(self._plan(shards), None, jvm=self._machine.spare())
 
     def _plan(self, shards: tuple[str, ...]) -> dict[str, Any]:
-        return {**super()._plan(shards), "layout": DELTA, "path": self._table, "classes": str(self._root)}
+        return {**super()._plan(shards), "layout": DELTA, "path": self._table, "log_store": True}
 
     def _found(self) -> Counter[tuple[str, int]]:
         session = self._machine.jvm.session
-        install(session, self._root)
+        install(session)
         try:
             frame = session.read.format("delta").load(self._table)
         except Exception as error:

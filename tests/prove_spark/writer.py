@@ -54,8 +54,8 @@ def sink_of(plan: Mapping[str, Any], session: Any) -> Sink:
     layout, path = plan["layout"], plan["path"]
     if "options" in plan:
         return jdbc_sink(layout, plan["options"], session, merge=plan["merge"])
-    if "classes" in plan:
-        install(session, Path(plan["classes"]))
+    if plan.get("log_store"):
+        install(session)
     if layout == "delta":
         return make_sink(SinkSpec("out", "delta", path), session)
     if layout == "naive-delta":
