@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
 from mld.processors.spark.batch.attempts import Destinations, Patience, bound_fences
-from mld.processors.spark.batch.micro_batch import BatchFigures
+from mld.processors.spark.batch.micro_batch import BatchFigures, Offer
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import BatchSource, Spool
@@ -59,6 +59,9 @@ SLICES_FIRST, SLICES_NEXT, SLICES_MAX = 4, 64, 1_000
 more than they do. Where it is not, the next one has so many at least, and any further one at most."""
 SUSPECTS_PART = 4
 """If more records are malformed than one in so many, nothing is gained by leaving others out."""
+JOINED_FROM, JOINED_RECORDS, JOINED_BYTES_MAX = 8, 300, 8 << 20
+"""More pages than so many, of fewer records each, are joined into one: to open a page costs Spark what so many records
+cost us. Not if all are larger than that: they are in our memory meanwhile."""
 SPLIT = 4
 """A slice that fails, of which no row is told, is cut into so many."""
 PIPELINE = "(pipeline)"
@@ -101,6 +104,11 @@ class _FailingSlice(NamedTuple):
 def _reasons(alone: Sequence[_FailingSlice]) -> dict[int, str]:
     """Return what was said first of each record, in their order."""
     return dict(sorted({one.records[0]: one.text for one in reversed(alone)}.items()))
+
+
+def _are_small(pages: Sequence[Offer]) -> bool:
+    records_max = JOINED_RECORDS * (len(pages) - JOINED_FROM)
+    return sum(page.records for page in pages) < records_max and sum(page.size for page in pages) < JOINED_BYTES_MAX
 
 
 def _first(errors: Sequence[Exception], kind: type[Kind]) -> Kind | None:
@@ -343,9 +351,8 @@ class Jobs:
         """Give frames of what `batch` spans, or of the suspects among it, for as long as they are used, and how many
         records it spans. Raises SpoolError."""
         found = source.pages_of(batch)
-        if found is None:
-            rows = source.part(batch)
-            part = [record for shard in sorted(rows) for _, record in rows[shard]]
+        if found is None or _are_small(found):
+            part = [record for _, rows in sorted(source.part(batch).items()) for _, record in rows]
             with self.handed_records(part, suspects=suspects) as handed:
                 yield handed, len(part)
             return

@@ -273,11 +273,6 @@ def _counted(counts: Observation) -> Counted | None:
     if observed.isEmpty() or observed.get().isFailure() or not observed.get().get().size():
         return None
     found = dict(java.getAsJava())
+    seen, malformed, stray = (int(found.get(name) or 0) for name in ("seen", "malformed", "stray"))
     bitmap = found.get("bitmap")
-    return Counted(
-        int(found["seen"]),
-        int(found["malformed"]),
-        None if bitmap is None else bytes(bitmap),
-        int(found.get("stray") or 0),
-        found.get("stray_names"),
-    )
+    return Counted(seen, malformed, None if bitmap is None else bytes(bitmap), stray, found.get("stray_names"))

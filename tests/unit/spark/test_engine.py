@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.processors.spark.batch import attempts
+from mld.processors.spark.batch import attempts, jobs
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.jobs import SLICES_FIRST, SLICES_MAX
 from mld.processors.spark.batch.page_file import SpoolError
@@ -300,6 +300,20 @@ def test_a_pipeline_that_takes_records_together_is_searched_by_halves(tmp_path, 
         bed.frames.failing = lambda frame, count: [PartitionFailure(0, None, "division by zero")]
     assert bed.run(bed.offer("a", range(1, 11))).failed == {}
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 3, 4, 5, 7, 8, 9, 10], [6])
+
+
+@pytest.mark.parametrize(
+    ("shards", "each", "bytes_max", "pages"),
+    [(64, 30, 8 << 20, 1), (64, 30, 1_000, 64), (8, 1, 8 << 20, 8), (9, 34, 8 << 20, 9), (9, 33, 8 << 20, 1)],
+)
+def test_many_small_pages_are_joined(tmp_path, monkeypatch, shards, each, bytes_max, pages):
+    monkeypatch.setattr(jobs, "JOINED_BYTES_MAX", bytes_max)
+    bed = Bed(tmp_path, settings_of())
+    names = [f"s{number:02d}" for number in range(shards)]
+    assert bed.run(*(bed.offer(name, range(1, each + 1)) for name in names)).failed == {}
+    assert bed.frames.pages == [pages]
+    assert all(numbers(bed.sinks["out"], name) == [*range(1, each + 1)] for name in names)
+    assert [path.name for path in bed.spool.directory.glob("part-*")] == []
 
 
 def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):

@@ -100,6 +100,8 @@ class MemoryFrames:
         self.read = 0
         """Records that were handed over, all together."""
         self.shares: list[int] = []
+        self.pages: list[int] = []
+        """How many each time."""
         self.poison: Callable[[bytes], object] = lambda data: False
         self.slices: Slices | None = None
         self.can_slice = True
@@ -124,6 +126,7 @@ class MemoryFrames:
 
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
         self.handed += 1
+        self.pages.append(len(pages))
         self.slices = slices if self.can_slice else None
         every = []
         for page in pages:
