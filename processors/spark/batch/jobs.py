@@ -61,7 +61,8 @@ SUSPECTS_PART = 4
 """If more records are malformed than one in so many, nothing is gained by leaving others out."""
 JOINED_FROM, JOINED_RECORDS, JOINED_BYTES_MAX = 8, 300, 8 << 20
 """More pages than so many, of fewer records each, are joined into one: to open a page costs Spark what so many records
-cost us. Not if all are larger than that: they are in our memory meanwhile."""
+cost us. Not if all are larger than that, as they are in our memory meanwhile; and only in a first attempt: on a disk
+that is full it fails, and the next one takes the pages as they are."""
 SPLIT = 4
 """A slice that fails, of which no row is told, is cut into so many."""
 PIPELINE = "(pipeline)"
@@ -351,7 +352,7 @@ class Jobs:
         """Give frames of what `batch` spans, or of the suspects among it, for as long as they are used, and how many
         records it spans. Raises SpoolError."""
         found = source.pages_of(batch)
-        if found is None or _are_small(found):
+        if found is None or (self.figures.attempts < 2 and _are_small(found)):
             part = [record for _, rows in sorted(source.part(batch).items()) for _, record in rows]
             with self.handed_records(part, suspects=suspects) as handed:
                 yield handed, len(part)

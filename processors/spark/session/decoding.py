@@ -2,7 +2,7 @@
 
 One parse makes the payload and says whether it is one: of JSON by a class in the JVM (`jvm_classes.JSON_SOURCE`), which
 has Spark's own reader of files read each record's bytes, and sees what follows the value; `from_json` costs twice as
-much, and is deaf to that. That reader passes over what it cannot use: fields that the schema does not name (another
+much, and does not look there. That reader passes over what it cannot use: fields that the schema does not name (another
 letter case is another name) are left out, and a number of milliseconds becomes a time in the year 57973. So a second
 parse takes the fields as they came, a map of variants: of a sample of the records, to count those with stray fields; of
 all, where a column is to keep these; and of malformed records, to say which field is wrong. A time that no calendar of

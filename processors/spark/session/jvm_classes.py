@@ -143,7 +143,7 @@ public class {JSON_CLASS} extends scala.runtime.AbstractFunction2 implements jav
   public InternalRow decode(byte[] data) throws Exception {{
     java.util.ArrayList events = new java.util.ArrayList();
     isWhole = true;
-    for (int at = isOfLines ? 0 : data.length, begin = 0; at <= data.length; at++) {{
+    for (int at = isOfLines ? 0 : data.length, begin = 0; at <= data.length && isWhole; at++) {{
       if (at < data.length && data[at] != '\\n') continue;
       if (!isOfLines || !new String(data, begin, at - begin).isBlank()) {{
         events.add(row(event(ByteBuffer.wrap(data, begin, at - begin)), Integer.valueOf(events.size())));
@@ -197,7 +197,8 @@ public class {JSON_CLASS} extends scala.runtime.AbstractFunction2 implements jav
   }}
 }}
 """
-"""Jackson passes over some bytes that are not UTF-8, so that is asked before; and it would take a text for UTF-16 or
+"""A record is malformed as a whole, so nothing is read after its first event that is: each costs an exception. Jackson
+passes over some bytes that are not UTF-8, so that is asked before; and it would take a text for UTF-16 or
 UTF-32 by its first bytes."""
 
 

@@ -316,6 +316,20 @@ def test_many_small_pages_are_joined(tmp_path, monkeypatch, shards, each, bytes_
     assert [path.name for path in bed.spool.directory.glob("part-*")] == []
 
 
+def test_small_pages_are_taken_as_they_are_if_a_full_disk_has_no_room_for_one_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "BACKOFF_S", 0.0)
+    bed = Bed(tmp_path, settings_of())
+
+    def full(*_: Any) -> Any:
+        raise SpoolError("No space left on device")
+
+    bed.spool.written = full
+    names = [f"s{number:02d}" for number in range(64)]
+    assert bed.run(*(bed.offer(name, range(1, 31)) for name in names)).failed == {}
+    assert bed.frames.pages == [64]
+    assert all(numbers(bed.sinks["out"], name) == [*range(1, 31)] for name in names)
+
+
 def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.poison(lambda data: data == b"7")
