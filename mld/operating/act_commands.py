@@ -149,7 +149,7 @@ def _words(seen: PlanInput, why: str) -> str:
     type=PointType(PLACES),
     required=True,
     metavar="PLACE",
-    help="trim-horizon, latest, a time (2026-01-31T12:00:00Z, epoch seconds, or 2h for two hours ago), or, with "
+    help="trim-horizon, latest, now, a time (2026-01-31T12:00:00Z, epoch seconds, or 2h for two hours ago), or, with "
     "--shard, the sequence number of the first record to be read.",
 )
 @click.option("--shard", "shard_name", metavar="SHARD", help="Only this shard (its id, its number, STREAM:SHARD).")

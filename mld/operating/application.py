@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,16 @@ from mld.leases.table import LeaseTable
 from mld.operating.acting import DOUBT, Report, note_act, perform, read_table, save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, if_there, with_stream
 from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
-from mld.operating.operator_hold import Observed, OperatorHold, is_operator, living, operator_hold, owners_of, refusal
+from mld.operating.operator_hold import (
+    Observed,
+    OperatorHold,
+    is_operator,
+    living,
+    operator_hold,
+    operator_id,
+    owners_of,
+    refusal,
+)
 from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.operating.stream_access import streams_of
@@ -64,6 +73,8 @@ class Application:
     is_several: bool = False
     """Whether the file names several streams."""
     kind: StreamKind = StreamKind.KINESIS
+    me: str = field(default_factory=operator_id)
+    """The operator that the command is, in the plan that is shown and in the rows that it holds."""
 
     @property
     def calls(self) -> TableCalls:
@@ -184,9 +195,13 @@ class Application:
     def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
         """Open a hold on leases; operators that were seen, and moved no lease while they were watched, are dead."""
         dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
-        return operator_hold(self.leases, self.clock, self.lease_duration_s, dead=dead)
+        return operator_hold(self.leases, self.clock, self.me, self.lease_duration_s, dead=dead)
 
     # --- writing ------------------------------------------------------------------------------------------------------
+
+    def plan(self, planner: Planner, seen: RawTable) -> ActPlan:
+        """Return what is left to write: what is shown is what is done. Raises ActRefusedError."""
+        return in_stream(planner(within(seen), self.me), self.stream)
 
     async def carry_out(
         self, planner: Planner, report: Report, seen: Observed, *, stop_fleet: bool = False
@@ -209,7 +224,7 @@ class Application:
         outcomes: dict[str, Outcome] = {}
         for _ in range(ROUNDS_MAX):
             await self._take_newcomers(hold, stop_fleet=stop_fleet)
-            plan = in_stream(planner(within((await self.look()).table), hold.me), self.stream)
+            plan = self.plan(planner, (await self.look()).table)
             if not plan.changes:
                 return list(outcomes.values())
             for change in plan.changes:
@@ -258,7 +273,7 @@ async def act_on(
     app: Application, command: str, asked: Asked, planner: Planner, seen: Observed, *, stop_fleet: bool
 ) -> int:
     """Do what `planner` wants, or only show it; the exit code."""
-    plan = planner(within(seen.table), "")
+    plan = app.plan(planner, seen.table)
     if app.setting is not None:
         plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")
 

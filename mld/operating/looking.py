@@ -237,7 +237,7 @@ def _chosen(asked: Asked) -> ChosenShard:
     type=PointType(),
     default=str(TRIM_HORIZON_POINT),
     show_default=True,
-    help="trim-horizon, latest, checkpoint, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
+    help="trim-horizon, latest, checkpoint, now, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), default=RECORDS_SHOWN, show_default=True, help="How many.")
 @click.option("-f", "--follow", is_flag=True, help="At the tip wait for more; so does --at latest.")
@@ -280,7 +280,7 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
     "start",
     type=PointType(frozenset(PointKind) - {PointKind.LATEST}),
     required=True,
-    help="trim-horizon, checkpoint, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
+    help="trim-horizon, checkpoint, now, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
 )
 @click.option(
     "--to",
@@ -288,7 +288,7 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
     type=PointType({PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE}),
     default=str(LATEST_POINT),
     show_default=True,
-    help="The tip (latest), a time, or the last sequence number.",
+    help="The tip (latest), now, a time, or the last sequence number.",
 )
 def replay(asked: Asked, start: Point, until: Point) -> None:
     """Give a span of a shard to a record processor, without a lease: to find an error, or with a debugger.

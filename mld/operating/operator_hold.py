@@ -242,15 +242,17 @@ def _moved(lease: Lease) -> str:
 async def operator_hold(
     table: LeaseTable,
     clock: Clock,
+    me: str,
     lease_duration_s: float,
     *,
     dead: frozenset[str] = frozenset(),
 ) -> AsyncIterator[OperatorHold]:
-    """Open a hold without leases yet, which renews those that it takes, and gives them back however this ends.
+    """Open a hold of operator `me` without leases yet, which renews those that it takes, and gives them back however
+    this ends.
 
     `dead` are operators whose commands are known to have ended without giving back what they held.
     """
-    hold = OperatorHold(table, clock, operator_id(), lease_duration_s, dead)
+    hold = OperatorHold(table, clock, me, lease_duration_s, dead)
     keeping = asyncio.create_task(hold.keep())
     try:
         yield hold

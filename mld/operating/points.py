@@ -27,7 +27,7 @@ _AGO = re.compile(
 _EPOCH = re.compile(rf"[0-9]{{1,{EPOCH_DIGITS_MAX}}}(?:\.[0-9]+)?", re.ASCII)
 _SEQUENCE = re.compile(rf"(?P<sequence>[0-9]{{1,{SEQUENCE_DIGITS_MAX}}})(?:/(?P<sub>[0-9]{{1,19}}))?", re.ASCII)
 _FORMS = {
-    "time": "a time (2026-01-31T12:00:00Z, epoch seconds, or how long ago: 2h)",
+    "time": "now, a time (2026-01-31T12:00:00Z, epoch seconds, or how long ago: 2h)",
     "sequence": "a sequence number",
 }
 

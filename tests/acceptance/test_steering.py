@@ -138,7 +138,6 @@ def test_a_drained_worker_that_is_left_alone_works_again(fleet: SteeredFleet) ->
     world.check()
 
 
-@pytest.mark.full
 def test_a_paused_shard_gets_nothing_until_it_is_resumed(fleet: SteeredFleet) -> None:
     world = fleet.world
     shard = fleet.owned()["w1"][0]

@@ -27,8 +27,6 @@ from tests.support.servers import ServerProcess
 SHARD_0, SHARD_1, SHARD_2, SHARD_3 = (f"shardId-{number:012d}" for number in range(4))
 Delivered = set[tuple[str, int]]
 
-pytestmark = pytest.mark.full
-
 
 class Acted:
     """A world whose application a command acts on; the files it writes are in a directory of their own."""
@@ -122,6 +120,7 @@ def acted(make_world: MakeWorld) -> Acted:
 # --- reset -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_reset_to_a_time_replays_what_arrived_since_and_nothing_older(acted: Acted) -> None:
     world = acted.world
     world.put(20)
@@ -144,6 +143,7 @@ def test_reset_to_a_time_replays_what_arrived_since_and_nothing_older(acted: Act
     assert acted.run_through() == names(later)
 
 
+@pytest.mark.full
 def test_reset_to_the_beginning_reads_parents_before_children(acted: Acted) -> None:
     world = acted.world
     world.put(20)
@@ -159,6 +159,7 @@ def test_reset_to_the_beginning_reads_parents_before_children(acted: Acted) -> N
     history.children_after_parents(world.history.lives(worker="w1"), world.parents)
 
 
+@pytest.mark.full
 def test_a_reset_row_is_as_a_new_one_but_for_its_counter(acted: Acted) -> None:
     acted.world.put(10)
     acted.run_through()
@@ -189,6 +190,7 @@ def test_a_stream_that_was_recreated_is_read_after_a_reset(acted: Acted) -> None
     assert acted.run_through(wanted=new) == new
 
 
+@pytest.mark.full
 def test_reset_to_latest_skips_what_is_there_and_nothing_that_comes(acted: Acted) -> None:
     acted.run_through(initialPositionInStream="TRIM_HORIZON")
     skipped = acted.world.put(20)
@@ -205,6 +207,7 @@ def test_reset_to_latest_skips_what_is_there_and_nothing_that_comes(acted: Acted
     assert not acted.delivered_by(worker) & names(skipped)
 
 
+@pytest.mark.full
 def test_one_shard_begins_at_a_record(acted: Acted) -> None:
     puts = acted.world.put(40)
     acted.run_through()
@@ -219,6 +222,7 @@ def test_one_shard_begins_at_a_record(acted: Acted) -> None:
     assert acted.run_through() == names(wanted)
 
 
+@pytest.mark.full
 def test_a_live_owner_is_not_pushed_aside_unless_that_is_asked_for(acted: Acted) -> None:
     world = acted.world
     world.put(20)
@@ -239,6 +243,7 @@ def test_a_live_owner_is_not_pushed_aside_unless_that_is_asked_for(acted: Acted)
     assert not [row for row in acted.rows().values() if "leaseOwner" in row]
 
 
+@pytest.mark.full
 @pytest.mark.node
 def test_places_mean_the_same_on_a_kinesis_we_did_not_write(
     make_world: MakeWorld, kinesis_local: ServerProcess
@@ -290,6 +295,7 @@ def test_one_record_is_left_out_while_its_worker_goes_on(acted: Acted) -> None:
     history.in_order_without_gaps([*before, *after], world.history.lives(SHARD_1))
 
 
+@pytest.mark.full
 def test_a_user_record_is_left_out_and_nothing_that_is_not_there(acted: Acted) -> None:
     world = acted.world
     users = [User("key", f"user-{number}".encode(), explicit_hash_key="0") for number in range(3)]
@@ -337,6 +343,7 @@ def test_what_was_exported_is_restored_and_read_again(acted: Acted) -> None:
     acted.run_through(wanted=names(later))
 
 
+@pytest.mark.full
 def test_restore_skips_nothing_unless_that_is_asked_for(acted: Acted) -> None:
     acted.world.put(20)
     acted.run_through()
@@ -350,6 +357,7 @@ def test_restore_skips_nothing_unless_that_is_asked_for(acted: Acted) -> None:
     assert TRIM_HORIZON not in acted.checkpoints().values()
 
 
+@pytest.mark.full
 def test_restore_makes_a_lost_table_again(acted: Acted) -> None:
     acted.world.put(20)
     acted.run_through()
@@ -363,6 +371,7 @@ def test_restore_makes_a_lost_table_again(acted: Acted) -> None:
     assert acted.checkpoints() == before
 
 
+@pytest.mark.full
 def test_a_file_of_another_application_is_refused(acted: Acted) -> None:
     acted.world.put(4)
     acted.run_through()
@@ -378,6 +387,7 @@ def test_a_file_of_another_application_is_refused(acted: Acted) -> None:
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -392,6 +402,7 @@ def test_a_place_that_is_not_there_is_named(acted: Acted, arguments: tuple[str, 
     assert said in acted.refused(*arguments, "--execute")
 
 
+@pytest.mark.full
 def test_rows_of_another_stream_are_left_alone(acted: Acted) -> None:
     other = f"{acted.world.stream}-other"
     acted.world.kinesis.create_stream(StreamName=other, ShardCount=1)

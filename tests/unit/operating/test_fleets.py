@@ -72,7 +72,7 @@ async def test_no_worker_reads_while_the_rows_are_written(world: Fleet) -> None:
         world.start(f"w{number}", seed=number, clientVersionConfig=MODES[0])
     await processed(world)
     app = operator_on(world)
-    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.me, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=True)
         await world.advance(app.lease_duration_s)
         world.recorder.deliveries.clear()
@@ -95,7 +95,7 @@ async def test_leases_whose_rows_move_faster_than_the_table_answers_are_taken(wo
     await world.advance(1)
     assert all(_counter(world, lease.key) > lease.counter + 2 for lease in seen.table.scan.leases), "a busy fleet"
 
-    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.me, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=True)
         assert _owners(world) == {hold.me}
         await hold.until_noticed()
@@ -142,7 +142,7 @@ async def test_two_operators_are_not_at_work_at_once(world: Fleet) -> None:
     assert {lease.checkpoint for lease in _leases(world)} == {TRIM_HORIZON}
 
     app = operator_on(world)
-    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.me, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
         with pytest.raises(ActRefusedError, match="another operator is at work on this table"):
             await app.require_nobody(await app.look(), stop_fleet=True)
@@ -311,7 +311,7 @@ async def _stopped_before(world: Fleet, count: int) -> Application:
 @in_fleet(1)
 async def test_a_change_whose_outcome_is_unknown_is_tried_again_after_a_pause(world: Fleet) -> None:
     app = await _stopped_before(world, 5)
-    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.me, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
         world.dynamo.faults = lambda _, operation, params: lost_request() if LATER.sequence in str(params) else None
         lease = world.lease(SHARD_0)
@@ -324,7 +324,7 @@ async def test_a_change_whose_outcome_is_unknown_is_tried_again_after_a_pause(wo
 @in_fleet(1)
 async def test_a_change_that_may_be_written_is_not_refused_by_a_later_attempt(world: Fleet) -> None:
     app, attempts = await _stopped_before(world, 5), iter([lost_reply()])
-    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.me, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
         world.dynamo.faults = lambda _, __, params: (
             next(attempts, throttled()) if LATER.sequence in str(params) else None

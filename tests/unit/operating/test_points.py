@@ -50,7 +50,7 @@ def test_every_form_names_one_place(text: str, point: Point):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("yesterday", "names no place in a stream: give trim-horizon, latest, checkpoint, a time"),
+        ("yesterday", "names no place in a stream: give trim-horizon, latest, checkpoint, now, a time"),
         ("", "names no place"),
         ("ago", "names no place"),
         ("-5m", "names no place"),
