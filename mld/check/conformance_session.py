@@ -266,7 +266,8 @@ class Session:
 
     async def process(self, records: Sequence[Record], millis_behind_latest: int | None = 0) -> None:
         for record in records:
-            self.range = self.range.deliver(Position(record.sequence_number, record.sub_sequence_number))
+            place = Position(record.sequence_number, record.sub_sequence_number)
+            self.range = self.range.deliver(place, place)
         self._conversation.begin(ActionName.PROCESS_RECORDS)
         await self._exchange(ActionName.PROCESS_RECORDS, codec.encode_process_records(records, millis_behind_latest))
 

@@ -242,22 +242,26 @@ class ShardConsumer:
             self.aggregates.note(batch, self._lease.hash_range)
             return ActivityOutcome.DONE
         if batch.largest is None or not (self._failures.is_searching or self._wishes.concern(batch, self._delivered)):
-            return await self._hand_over(batch, lambda: holding_of(page, batch))
+            return await self._hand_over(batch, page.first_sequence, lambda: holding_of(page, batch))
         rest = self._wishes.kept(await records_of(batch))
         while rest and self._stopping.stop is None:
             count = self._failures.next_part(self._checkpoints.range.last, self._delivered, rest)
             if count is None:
                 return await self._end_life()
             part = Part(rest[:count], page.millis_behind_latest)
-            outcome = await self._hand_over(part, partial(holding_part, part))
+            outcome = await self._hand_over(part, rest[0].position.sequence, partial(holding_part, part))
             if outcome is not ActivityOutcome.DONE:
                 return outcome
             del rest[:count]
         self.aggregates.note(batch, self._lease.hash_range)
         return ActivityOutcome.DONE
 
-    async def _hand_over(self, batch: ChildBatch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
-        """Give the child a batch, and wait for its answer. `holding` describes the batch, for a warning."""
+    async def _hand_over(
+        self, batch: ChildBatch, first: str | None, holding: Callable[[], dict[str, object]]
+    ) -> ActivityOutcome:
+        """Give the child a batch, none of it before the number `first`, and wait for its answer. `holding` describes
+        it, for a warning.
+        """
         assert self._processor is not None
         clock, before = self._parts.clock, self._delivered
         begun: list[float] = []
@@ -270,7 +274,7 @@ class ShardConsumer:
                 self._ends_doubted = 0 if batch.largest else self._ends_doubted
             return bool(begun)
 
-        written = partial(self._checkpoints.deliver, batch.largest)
+        written = partial(self._checkpoints.deliver, first, batch.largest)
         try:
             await self._processor.process_records(batch.line(), wanted, written, holding)
         except ProcessorError as error:

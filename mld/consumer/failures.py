@@ -285,10 +285,10 @@ class ShardCheckpoints:
         self.range = CheckpointRange.starting_at(checkpoint)
         self.refused = False
 
-    def deliver(self, largest: Position | None) -> None:
-        """Note that the child has a whole batch up to `largest`."""
-        if largest is not None:
-            self.range = self.range.deliver(largest)
+    def deliver(self, first: str | None, largest: Position | None) -> None:
+        """Note that the child has a whole batch, from the number `first` to `largest`; None: it has no records."""
+        if first is not None and largest is not None:
+            self.range = self.range.deliver(Position(first), largest)
 
     def deliver_end(self) -> None:
         """Note that the child has `shardEnded`."""

@@ -36,8 +36,12 @@ Rules: protocol#checkpoint-range and protocol#checkpoint-at-shard-end (at the sh
 written as SHARD_END even if it was stored before).
 
     last      the checkpoint in the row as this consumer knows it; it starts at the value read at initialization
-    largest   the highest position a checkpoint may name; it starts at `last`, each delivered batch raises it
+    first     the first record that this child was given; None until then
+    largest   the last one; it starts at `last`, each delivered batch raises it, the end of the shard to SHARD_END
     end       set when the shard ends: the position that means the same as SHARD_END from then on
+
+A child may name `last`, and whatever lies between `first` and the last record that it was given. The number 0, which
+no record has, means `last`: children that count from their own buffer name it when the buffer is empty.
 
 *`Bisecting`* chooses the records to deliver next, until the one that kills its processor is found alone.
 
@@ -216,6 +220,7 @@ class CheckpointRange:
 
     last: Position
     largest: Position
+    first: Position | None = None
     end_sequence: Position | None = None
 
     @classmethod
@@ -228,10 +233,10 @@ class CheckpointRange:
         """Whether SHARD_END has been stored."""
         return self.last.is_shard_end
 
-    def deliver(self, largest: Position) -> CheckpointRange:
-        """Note that a batch up to `largest` goes to the processor. Never lowers the bound."""
+    def deliver(self, first: Position, largest: Position) -> CheckpointRange:
+        """Note that a batch from `first` to `largest` goes to the processor. Never narrows the range."""
         assert self.end_sequence is None, "nothing is delivered after the end of the shard"
-        return replace(self, largest=max(self.largest, largest))
+        return replace(self, first=min(self.first or first, first), largest=max(self.largest, largest))
 
     def at_shard_end(self) -> CheckpointRange:
         """Note that the processor is told that the shard has ended. Harmless if repeated."""
@@ -248,21 +253,38 @@ class CheckpointRange:
             return Illegal(f"sub-sequence number is not between 0 and {SUB_MAX}")
         if not is_position_text(sequence):
             return Illegal(f"not a sequence number: {sequence[:SEQUENCE_DIGITS_MAX]!r}")
-        position = Position(sequence, sub)
-        if not self.last <= position <= self.largest:
-            return Illegal(f"{position} is not between {self.last} (checkpointed) and {self.largest} (delivered)")
+        position = _as_stored(sequence, sub)
+        if position.number == 0:
+            position = self.last
+        if position != self.last and not self._was_given(position):
+            given = "no record" if self.first is None else f"{self.first} to {self.end_sequence or self.largest}"
+            return Illegal(f"{position} is neither {self.last} (checkpointed) nor within what was delivered ({given})")
         return self._store(position)
 
     def written(self, position: Position) -> CheckpointRange:
         """Note that `position` is in the row now."""
         return replace(self, last=position)
 
+    def _was_given(self, position: Position) -> bool:
+        if position.is_sentinel:
+            return position == self.largest
+        end = self.end_sequence or self.largest
+        return self.first is not None and max(self.last, self.first) <= position <= end
+
     def _store(self, position: Position) -> Resolution:
         if position == self.end_sequence:
             position = SHARD_END
-        elif position.is_sentinel and position.sub:
-            position = Position(position.sequence)  # Java tests for SHARD_END by equality, sub number included
         return NoWrite() if position == self.last else Write(position)
+
+
+def _as_stored(sequence: str, sub: int) -> Position:
+    """Return the position as a row has it: a number without leading zeros, a sentinel without a sub number.
+
+    Java tests for SHARD_END by equality, sub number included.
+    """
+    if not sequence.isdigit():
+        return Position(sequence)
+    return Position(sequence.lstrip("0") or "0", sub)
 
 
 ROUNDS_MAX = 64

@@ -411,7 +411,7 @@ class Replayer:
         while True:
             batch, is_last = await self._cut(page)
             if batch.largest is not None or self.settings.child.deliver_empty_batches:
-                await self._deliver(processor, batch)
+                await self._deliver(processor, batch, page.first_sequence)
             if is_last or reader.is_over or page.millis_behind_latest == 0:
                 break
             page = await reader.page(most)
@@ -424,10 +424,10 @@ class Replayer:
         self._processor = None
         self.ended = await processor.end()
 
-    async def _deliver(self, processor: Processor, batch: ChildBatch) -> None:
+    async def _deliver(self, processor: Processor, batch: ChildBatch, first: str | None) -> None:
         def written() -> None:
-            if batch.largest is not None:
-                self._range = self._range.deliver(batch.largest)
+            if first is not None and batch.largest is not None:
+                self._range = self._range.deliver(Position(first), batch.largest)
 
         self.in_hand = f"the batch up to {batch.largest}"
         await processor.process_records(batch.line(), written=written)
