@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld import __version__
 from mld.aws.client import BotoService, keep_raw_body, limit_answers
-from mld.aws.service import REFUSED_CODE, FrameSource, ServiceTime
+from mld.aws.service import REFUSED_CODE, THROTTLING_CODES, FrameSource, ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, MldError, StartupError
+from mld.metrics.reach import TableReach
 from mld.metrics.worker import WorkerMetrics
 from mld.properties.credentials import CredentialsChain
 from mld.properties.settings import ClientSettings, Settings
@@ -339,10 +340,19 @@ KINDS: Mapping[str, str] = {
 
 
 class CountedService:
-    """`service` as it is, counted in `worker` under `name`."""
+    """`service` as it is, counted in `worker` under `name`; `reach` hears of the answers of its table."""
 
-    def __init__(self, service: AwsService, name: str, worker: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        service: AwsService,
+        name: str,
+        worker: WorkerMetrics,
+        reach: TableReach | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._service = service
+        self._reach = reach
+        self._monotonic = monotonic
         self._name = name
         self._worker = worker
         self._keys: dict[tuple[str, str], str] = {}
@@ -363,7 +373,10 @@ class CountedService:
         """See `Service.call`."""
         kind = KINDS.get(operation)
         asked = params if kind is None else {**params, "ReturnConsumedCapacity": "TOTAL"}
-        answer = await self._counted(operation, self._service.call(operation, asked, timeout_s=timeout_s))
+        request = self._counted(operation, self._service.call(operation, asked, timeout_s=timeout_s))
+        reach = self._reach
+        is_of_table = reach is not None and params.get("TableName") == reach.table
+        answer = await (self._reaching(reach, request) if reach is not None and is_of_table else request)
         if kind is not None:
             self._charge(kind, answer.get("ConsumedCapacity"))
         return answer
@@ -385,6 +398,22 @@ class CountedService:
         """See `StreamService.in_thread`; no request."""
         assert isinstance(self._service, WireService), "it was asked whether it can stream"
         return await self._service.in_thread(operation, work)
+
+    async def _reaching(self, reach: TableReach, request: Awaitable[T]) -> T:
+        """Make a request to the table of `reach`. A condition that does not hold is an answer."""
+        sent_at = self._monotonic()
+        reach.asked(sent_at)
+        try:
+            answer = await request
+        except MldError as error:
+            code = error.code if isinstance(error, AwsError) else ""
+            if code == REFUSED_CODE:
+                reach.answered(sent_at)
+            else:
+                reach.failed(str(error), self._monotonic(), is_throttled=code in THROTTLING_CODES)
+            raise
+        reach.answered(sent_at)
+        return answer
 
     # --- counting -----------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
 from mld.fleet.fleet import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.validity import renewal_timeout_s
+from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.properties.credentials import CredentialsChain
 from mld.properties.lines import ConfigurationError, Level
@@ -242,7 +243,8 @@ async def run_daemon(
     factory = client_factory(settings)
     metrics = Metrics()
     clock = LoopClock()
-    dynamo = _dynamo(settings, factory, metrics)
+    reach = TableReach(settings.lease_table.name, settings.leases.duration_s, clock.monotonic())
+    dynamo = _dynamo(settings, factory, metrics, reach, clock)
     letters = letter_box_of(settings, factory)
 
     def new_service(place: Settings, kind: StreamKind) -> CountedService:
@@ -320,7 +322,9 @@ async def run_daemon(
             prepare=None if schemas is None else schemas.prepare,
         )
         pages = membership.pages if membership else None
-        parts = ShowingParts(settings, worker, worker_id, metrics, dynamo, factory, clock, manager, reader.scrub, pages)
+        parts = ShowingParts(
+            settings, worker, worker_id, metrics, reach, dynamo, factory, clock, manager, reader.scrub, pages
+        )
         grace_s = settings.shutdown_grace_s
         if until_tip is not None:
             run = RunUntilTip(worker, metrics, worker_id, clock, settings, until_tip, around=lambda: showing(parts))
@@ -408,7 +412,9 @@ def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind:
     return CountedService(service, service_name(kind), metrics.worker)
 
 
-def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> CountedService:
+def _dynamo(
+    settings: Settings, factory: ClientFactory, metrics: Metrics, reach: TableReach, clock: Clock
+) -> CountedService:
     service = service_of(
         factory,
         "dynamodb",
@@ -417,7 +423,7 @@ def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> Cou
         calls_max=settings.leases.renewals_concurrent_max,
         read_timeout_s=_request_timeout_s(settings),
     )
-    return CountedService(service, "dynamodb", metrics.worker)
+    return CountedService(service, "dynamodb", metrics.worker, reach, clock.monotonic)
 
 
 def _request_timeout_s(settings: Settings) -> float:

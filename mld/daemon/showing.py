@@ -22,8 +22,8 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
 from mld.daemon.systemd import ServiceManager
 from mld.daemon.worker import Worker
-from mld.fleet.leader.lock import LOCK_KEY
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.metrics.reach import TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.events import EventRecorder, EventsTable, recording
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
@@ -44,6 +44,7 @@ class ShowingParts:
     worker: Worker
     worker_id: str
     metrics: Metrics
+    reach: TableReach
     dynamo: Service
     factory: ClientFactory
     clock: Clock
@@ -94,10 +95,9 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
         metrics=parts.metrics,
         reader=FleetReader(settings, parts.dynamo, _slowly_read(parts), parts.clock, view_rules(settings)),
         clock=parts.clock,
-        lease_duration_s=settings.leases.duration_s,
+        reach=parts.reach,
         mode=lambda: worker.fleet.version.value,
         is_ready=lambda: worker.is_ready,
-        read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
         spark_sessions=partial(sparkhosts.told, settings.application_name) if spark else tuple,
         spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid()) if spark else lambda: None,
         scrub=parts.scrub,

@@ -3,21 +3,18 @@
 Nothing here changes anything, and nothing here is needed: an answer that fails costs nobody but who asked. Liveness
 asks the loops of this process only. The tables are read at most every few seconds, and only while somebody looks.
 
-For readiness it also says whether the worker can reach its lease table. That costs a read only where nothing else is
-heard of it.
+Whether the worker reaches its lease table is told by the answers to its own requests (`mld.metrics.reach`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mld.aws.service import THROTTLING_CODES
 from mld.core import error_boundary
 from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import survived
@@ -26,105 +23,13 @@ from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
 from mld.metrics.instruments import LateLoop
+from mld.metrics.reach import TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
 from mld.serving.status import Document, RecordRates, StatusView, in_pieces
-
-READ_SHARE = 1 / 3
-"""The table is read once nothing was heard of it for this share of the lease duration."""
-THROTTLED_S = 60.0
-"""For how long after a refused request the table counts as throttled: as long as a worker may be silent."""
-ASKED_S = 60.0
-"""For how long after a question the table is kept in sight: longer than the period of a probe."""
-
-
-class TableSight:
-    """Whether the lease table was reached within a lease duration: by our renewals, or else by `read`, of one row.
-
-    Nothing is read unless somebody has asked lately. So the first answer to whoever asks a worker without leases may
-    be that of a while ago; the next one is not.
-    """
-
-    def __init__(
-        self, metrics: Metrics, clock: Clock, lease_duration_s: float, read: Callable[[], Awaitable[object]]
-    ) -> None:
-        self._metrics = metrics
-        self._clock = clock
-        self._lease_duration_s = lease_duration_s
-        self._read = read
-        self._reached_at = clock.monotonic()
-        self._asked_at = -ASKED_S
-        self._reading: asyncio.Task[None] | None = None
-        self._failure = ""
-        self._refused = 0
-        self._refused_at = -math.inf
-
-    @property
-    def is_throttled(self) -> bool:
-        """Whether DynamoDB has refused requests of ours lately, for want of capacity."""
-        return self._clock.monotonic() - self._refused_at < THROTTLED_S
-
-    def why_out_of_sight(self) -> str | None:
-        """Return why the table counts as unreachable; None if it was reached within the lease duration."""
-        now = self._clock.monotonic()
-        if not self._is_watched(now):
-            self._reached_at = max(self._reached_at, now - self._lease_duration_s * READ_SHARE)
-        self._asked_at = now
-        silent_s = now - self._last_reached()
-        if silent_s <= self._lease_duration_s:
-            return None
-        why = f": {self._failure}" if self._failure else ""
-        return f"the lease table was not reached for {silent_s:.0f} s{why}"
-
-    def reached(self, sent_at: float) -> None:
-        """Note that the table has answered a request that was sent at `sent_at`."""
-        self._reached_at, self._failure = max(self._reached_at, sent_at), ""
-
-    def look(self) -> None:
-        """Read the table if it is time to; to be called every second."""
-        now = self._clock.monotonic()
-        refused = _throttled(self._metrics)
-        if refused > self._refused:
-            self._refused, self._refused_at = refused, now
-        self._reached_at = self._last_reached()
-        is_due = now - self._reached_at >= self._lease_duration_s * READ_SHARE
-        if is_due and self._is_watched(now) and (self._reading is None or self._reading.done()):
-            self._reading = asyncio.create_task(self._reach())
-
-    def close(self) -> None:
-        """Give up a read that is under way."""
-        if self._reading is not None:
-            self._reading.cancel()
-
-    def _is_watched(self, now: float) -> bool:
-        return now - self._asked_at < ASKED_S
-
-    def _last_reached(self) -> float:
-        return max(self._reached_at, *(part.renewed_at for part in self._metrics.shards.values()), -math.inf)
-
-    async def _reach(self) -> None:
-        sent_at = self._clock.monotonic()
-        try:
-            async with asyncio.timeout(self._lease_duration_s):
-                await self._read()
-        except TimeoutError:
-            self._failure = "no answer"
-        except Exception as error:
-            self._failure = str(survived(error, "reading the lease table"))
-        else:
-            self.reached(sent_at)
-
-
-def _throttled(metrics: Metrics) -> int:
-    """Return how many requests DynamoDB has refused for want of capacity."""
-    answers = ((what.split(" "), count) for what, count in metrics.worker.requests.value().items())
-    return sum(
-        int(count) for (service, *_, code), count in answers if service == "dynamodb" and code in THROTTLING_CODES
-    )
-
 
 LOOK_PERIOD_S = 5.0
 SILENCE = f"{THROTTLED}: who is silent may be alive, and figures of other workers may be old"
@@ -140,13 +45,11 @@ class DaemonStatus:
     metrics: Metrics
     reader: FleetReader
     clock: Clock
-    lease_duration_s: float
+    reach: TableReach
     mode: Callable[[], str]
     """How the fleet works together, in the words of the log."""
     is_ready: Callable[[], bool]
     """Whether initialization is over, and no stop has been asked for."""
-    read_table: Callable[[], Awaitable[object]]
-    """One row of the lease table; raises what `mld.core.errors` has."""
     spark_sessions: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What the session hosts of `mld-spark` tell of themselves."""
     spark_figures: Callable[[], SparkFigures | None] = lambda: None
@@ -158,7 +61,6 @@ class DaemonStatus:
 
     def __post_init__(self) -> None:
         self._rates = RecordRates()
-        self._sight = TableSight(self.metrics, self.clock, self.lease_duration_s, self.read_table)
         self._looking = asyncio.Lock()
         self._looked_at: float | None = None
         self._fleet: FleetStatus | None = None
@@ -167,30 +69,26 @@ class DaemonStatus:
     async def run(self) -> None:
         """Measure how late the loop is, and take values for the page, until cancelled."""
         sampled_at = self.clock.monotonic()
-        try:
-            while True:
-                asleep_at = self.clock.monotonic()
-                self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
-                await self.clock.sleep(LOOP_STEP_S)
-                now = self.clock.monotonic()
-                self.metrics.worker.unexpected_errors = error_boundary.total()
-                self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
-                self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
-                self._sight.look()
-                if now - sampled_at >= LOOK_PERIOD_S:
-                    sampled_at, self.metrics.worker.spark = now, self.spark_figures()
-                    self._rates.note(self.metrics.shards, now)
-        finally:
-            self._sight.close()
+        while True:
+            asleep_at = self.clock.monotonic()
+            self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
+            await self.clock.sleep(LOOP_STEP_S)
+            now = self.clock.monotonic()
+            self.metrics.worker.unexpected_errors = error_boundary.total()
+            self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
+            self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
+            if now - sampled_at >= LOOK_PERIOD_S:
+                sampled_at, self.metrics.worker.spark = now, self.spark_figures()
+                self._rates.note(self.metrics.shards, now)
 
     def why_not_ready(self) -> str | None:
         """Return why this daemon is not ready; None if it is: initialized, not stopping, with its table in reach,
         and able to read one of its shards, if it has any.
         """
-        out_of_sight = self._sight.why_out_of_sight()
         if not self.is_ready():
             return "not initialized, or stopping"
-        return out_of_sight or self._why_unread()
+        out_of_reach = self.reach.why_out_of_reach(self.clock.monotonic())
+        return self.scrub(out_of_reach) if out_of_reach else self._why_unread()
 
     def _why_unread(self) -> str | None:
         wall_s, parts = self.clock.wall(), list(self.metrics.shards.values())
@@ -244,7 +142,8 @@ class DaemonStatus:
     async def look(self) -> tuple[FleetStatus | None, str | None]:
         """Return the fleet by its tables, and why these could not be read or what is shown may be old."""
         fleet = await self._look()
-        return fleet, self._trouble or (SILENCE if self._sight.is_throttled else None)
+        is_throttled = self.reach.is_throttled(self.clock.monotonic())
+        return fleet, self._trouble or (SILENCE if is_throttled else None)
 
     async def _view(self) -> StatusView:
         fleet, trouble = await self.look()
@@ -270,9 +169,8 @@ class DaemonStatus:
             now = self.clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:
                 try:
-                    self._fleet = await self.reader.look(is_throttled=self._sight.is_throttled)
+                    self._fleet = await self.reader.look(is_throttled=self.reach.is_throttled(now))
                     self._trouble = None
-                    self._sight.reached(now)
                 except Exception as error:
                     failure: MldError = survived(error, "looking at the fleet")
                     self._trouble = self.scrub(f"the tables cannot be read: {failure}")

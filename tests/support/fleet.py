@@ -18,6 +18,7 @@ from mld.fleet.fleet import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
+from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.properties.loader import load
 from mld.properties.settings import Settings
@@ -56,14 +57,14 @@ def settings_of(**keys: str):
 class Running:
     """One worker under way."""
 
-    def __init__(self, worker, task, host, streams, worker_id: str, metrics: Metrics) -> None:
+    def __init__(self, worker, task, host, streams, worker_id: str, metrics: Metrics, reach: TableReach) -> None:
         self.worker = worker
         self.metrics = metrics
         self.task = task
         self.host = host
         self.streams = streams
         self.worker_id = worker_id
-        self.metrics = metrics
+        self.reach = reach
 
     async def stop(self) -> bool:
         """Graceful; True if it was in time."""
@@ -101,7 +102,7 @@ class Fleet:
         self.prepare_of: Callable[[Metrics], Callable[[ChildBatch], Awaitable[ChildBatch]]] | None = None
         """What takes frames off records, for a worker with these metrics."""
         self.counts_requests = False
-        """Whether workers count them, as daemons do."""
+        """Whether workers count them, and hear of the answers of their table, as daemons do."""
         self.running: list[Running] = []
         self.put_data: list[bytes] = []
         if shard_count:
@@ -122,8 +123,9 @@ class Fleet:
         metrics = Metrics()
         metrics.is_published = True
         dynamo: Any = self.dynamo.client(worker_id)
+        reach = TableReach(settings.lease_table.name, settings.leases.duration_s, self.clock.monotonic())
         if self.counts_requests:
-            dynamo = CountedService(dynamo, "dynamodb", metrics.worker)
+            dynamo = CountedService(dynamo, "dynamodb", metrics.worker, reach, self.clock.monotonic)
         table = DynamoLeaseTable(dynamo, self.clock, table_name=settings.lease_table.name)
         worker = assemble(
             settings,
@@ -143,7 +145,7 @@ class Fleet:
             worker = RunUntilTip(worker, metrics, worker_id, self.clock, settings, until_tip)
         task = asyncio.create_task(worker.run(settings.shutdown_grace_s))
         streams = None if ports is None else ports.streams
-        running = Running(worker, task, host, streams, worker_id, metrics)
+        running = Running(worker, task, host, streams, worker_id, metrics, reach)
         self.running.append(running)
         return running
 

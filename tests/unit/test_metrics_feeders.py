@@ -33,6 +33,7 @@ from mld.metrics.operations import (
     TableMigrationCounts,
     VersionMigrationCounts,
 )
+from mld.metrics.reach import TableReach
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER, Identity, Metrics
 from mld.metrics.worker import SparkFigures
 from mld.properties.values import MetricsLevel, SchemaMode
@@ -98,24 +99,16 @@ def _is_told(value: object) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
-class Reading:
-    """A table in which there is nothing, and that nobody looks at."""
-
-    async def read(self) -> None:
-        return None
-
-
 def status_of(metrics: Metrics, clock: Clock) -> DaemonStatus:
     """The status of a daemon with these metrics, which only samples."""
     return DaemonStatus(
         identity=ME,
         metrics=metrics,
-        reader=Reading(),  # type: ignore[arg-type]
+        reader=None,  # type: ignore[arg-type]  # nobody looks at the tables
         clock=clock,
-        lease_duration_s=10.0,
+        reach=TableReach(TABLE, 10.0, clock.monotonic()),
         mode=str,
         is_ready=bool,
-        read_table=Reading().read,
         spark_figures=lambda: SparkFigures(0.0, 1.0, 0.0, 0.0, 2, 3, 4, 5),
     )
 

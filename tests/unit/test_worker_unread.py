@@ -50,10 +50,9 @@ def status_of(world: Fleet, running: Running) -> DaemonStatus:
         metrics=running.metrics,
         reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
         clock=world.clock,
-        lease_duration_s=10.0,
+        reach=running.reach,
         mode=lambda: "mode",
         is_ready=lambda: True,
-        read_table=lambda: table.get("Leader", consistent=False),
     )
 
 
@@ -63,6 +62,7 @@ async def test_a_read_outage_is_a_state_with_its_error_its_beginning_and_a_lag_t
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with fleet(4, retrievalMode=mode) as world:
+        world.counts_requests = True
         running = world.start("w1")
         world.put(20)
         await world.until(world.all_delivered)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTraces
+from mld.metrics.reach import TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.listings import daemon_headline, daemon_listing
 from mld.serving.control import ControlAnswers, RequestRefused
@@ -29,17 +30,14 @@ class Daemon:
         self.traces = ProtocolTraces()
         self.is_ready = True
 
-        async def nothing() -> None: ...
-
         status = DaemonStatus(
             identity=Identity("clicks-app", "clicks", "w1", "1.0"),
             metrics=self.metrics,
             reader=None,  # type: ignore[arg-type]  # the tables are not asked
             clock=self.clock,
-            lease_duration_s=10.0,
+            reach=TableReach("clicks-app", 10.0, self.clock.monotonic()),
             mode=lambda: "3.x",
             is_ready=lambda: self.is_ready,
-            read_table=nothing,
         )
         self.routes = ControlAnswers(status, self.traces, self.clock).routes()
 

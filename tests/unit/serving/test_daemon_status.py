@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.metrics.reach import THROTTLED_S, TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.serving.daemon_status import LOOK_PERIOD_S, THROTTLED_S, DaemonStatus
+from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 
 WATCHER = "watcher"
 
 
 def watcher_at(
-    world: Fleet, is_ready: Callable[[], bool] = lambda: True, metrics: Metrics | None = None
+    world: Fleet, is_ready: Callable[[], bool] = lambda: True, reach: TableReach | None = None
 ) -> DaemonStatus:
     """The status of a daemon without leases on the fleet's table; its requests are those of `WATCHER`."""
     settings = settings_of(**{name: value for name, value in BASIC.items() if "." not in name})
@@ -25,13 +25,12 @@ def watcher_at(
     table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
     return DaemonStatus(
         identity=Identity(TABLE, STREAM, WATCHER, "0.2.0"),
-        metrics=metrics or Metrics(),
+        metrics=Metrics(),
         reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
         clock=world.clock,
-        lease_duration_s=10.0,
+        reach=reach or TableReach(TABLE, 10.0, world.clock.monotonic()),
         mode=lambda: "mode",
         is_ready=is_ready,
-        read_table=lambda: table.get("Leader", consistent=False),
     )
 
 
@@ -92,13 +91,12 @@ async def test_a_throttled_table_is_said_to_be_so_and_kills_nobody(world: Fleet)
     running = world.start("w1", clientVersionConfig="CLIENT_VERSION_CONFIG_3X")
     await world.until(lambda: world.dynamo.has_table(TABLE) and len(world.dynamo.rows(TABLE)) >= 2)
     await world.advance(60.0)
-    metrics = Metrics()
-    status = watcher_at(world, metrics=metrics)
-    sampling = asyncio.create_task(status.run())
+    reach = TableReach(TABLE, 10.0, world.clock.monotonic())
+    status = watcher_at(world, reach=reach)
     await running.crash()
     await world.advance(90.0)
     assert {(one["isAlive"], one["why"]) for one in (await data(status))["workers"]} == {(False, None)}
-    metrics.worker.requests.add("dynamodb UpdateItem ProvisionedThroughputExceededException")
+    reach.failed("UpdateItem: too fast", world.clock.monotonic(), is_throttled=True)
     await world.advance(LOOK_PERIOD_S + 1)
     value = await data(status)
     assert value["trouble"].startswith("the lease table is throttled")
@@ -108,4 +106,3 @@ async def test_a_throttled_table_is_said_to_be_so_and_kills_nobody(world: Fleet)
     assert {one["state"] for one in value["shards"]} == {"unknown"}
     await world.advance(THROTTLED_S + LOOK_PERIOD_S)
     assert {one["state"] for one in (await data(status))["shards"]} == {"stopped"}
-    sampling.cancel()

@@ -1,0 +1,60 @@
+"""Whether a worker reaches its lease table: by the last answer to any request of any of its loops. Pure.
+
+Every worker asks its table for something again and again, with leases or without, so nothing is read for this. Noted
+where requests are counted (`aws.client_factory.CountedService`); asked by readiness.
+"""
+
+from __future__ import annotations
+
+import math
+
+QUIET_S_MIN = 30.0
+"""A worker without leases asks every 10 s (`core.periods.QUERY_SPACING_S_MAX`), in the modes of 2.x every 2 leases."""
+QUIET_LEASES = 3
+THROTTLED_S = 60.0
+"""How long the table counts as throttled after it refused a request: as long as a worker may be silent."""
+
+
+class TableReach:
+    """The answers of one table; `lease_duration_s` is how long it may fail to answer. Times are monotonic seconds."""
+
+    def __init__(self, table: str, lease_duration_s: float, now: float) -> None:
+        self.table = table
+        self._lease_duration_s = lease_duration_s
+        self._answered_at = now
+        self._waiting_since: float | None = None
+        self._failure = ""
+        self._throttled_at = -math.inf
+
+    def asked(self, now: float) -> None:
+        """Note that a request is sent."""
+        if self._waiting_since is None:
+            self._waiting_since = now
+
+    def answered(self, sent_at: float) -> None:
+        """Note that a request sent at `sent_at` was answered, be it by a condition that did not hold."""
+        self._answered_at, self._failure = max(self._answered_at, sent_at), ""
+        if self._waiting_since is not None and sent_at >= self._waiting_since:
+            self._waiting_since = None
+
+    def failed(self, why: str, now: float, *, is_throttled: bool) -> None:
+        """Note that a request was refused, or had no answer."""
+        self._failure = why
+        if is_throttled:
+            self._throttled_at = now
+
+    def is_throttled(self, now: float) -> bool:
+        """Return whether the table has refused a request for want of capacity lately."""
+        return now - self._throttled_at < THROTTLED_S
+
+    def why_out_of_reach(self, now: float) -> str | None:
+        """Return why the table counts as out of reach; None if it was reached within the lease duration, or has not
+        been asked since it was.
+        """
+        silent_s = now - self._answered_at
+        if self._waiting_since is not None and now - self._waiting_since > self._lease_duration_s:
+            why = self._failure or "no answer"
+            return f"the lease table was not reached for {silent_s:.0f} s: {why}"
+        if silent_s > max(QUIET_S_MIN, QUIET_LEASES * self._lease_duration_s):
+            return f"nothing is known of the lease table: no loop has asked it for {silent_s:.0f} s; see the log"
+        return None
