@@ -36,6 +36,8 @@ from mld.core.terminal import (
 
 logger = logging.getLogger(__name__)
 
+NEARNESS_MIN = 0.7
+"""Of a word to the name of a command, from 0 to 1, to be taken for a misspelling."""
 _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
@@ -65,13 +67,20 @@ class _Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         complains = not ctx.resilient_parsing  # a shell that completes has no place for what is wrong
         if args and args[0] in _REMOVED and complains:
-            raise click.UsageError(f"there is no `mld {args[0]}` any more: {_REMOVED[args[0]]}")
+            raise click.UsageError(self.why_unknown(ctx, args[0]))
         if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
-            near = get_close_matches(args[0], self.list_commands(ctx), 1, 0.7)
-            if near and complains and not Path(args[0]).exists():
-                raise click.UsageError(f"there is no command {args[0]!r}: did you mean `mld {near[0]}`?")
+            is_misspelt = get_close_matches(args[0], self.list_commands(ctx), 1, NEARNESS_MIN)
+            if is_misspelt and complains and not Path(args[0]).exists():
+                raise click.UsageError(self.why_unknown(ctx, args[0]))
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def why_unknown(self, ctx: click.Context, name: str) -> str:
+        """Return what to use in place of a command that does not exist."""
+        if name in _REMOVED:
+            return f"there is no `mld {name}` any more: {_REMOVED[name]}"
+        near = get_close_matches(name, self.list_commands(ctx), 1, NEARNESS_MIN)
+        return f"there is no command {name!r}: " + (f"did you mean `mld {near[0]}`?" if near else "`mld help` has all")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *_MODULE_OF])
@@ -95,6 +104,20 @@ def commands() -> None:
     """Run one of the commands."""
 
 
+@commands.command("help")
+@click.argument("name", metavar="[COMMAND]", required=False)
+@click.pass_context
+def show_help(ctx: click.Context, name: str | None) -> None:
+    """Show what the commands do, or the options of one: as `mld COMMAND --help`."""
+    assert ctx.parent is not None and isinstance(ctx.parent.command, _Commands)
+    group, about = ctx.parent.command, ctx.parent
+    if name is not None:
+        if (command := group.get_command(ctx.parent, name)) is None:
+            raise click.UsageError(group.why_unknown(ctx.parent, name))
+        about = click.Context(command, parent=ctx.parent, info_name=name)
+    click.echo(about.get_help())
+
+
 def main() -> NoReturn:
     """Run the command line: for the console script and `python -m mld`."""
     open_standard_streams()
@@ -110,7 +133,8 @@ def main() -> NoReturn:
     "-l",
     "--log-configuration",
     metavar="FILE",
-    help="Logging configuration of Java: logback XML, for its levels.",
+    help="Logging configuration of Java: of logback XML the levels of root and of our loggers (mld.…); those of Java's "
+    "do nothing.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -157,7 +181,7 @@ def run(
         started_at = time.monotonic()
         loaded = load(file, overrides, os.environ)
         scrub.hide(loaded.secrets)
-        options = LogOptions(scrub, log_level, log_configuration)
+        options = LogOptions(scrub, log_level, log_configuration, os.environ)
         if loaded.settings.log_level is not LogLevel.INFO:
             options.apply(loaded.settings)
         took_ms = round((time.monotonic() - started_at) * 1000, 1)

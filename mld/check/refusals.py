@@ -89,15 +89,21 @@ def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
         if not rule.allows(name) and key not in named:
             named.add(key)
             message = f"is no name of {what}: {rule}"
-            yield Remark(Level.ERROR, key, file_name, message, _remedy(key, name, rule))
+            added = len(name) - len(settings.application_name) if is_derived else 0
+            yield Remark(Level.ERROR, key, file_name, message, _remedy(key, name, rule, added))
 
 
-def _remedy(key: str, name: str, rule: NameRule) -> str:
+def _remedy(key: str, name: str, rule: NameRule, added: int) -> str:
+    """Return what to do about a name of which the last characters, so many, were `added` to what the file says."""
     if name.startswith("arn:"):
         return "write the ARN as streamArn" if key == "streamName" else "write the name alone, without the ARN"
     if "<" in name or "{" in name:
         return "put the name in the place of the placeholder"
-    return f"write a name of at most {rule.most} such characters"
+    if len(name) < rule.least:
+        return f"write a name of at least {rule.least - added} such characters"
+    if len(name) > rule.most:
+        return f"write a name of at most {rule.most - added} such characters"
+    return "write a name of such characters alone"
 
 
 def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:

@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 from mld.aws.client_factory import ClientFactory, CountedService, client_factory, service_of
 from mld.aws.letters import LetterBox, letter_box_of
-from mld.check.refusals import refusals
 from mld.consumer.child import ChildCommand, PipeHost
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
@@ -32,10 +31,10 @@ from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, is_installed, runnable
 from mld.daemon.group import Membership, hold_on
-from mld.daemon.reload import Reloader, StreamsReader
+from mld.daemon.reload import Reloader, StreamsReader, note_looks, refuse_unusable, reload_worker
 from mld.daemon.showing import ShowingParts, showing
 from mld.daemon.signals import StopSignals, hang_up_here, warn_without_init
-from mld.daemon.systemd import ServiceManager, claim_manager
+from mld.daemon.systemd import claim_manager
 from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
 from mld.fleet.fleet import load_of_this_host
@@ -44,7 +43,6 @@ from mld.leases.validity import renewal_timeout_s
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.properties.credentials import CredentialsChain
-from mld.properties.lines import ConfigurationError, Level
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import PREFIX, PROGRAM
@@ -232,17 +230,19 @@ async def run_daemon(
     """
     manager = claim_manager(os.environ, os.getpid())
     worker: Worker | None = None
+    metrics = Metrics()
 
     def reload() -> None:
-        _reload(worker, reloader, manager)
+        reload_worker(worker, reloader, manager, metrics)
 
     stop = StopSignals(hang_up_here(is_supervised=manager.is_there), reload)
-    _refuse(settings, properties_file)
+    for remark in refuse_unusable(settings, properties_file):
+        log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
     command = runnable(split_command(settings.child.command))
     worker_id = membership.worker_id if membership else settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
-    metrics = Metrics()
     clock = LoopClock()
+    metrics.worker.configuration.note_read(properties_file, clock.wall())
     reach = TableReach(settings.lease_table.name, settings.leases.duration_s, clock.monotonic())
     dynamo = _dynamo(settings, factory, metrics, reach, clock)
     letters = letter_box_of(settings, factory)
@@ -252,6 +252,7 @@ async def run_daemon(
 
     reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
     sources = StreamClients(settings, clock, new_service, reader.read)
+    note_looks(reader, metrics)
     schemas = registry_of(settings, factory, clock, metrics.worker)
     opened: list[CountedService | LetterBox | StreamClients | RegistryPreparer] = [sources, dynamo]
     if schemas is not None:
@@ -375,29 +376,6 @@ async def _in_group(membership: Membership | None, worker: Worker) -> AsyncItera
         yield
     finally:
         holding.cancel()
-
-
-def _reload(worker: Worker | None, reloader: Reloader | None, manager: ServiceManager) -> None:
-    """Read the properties file again, and let the worker go on with what it says."""
-    if worker is None or not worker.is_ready:  # it starts with the file as it is, or it ends anyway
-        log.warning("not reloaded: the worker is starting or stopping", extra={"action": "reload_failed"})
-        return
-    manager.reloading(LoopClock().monotonic())
-    try:
-        settings = None if reloader is None else reloader.reload()
-        if settings is not None:
-            worker.adjust(settings.child)
-    finally:
-        manager.ready()
-
-
-def _refuse(settings: Settings, properties_file: str) -> None:
-    remarks = refusals(settings, properties_file)
-    errors = [remark for remark in remarks if remark.level is Level.ERROR]
-    if errors:
-        raise ConfigurationError(errors, remarks)
-    for remark in remarks:
-        log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
 
 
 def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind: StreamKind) -> CountedService:

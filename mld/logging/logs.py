@@ -22,13 +22,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
 
 from pythonjsonlogger.json import JsonFormatter
 
 from mld.core.positions import OF_THIS_STREAM
+from mld.logging.logback import LogbackError, LogbackLevels, levels_of
 from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.redaction import Scrubber, printable, secrets_of_environment
 
@@ -252,7 +252,6 @@ QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
 """They say at INFO and below what nobody but their authors needs."""
 EXIT_FLUSH_S = 2.0
 """How long the end of the process waits for a reader."""
-_LOGBACK_LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "ALL": "DEBUG"}
 
 
 def configure(log_format: str, level: str, configuration_file: str | None, env: Mapping[str, str]) -> Scrubber:
@@ -267,7 +266,7 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
     logging.getLogger().handlers[:] = [handler]
     _set_level(level)
     if configuration_file is not None:
-        _apply_logback(configuration_file)
+        _apply_logback(configuration_file, env)
     _log_what_nobody_catches()
     return scrub
 
@@ -283,12 +282,12 @@ def name_worker(worker: str) -> None:
         handler.addFilter(named)
 
 
-def change_level(level: str, configuration_file: str | None) -> None:
+def change_level(level: str, configuration_file: str | None, env: Mapping[str, str]) -> None:
     """Log from `level` on, which a file given by `-l` overrules; it is read again, unless it cannot be used."""
     try:
-        levels = [] if configuration_file is None else _logback_levels(configuration_file)
-    except (OSError, SyntaxError) as error:
-        logging.getLogger(__name__).warning(
+        found = None if configuration_file is None else levels_of(configuration_file, env, again=True)
+    except LogbackError as error:
+        log.warning(
             "the levels of the log stay as they are: %s cannot be used: %s",
             configuration_file,
             error,
@@ -296,8 +295,8 @@ def change_level(level: str, configuration_file: str | None) -> None:
         )
         return
     _set_level(level)
-    for name, wanted in levels:
-        logging.getLogger(name).setLevel(wanted)
+    if found is not None and configuration_file is not None:
+        _set_levels(found, configuration_file)
 
 
 def _set_level(level: str) -> None:
@@ -368,29 +367,24 @@ def log_remarks(remarks: Iterable[Remark]) -> None:
         logger.log(level, "%s", remark, extra={"action": "configuration", "key": remark.key})
 
 
-def _apply_logback(file: str) -> None:
-    """Take the levels of a logback file; its appenders and layouts belong to Java. Raises ConfigurationError."""
+def _apply_logback(file: str, env: Mapping[str, str]) -> None:
+    """Take the levels of a logback file. Raises ConfigurationError."""
     try:
-        for name, level in _logback_levels(file):
-            logging.getLogger(name).setLevel(level)
-    except (OSError, ValueError, SyntaxError) as error:
+        found = levels_of(file, env)
+    except LogbackError as error:
         words = f"cannot be used as a logging configuration: {error}"
         problem = Remark(Level.ERROR, "--log-configuration", file, words, "give a logback XML file")
         raise ConfigurationError([problem]) from error
-    logging.getLogger(__name__).warning(
-        "only the levels of a logback file are used; choose the layout with --log-format",
+    _set_levels(found, file)
+
+
+def _set_levels(found: LogbackLevels, file: str) -> None:
+    """Set the levels, and then say what of the file does nothing."""
+    for name, level in found.levels.items():
+        logging.getLogger(name).setLevel(level)
+    more = f"; without effect: {'; '.join(found.ignored)}" if found.ignored else ""
+    log.warning(
+        "only the levels of a logback file are used; choose the layout with --log-format%s",
+        more,
         extra={"action": "log_configuration", "file": file},
     )
-
-
-def _logback_levels(file: str) -> list[tuple[str, str]]:
-    """Return logger and level, for each that the file names. Raises OSError; SyntaxError if it is no XML."""
-    from xml.etree import ElementTree  # here, as most starts have no such file
-
-    text = Path(file).read_text(encoding="utf-8", errors="replace")
-    document = ElementTree.fromstring(text)  # noqa: S314 - the operator's own file, as trusted as the properties file
-    return [
-        ("" if element.tag == "root" else element.get("name", ""), _LOGBACK_LEVELS.get(level.upper(), level.upper()))
-        for element in document.iter()
-        if element.tag in ("root", "logger") and (level := element.get("level"))
-    ]

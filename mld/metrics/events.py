@@ -29,6 +29,7 @@ UNPACKED_BYTES_MAX = 256 * 1024
 BUFFERED_MAX = 500
 """Events of one worker that wait for a write; a fleet that loses more in a few seconds has other needs."""
 TEXT_CHARACTERS_MAX = 200
+CUT = " …"
 TIME_S_MAX = 253_402_300_799  # the end of the year 9999
 LINES_MAX, LINES_CHARACTERS_MAX = 20, 1_500
 """Last lines of a record processor that one event keeps: a trace, and not so much that it pushes out the others."""
@@ -54,6 +55,10 @@ class EventKind(Enum):
     FAILED = "failed"
     RECOVERED = "recovered"
     ACT = "act"
+    CONFIG = "config"
+
+
+KINDS = frozenset(kind.value for kind in EventKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,15 @@ def pack_steps(events: Sequence[Event]) -> Steps[bytes]:
             kept = kept[-max(1, min(fitting, len(kept) - 1)) :]
 
 
+def shortened(text: str) -> str:
+    """Return the text in `TEXT_CHARACTERS_MAX` characters, cut between two words: half an id names another thing."""
+    if len(text) <= TEXT_CHARACTERS_MAX:
+        return text
+    room = TEXT_CHARACTERS_MAX - len(CUT)
+    end = text.rfind(" ", TEXT_CHARACTERS_MAX // 3, room + 1)
+    return f"{text[: room if end < 0 else end].rstrip(' ,;:')}{CUT}"
+
+
 def _characters(event: Event) -> int:
     return len(event.text) + len(event.shard) + len(event.worker) + sum(map(len, event.lines))
 
@@ -164,13 +178,16 @@ pack = at_once(pack_steps)
 
 
 def unpack(packed: bytes) -> tuple[Event, ...]:
-    """Return the events. Raises an exception of any kind for what `pack` has not made."""
+    """Return the events, without those of a kind that only a newer version knows.
+
+    Raises an exception of any kind for what `pack` has not made.
+    """
     told = json.loads(zlib.decompressobj().decompress(packed, UNPACKED_BYTES_MAX))
-    return tuple(_event(*one) for one in told[-EVENTS_MAX:])
+    return tuple(_event(*one) for one in told[-EVENTS_MAX:] if one[1] in KINDS)
 
 
 def _event(at_s: int, kind: str, worker: str, shard: str, text: str, lines: list[str]) -> Event:
     if not 0 <= at_s <= TIME_S_MAX:
         raise ValueError("a time that cannot be shown")
-    short = [str(one)[:TEXT_CHARACTERS_MAX] for one in (text, shard, worker, *lines[-LINES_MAX:])]
+    short = [shortened(str(one)) for one in (text, shard, worker, *lines[-LINES_MAX:])]
     return Event(EventKind(kind), short[0], short[1], short[2], int(at_s), tuple(short[3:]))

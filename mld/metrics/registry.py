@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from mld.metrics.configuration import ConfigurationMetrics
 from mld.metrics.declaring import (
     Declared,
     Instant,
@@ -170,6 +171,7 @@ OF_WORKER: tuple[Metric, ...] = (
     *metrics_of(Metrics),
     *metrics_of(WorkerMetrics, reach=lambda metrics: metrics.worker),
     *metrics_of(TableMetrics, reach=lambda metrics: metrics.worker.table),
+    *metrics_of(ConfigurationMetrics, reach=lambda metrics: metrics.worker.configuration),
     *metrics_of(SparkFigures, reach=lambda metrics: metrics.worker.spark),
 )
 """Read from `Metrics`."""

@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -37,6 +37,7 @@ from mld.leases.rows import KEY, REPORTS_TABLE_KEY, Place
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, Health, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
+from mld.operating.here import WantedDaemon, find_daemons
 from mld.operating.naming import OTHER_FORM, settings_of_one
 from mld.operating.stream_access import all_shards, streams_of
 from mld.properties.redaction import Scrubber
@@ -84,6 +85,7 @@ class Doctor:
         self._found += filter(None, [findings.clock_finding(self._clock_offset_s())])
         await self._run(self._programs())
         self._found += [*self._dead_letter(), self._files()]
+        self._found += await asyncio.to_thread(lambda: list(self._daemons_here()))
         scrub = Scrubber()
         return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in self._found]
 
@@ -417,6 +419,20 @@ class Doctor:
         if not first.is_dir() or not os.access(first, os.W_OK | os.X_OK):
             return [fail(about, f"{first} cannot be written to", "let the daemon's user write there (mld.deadLetter)")]
         return [ok(about, f"{path} can be written to")]
+
+    def _daemons_here(self) -> Iterator[Diagnosis]:
+        """Ask the daemons of the application that run here, as this user, what they have against their files."""
+        serving = self._settings.serving
+        wanted = WantedDaemon(self._settings.application_name, serving.control_socket, None, None, TIMEOUT_S)
+        try:
+            links = find_daemons(wanted, os.environ)
+        except MldError:
+            return  # nothing runs here, or not for this user
+        for link in links:
+            try:
+                yield from findings.daemon_findings(link.ask("status"))
+            except MldError as error:
+                yield warn("daemon", str(error), "`mld status --live` says whether it makes progress")
 
     def _files(self) -> Diagnosis:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -26,13 +26,13 @@ from mld.leases.rows import EntityType, OwnAttribute, Row
 from mld.metrics.events import (
     EVENTS_MAX,
     LINES_CHARACTERS_MAX,
-    TEXT_CHARACTERS_MAX,
     Event,
     EventBuffer,
     EventKind,
     merged,
     pack,
     pack_steps,
+    shortened,
     unpack,
 )
 from mld.properties.redaction import Scrubber, printable
@@ -162,7 +162,7 @@ def fit(event: Event, scrub: Scrubber) -> Event:
     """Return the event without secrets and control characters, and of bounded length."""
 
     def shown(text: str) -> str:
-        return printable(scrub(text))[:TEXT_CHARACTERS_MAX]
+        return shortened(printable(scrub(text)))
 
     lines = list(map(shown, event.lines))
     while sum(map(len, lines)) > LINES_CHARACTERS_MAX:
@@ -170,8 +170,8 @@ def fit(event: Event, scrub: Scrubber) -> Event:
     return replace(
         event,
         text=shown(event.text),
-        worker=event.worker[:TEXT_CHARACTERS_MAX],
-        shard=event.shard[:TEXT_CHARACTERS_MAX],
+        worker=shortened(event.worker),
+        shard=shortened(event.shard),
         lines=tuple(lines),
     )
 

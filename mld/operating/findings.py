@@ -11,11 +11,13 @@ from enum import Enum
 from typing import Any
 
 from mld.aws.service import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
+from mld.core.clock import iso_time
 from mld.core.errors import AwsError, MldError
 from mld.core.steps import finish
 from mld.core.streams import Shard
 from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
 from mld.leases.lease import Lease
+from mld.metrics.configuration import restart_words
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
 from mld.operating.naming import names_of
 from mld.shards.identity import foreign_evidence
@@ -302,6 +304,21 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
     if sum(kind not in (SILENT, JAVA_3X) for kind in kinds) > 1:
         return [warn("workers", words, "finish the deployment")]
     return [ok("workers", words)]
+
+
+# --- daemons that run here --------------------------------------------------------------------------------------------
+
+
+def daemon_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
+    """Yield what a daemon of this machine, by its answer to `mld status`, has against its files."""
+    about, configuration = f"daemon {status.get('pid', '?')}", status.get("configuration", {})
+    words, keys = configuration.get("words", ()), configuration.get("needsRestart", ())
+    for text in words[: len(words) - bool(keys)]:
+        yield fail(about, text, "repair the file, then reload")
+    if keys:
+        yield warn(about, restart_words(keys), "restart the daemon when it suits")
+    if not words and configuration.get("loadedAt"):
+        yield ok(about, f"runs with its files as they were at {iso_time(configuration['loadedAt'])}")
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------

@@ -254,6 +254,7 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
         None if value["isReady"] else f"not ready: {value['whyNotReady']}",
         None if value["isAlive"] else f"not alive: {value['whyNotAlive']}",
         f"{value['unexpectedErrors']} unexpected errors: see the log" if value["unexpectedErrors"] else None,
+        *value.get("configuration", {}).get("words", ()),
     )
     return list(filter(None, notes))
 

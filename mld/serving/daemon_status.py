@@ -137,6 +137,7 @@ class DaemonStatus:
             "behindSeconds": self.metrics.furthest_behind_s(at),
             "leasesLost": self.metrics.worker.leases_lost,
             "unexpectedErrors": self.metrics.worker.unexpected_errors,
+            "configuration": self.metrics.worker.configuration.value(),
         }
 
     async def look(self) -> tuple[FleetStatus | None, str | None]:

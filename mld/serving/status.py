@@ -103,6 +103,7 @@ class StatusView:
             "takenAt": self.at.wall_s,
             "tableReadAt": None if fleet is None else fleet.taken_s,
             "trouble": self.trouble,
+            "configuration": self.metrics.worker.configuration.value(),
             "spark": list(self.spark),
         }
 

@@ -94,13 +94,13 @@ def status_line(metrics: Metrics, at: Instant) -> str:
 
     It is made every second. A short lag is rounded, so that the line changes only when something has.
     """
-    count = len(metrics.shards)
+    count, of_files = len(metrics.shards), metrics.worker.configuration.in_short()
     if count == 0:
-        return "no shards"
+        return ", ".join(["no shards", *of_files])
     parts = [f"{count} shard{'s' * (count != 1)}"]
     parts += [f"{number} {one.value}" for one in TROUBLE if (number := metrics.in_activity(one, at))]
     behind_s = metrics.furthest_behind_s(at)
     if behind_s is not None and behind_s < 1:
         behind_s = round(behind_s, 2)
     parts.append("lag unknown" if behind_s is None else f"{duration(behind_s)} behind")
-    return ", ".join(parts)
+    return ", ".join(parts + of_files)

@@ -52,6 +52,14 @@ def test_help_names_every_command_and_fits_a_terminal() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_help_is_a_command_too() -> None:
+    assert mld("help").stdout == mld("--help").stdout
+    assert mld("help", "reset").stdout == mld("reset", "--help").stdout
+    assert "now, a time" in " ".join(mld("help", "reset").stdout.split())
+    guessed = mld("help", "stauts")
+    assert guessed.returncode == 2 and "did you mean `mld status`?" in guessed.stderr
+
+
 def test_no_argument_shows_the_help_and_fails() -> None:
     result = mld()
     assert result.returncode == 2

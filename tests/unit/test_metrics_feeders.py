@@ -20,6 +20,8 @@ import pytest
 from mld.core.clock import Clock
 from mld.core.errors import AwsError, IteratorExpiredError, StreamThrottledError
 from mld.core.steps import finish
+from mld.daemon.reload import LogOptions, Reloader, reload_worker
+from mld.daemon.systemd import ServiceManager
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
 from mld.logging.logs import QUEUED_BYTES_MAX, QueuedStream
@@ -36,6 +38,8 @@ from mld.metrics.operations import (
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER, Identity, Metrics
 from mld.metrics.worker import SparkFigures
+from mld.properties.loader import load
+from mld.properties.redaction import Scrubber
 from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
@@ -48,6 +52,7 @@ from tests.support.metrics_page import CATALOGUE
 from tests.twins.children import MemoryChild, Recorder
 from tests.twins.decoding import decode_here
 from tests.twins.dynamo import MemoryDynamo, lost_request, throttled
+from tests.unit.properties.conftest import MINIMUM
 from tests.virtual_time import run_virtual
 
 SHARD_0, SHARD_1, SHARD_2 = (f"shardId-{number:012d}" for number in range(3))
@@ -443,6 +448,22 @@ async def a_log_that_nobody_reads(seen: Seen) -> None:
         os.close(unread)  # its thread gives up
 
 
+async def a_file_that_is_read_again(seen: Seen) -> None:
+    """An operator changes the properties file twice, and the second time it cannot be used."""
+    async with watched(seen, 1, **V3X) as world:
+        running = world.start("w1")
+        await world.until(lambda: running.worker.is_ready)
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place, "app.properties")
+            file.write_text(MINIMUM.replace("=child", "=/bin/cat"))
+            loaded = load(str(file), (), {})
+            reloader = Reloader(loaded, str(file), (), {}, LogOptions(Scrubber(), level="warning"))
+            for text in ("maxRecords=5\n", "maxRecords=many\n"):
+                file.write_text(MINIMUM.replace("=child", "=/bin/cat") + text)
+                reload_worker(running.worker, reloader, ServiceManager(None), running.metrics)
+                await world.advance(2 * LOOK_EVERY_S)
+
+
 class Glue:
     """Knows one version."""
 
@@ -467,6 +488,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     what_nobody_expects,
     records_with_frames,
     a_log_that_nobody_reads,
+    a_file_that_is_read_again,
     streams_that_go,
 )
 

@@ -45,6 +45,7 @@ def busy_worker() -> Metrics:
     metrics.worker.framed_records.add("decoded")
     metrics.worker.units.add("write", 3)
     metrics.worker.loop_delay.note(0.001)
+    metrics.worker.configuration.note_read("app.properties", 900.0)
     metrics.worker.spark = SparkFigures(1_000.0, 30.0, 900.0, 990.0, 2, 3, 4, 5)
     table = metrics.worker.table
     table.workers, table.unassigned, table.corrupt, table.without_room, table.holes_of = 2, 0, 0, 0, {None: 0}
@@ -85,6 +86,22 @@ def test_what_spark_has_not_committed_grows_with_the_clock_though_its_host_is_si
     assert value_of(busy, "mld_spark_trigger_age_seconds") == 0.0
     busy.worker.spark = None
     assert value_of(busy, "mld_spark_uncommitted_age_seconds") is None
+
+
+def test_a_file_that_cannot_be_used_is_so_until_it_is_read_without_a_fault() -> None:
+    busy = busy_worker()
+    configuration = busy.worker.configuration
+    configuration.note_refused("streams.txt", "line 3: no name", 950.0)
+    configuration.note_read("app.properties", 960.0)
+    configuration.waiting = ("maxRecords",)
+    assert value_of(busy, "mld_config_last_reload_successful") == 0
+    assert value_of(busy, "mld_config_keys_waiting") == 1
+    told, waiting = configuration.value()["words"]
+    assert told.startswith("streams.txt cannot be used (read 1970-01-01T00:15:50Z): line 3: no name; nothing changes")
+    assert waiting == "the new value of maxRecords needs a restart"
+    configuration.note_read("streams.txt", 990.0)
+    assert value_of(busy, "mld_config_last_reload_successful") == 1
+    assert value_of(busy, "mld_config_last_reload_success_timestamp_seconds") == 990.0
 
 
 @by_name

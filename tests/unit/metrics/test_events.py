@@ -24,6 +24,7 @@ from mld.metrics.events import (
     EventKind,
     merged,
     pack,
+    shortened,
     unpack,
 )
 from mld.operating.events import events_in
@@ -143,10 +144,25 @@ def test_what_was_not_packed_here_is_no_history(told: object) -> None:
     assert events_in({"events": {"B": packed}}) == ()
 
 
+def test_an_event_of_a_kind_that_only_a_newer_version_knows_costs_no_other() -> None:
+    told = [[1, "exploded", "w", "s", "t", []], [2, "failed", "w", "s", "t", []]]
+    assert [one.at_s for one in unpack(zlib.compress(json.dumps(told).encode()))] == [2]
+
+
+def test_no_name_is_cut_into_another() -> None:
+    names = [f"shardId-{number:012}" for number in range(20)]
+    cut = shortened(f"20 shards from a-worker: {', '.join(names)}")
+    assert len(cut) <= TEXT_CHARACTERS_MAX and cut.endswith(" …")
+    shown = cut.removesuffix(" …").partition(": ")[2].split(", ")
+    assert shown and set(shown) < set(names)
+    assert len(shortened("why: " + "x" * 1_000)) == TEXT_CHARACTERS_MAX
+
+
 def test_texts_of_others_are_cut() -> None:
     packed = zlib.compress(json.dumps([[1, "failed", "w" * 9999, "s" * 9999, "t" * 9999, ["l" * 999] * 99]]).encode())
     (event,) = unpack(packed)
     assert {len(one) for one in (event.worker, event.shard, event.text, *event.lines)} == {TEXT_CHARACTERS_MAX}
+    assert event.text.endswith("t …")
     assert len(event.lines) == LINES_MAX
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from mld.aws.service import TableCalls
 from mld.leases.rows import EntityType
-from mld.metrics.events import Event, EventBuffer, EventKind
+from mld.metrics.events import TEXT_CHARACTERS_MAX, Event, EventBuffer, EventKind
 from mld.operating.acting import note_act
 from mld.operating.events import (
     ATTEMPTS_MAX,
     KEY,
-    TEXT_CHARACTERS_MAX,
     WRITE_PERIOD_S,
     EventRecorder,
     EventsTable,

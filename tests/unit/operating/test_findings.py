@@ -9,6 +9,7 @@ from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
+from mld.metrics.configuration import ConfigurationMetrics
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, Health
 from mld.operating.fleet_status import ViewRules, fleet_status
@@ -182,3 +183,16 @@ def test_a_machine_that_is_too_small_for_all_shards_warns() -> None:
 def test_a_key_is_hinted_at_only() -> None:
     assert findings.key_hint("AKIAEXAMPLE1234567890") == "…7890"
     assert findings.key_hint("short") == findings.key_hint(None) == "…"
+
+
+def test_a_daemon_that_runs_here_says_what_it_has_against_its_files() -> None:
+    configuration = ConfigurationMetrics()
+    configuration.note_read("app.properties", 900.0)
+    (found,) = findings.daemon_findings({"pid": 7, "configuration": configuration.value()})
+    assert (found.health, found.about) == (Health.OK, "daemon 7")
+    configuration.note_refused("app.properties", "maxRecords: no number", 950.0)
+    configuration.waiting = ("maxRecords",)
+    refused, waiting = findings.daemon_findings({"pid": 7, "configuration": configuration.value()})
+    assert refused.health is Health.FAIL and "no number" in refused.words and "a start fails" in refused.words
+    assert waiting.health is Health.WARN and "maxRecords needs a restart" in waiting.words
+    assert list(findings.daemon_findings({"pid": 7})) == [], "one of an older version"

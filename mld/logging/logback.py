@@ -1,0 +1,146 @@
+"""The levels of a logback file of Java, as logback reads them; everything else in the file belongs to Java.
+
+``${NAME:-default}`` takes what the file defines (`property`, `variable`) or the environment has. `INHERITED` and `NULL`
+are levels: the one of the logger above. What cannot be used is left out, and named: nothing in a well-formed file is
+an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+FILE_BYTES_MAX = 1024 * 1024
+"""A thousand loggers have a tenth of it."""
+SUBSTITUTIONS_MAX = 20
+"""In one value: a default may hold another variable, and a variable may name itself."""
+NAMED_MAX = 5
+WORD_CHARACTERS_MAX = 40
+LEVELS: Mapping[str, int] = {
+    "ALL": logging.DEBUG,
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "CRITICAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 1,
+    "INHERITED": logging.NOTSET,
+    "NULL": logging.NOTSET,
+}
+"""Those of logback, and Python's own two names."""
+ROOT = ""
+OURS = ("mld", "botocore", "boto3", "urllib3", "asyncio", "werkzeug", "py")
+"""First parts of the names that loggers here have; a class of Java logs nothing here."""
+_VARIABLE = re.compile(r"\$\{([^${}]*)\}")
+
+
+class LogbackError(Exception):
+    """The file cannot be used at all; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogbackLevels:
+    """Level by logger, `ROOT` the one above all. `ignored` says in words what of the file does nothing here."""
+
+    levels: Mapping[str, int]
+    ignored: tuple[str, ...] = ()
+
+
+def levels_of(file: str, env: Mapping[str, str], *, again: bool = False) -> LogbackLevels:
+    """Return the levels in the file. `again`: from a running daemon, which no pipe may keep waiting.
+
+    Raises LogbackError, and nothing else.
+    """
+    from xml.etree import ElementTree  # here, as most starts have no such file
+
+    try:
+        with open(file, "rb", opener=_without_waiting if again else None) as opened:
+            if again and not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise LogbackError("it is no regular file and cannot be read twice")
+            data = opened.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise LogbackError(f"it is longer than {FILE_BYTES_MAX // 1024} KiB")
+        document = ElementTree.fromstring(data)  # noqa: S314 - the operator's own file, as trusted as the properties file
+    except OSError as error:
+        raise LogbackError(error.strerror or str(error)) from error
+    except (SyntaxError, ValueError, LookupError, RecursionError) as error:
+        raise LogbackError(str(error)) from error
+    reading = _Reading(env)
+    for element in document:
+        reading.take(element)
+    return reading.result()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+class _Reading:
+    """One pass over a document, from top to bottom: a variable counts from where it is defined."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._variables = dict(env)
+        self._levels: dict[str, int] = {}
+        self._foreign: list[str] = []
+        self._ignored: list[str] = []
+
+    def result(self) -> LogbackLevels:
+        """Return the levels, and in words what was left out."""
+        ignored = list(dict.fromkeys(self._ignored))
+        if self._foreign:
+            names = ", ".join(self._foreign[:NAMED_MAX]) + (", …" if len(self._foreign) > NAMED_MAX else "")
+            ignored.append(f"loggers of Java ({names}), which log nothing here: name mld, or mld.consumer and such")
+        return LogbackLevels(self._levels, tuple(ignored))
+
+    def take(self, element: Element) -> None:
+        """Take a part of the file."""
+        match _tag(element):
+            case "property" | "variable" if (name := element.get("name")) is not None:
+                self._variables[name] = self._filled(element.get("value", element.text or ""))
+            case "property" | "variable" | "include" | "if" as tag:
+                self._ignored.append(f"<{tag}>, which names another file or a condition")
+            case "root":
+                self._take_levels(ROOT, element)
+            case "logger":
+                name = self._filled(element.get("name", "")).strip()
+                self._take_levels(ROOT if name.upper() == "ROOT" else name, element)
+
+    def _take_levels(self, name: str, element: Element) -> None:
+        """Take a logger's level, which logback finds in an attribute or in an element of its own."""
+        texts = [element.get("level"), *(one.get("value") for one in element if _tag(one) == "level")]
+        for text in filter(None, texts):
+            word = self._filled(text).strip().upper()
+            level = LEVELS.get(word)
+            if level is None or (level == logging.NOTSET and name == ROOT):
+                self._ignored.append(f"level {word[:WORD_CHARACTERS_MAX]!r} of {name or 'root'}")
+            elif name == ROOT or name.partition(".")[0] in OURS:
+                self._levels[name] = level
+            else:
+                self._foreign.append(name)
+
+    def _filled(self, text: str) -> str:
+        """Return the text with variables in their places, the innermost first, up to one that has no value."""
+        for _ in range(SUBSTITUTIONS_MAX):
+            found = _VARIABLE.search(text)
+            if found is None:
+                break
+            name, mark, default = found[1].partition(":-")
+            value = self._variables.get(name.strip(), default if mark else None)
+            if value is None:
+                break
+            text = text[: found.start()] + value + text[found.end() :]
+        return text
+
+
+def _tag(element: Element) -> str:
+    return element.tag.lower() if isinstance(element.tag, str) else ""  # logback takes them in any case

@@ -1,0 +1,83 @@
+"""What a daemon knows of its own files: how they were when it last read them, and which keys wait for a restart.
+
+A file that cannot be used changes nothing today, and is the end of the next start: so the fault is kept here, where
+every view finds it, until the file is read without one. The files are the properties file, read again when somebody
+asks, and the list of streams, read every minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mld.core.clock import iso_time
+from mld.metrics.declaring import Instant, gauge, shown
+
+WHY_CHARACTERS_MAX = 1_000
+CONSEQUENCE = "nothing changes until it can be used, and a start fails; `mld check` shows what is wrong with it"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """Why a file could not be used, and when it was read so last, in epoch seconds."""
+
+    why: str
+    at: float
+
+
+@dataclass(slots=True, eq=False)
+class ConfigurationMetrics:
+    """Of one daemon; `waiting` are the keys whose new values in the file need a restart."""
+
+    loaded_at: float | None = gauge(
+        "mld_config_last_reload_success_timestamp_seconds",
+        "When a file of the configuration was last read, at the start or later, and could be used.",
+    )
+    refused: dict[str, RefusedFile] = field(init=False, default_factory=dict)
+    """By file."""
+    waiting: tuple[str, ...] = field(init=False, default=())
+
+    @shown(
+        "mld_config_last_reload_successful",
+        "0 while the properties file, or the list of streams, could not be used when it was last read; else 1.",
+    )
+    def is_current(self, _: Instant) -> int:
+        return int(not self.refused)
+
+    @shown("mld_config_keys_waiting", "Keys whose new values in the properties file wait for a restart.")
+    def keys_waiting(self, _: Instant) -> int:
+        return len(self.waiting)
+
+    def note_read(self, file: str, at: float) -> None:
+        """Note that a file could be used."""
+        self.refused.pop(file, None)
+        self.loaded_at = at
+
+    def note_refused(self, file: str, why: str, at: float) -> None:
+        """Note that a file could not be used."""
+        self.refused[file] = RefusedFile(why[:WHY_CHARACTERS_MAX], at)
+
+    def value(self) -> dict[str, Any]:
+        """Return all of it in plain values; `words` are sentences about what is not as the files say."""
+        refused: list[dict[str, Any]] = [
+            {"file": file, "why": one.why, "at": one.at} for file, one in sorted(self.refused.items())
+        ]
+        words = [refusal_words(one["file"], one["why"], iso_time(one["at"])) for one in refused]
+        words += [restart_words(self.waiting)] if self.waiting else []
+        return {"loadedAt": self.loaded_at, "refused": refused, "needsRestart": list(self.waiting), "words": words}
+
+    def in_short(self) -> list[str]:
+        """Return what is not as the files say, in a few words each."""
+        words = [f"{file} cannot be used" for file in sorted(self.refused)]
+        return words + ([restart_words(self.waiting)] if self.waiting else [])
+
+
+def refusal_words(file: str, why: str, when: str) -> str:
+    """Return what is wrong with a file that was read at `when`, and what follows from it."""
+    return f"{file} cannot be used (read {when}): {why}; {CONSEQUENCE}"
+
+
+def restart_words(keys: Sequence[str]) -> str:
+    """Return which keys wait for a restart."""
+    return f"the new value of {', '.join(keys)} needs a restart"
