@@ -433,7 +433,7 @@ def display_value(value: object) -> str:
 
 def _check_empty(line: KeyLine) -> Checked:
     if line.key.name == "workerId":
-        return _bad(line, "is empty", "give a unique name, or remove the line and a random one is made")
+        return _bad(line, "is empty", "give a unique name, or remove the line and one with the host's name is made")
     if line.key.name == "executableName":
         return _bad(line, "is empty", "give the command of the record processor")
     if line.key.name.startswith(STREAM_PREFIX):

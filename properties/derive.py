@@ -72,6 +72,7 @@ def is_of_aws(url: str) -> bool:
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
 SHARD_ID_PREFIX = "shardId-"
+WORKER_ID_BYTES_MAX = 1024  # a dimension of CloudWatch; a key of DynamoDB, with the numbers of a group, has 2,048
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
 _FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
 _METRICS_KEY = "mld.metrics"
@@ -483,12 +484,15 @@ def _processes(derivation: Derivation) -> None:
 
 
 def _worker_id(derivation: Derivation) -> None:
-    """Refuse an id that another row has: the worker's report is a row of the lease table whose key is the worker id
-    (coordination#rows-and-tables).
+    """Refuse an id that is too long for a key, or that another row has: the worker's report is a row of the lease table
+    whose key is the worker id (coordination#rows-and-tables).
     """
     worker = derivation.value_of("workerId")
     if not isinstance(worker, str):
         return
+    if (size := len(worker.encode())) > WORKER_ID_BYTES_MAX:
+        message = f"has {size} bytes; as a key of the lease table and a dimension it may have {WORKER_ID_BYTES_MAX}"
+        derivation.say(Level.ERROR, "workerId", message, "choose a shorter name, or none: one with the host is made")
     streams = derivation.values["streams"]
     assert isinstance(streams, tuple)
     names = {name for one in streams for name in (one.name, one.stream_name)}

@@ -121,7 +121,8 @@ _DAEMON = (
         "Longest duration of a graceful stop; after it children are ended by force.", default=25_000,
         boxed=True, minimum=0, note="Java's default is 0.", sets="shutdown_grace_s"),
     Key("workerId", TEXT, Section.DAEMON, "Name of this worker in the lease table; must be unique.",
-        default_text="random at each start", aliases=("workerIdentifier",), shown_as=Shown.FULL, sets="worker_id"),
+        default_text="host and a random end, new at each start", aliases=("workerIdentifier",), shown_as=Shown.FULL,
+        sets="worker_id"),
 )  # fmt: skip
 
 _APPLICATION = (

@@ -280,6 +280,10 @@ class HostReader:
         """Return the beginning of the file at the absolute `path`. Raises HostReadError."""
         return await self._in_thread(path, partial(_beginning, self._path(path)))
 
+    async def inode(self, path: str) -> int:
+        """Return the number of the file or directory at the absolute `path`. Raises HostReadError."""
+        return (await self._in_thread(path, self._path(path).stat)).st_ino
+
     async def document(self, url: str) -> Any:
         """Return the JSON document at an `http` address. Raises HostReadError."""
         return await self._in_thread(url, partial(_document, url))

@@ -26,7 +26,6 @@ import socket
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +36,7 @@ from mld.core.clock import wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError, StartupError
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.core.whereabouts import new_worker_id
 from mld.daemon.signals import EXIT_SIGNAL_BASE, SIGNAL_ECHO_S, HangUp, hang_up_here, warn_without_init
 from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, ServiceManager, claim_manager
 from mld.properties.settings import Settings
@@ -446,7 +446,7 @@ async def run_group(settings: Settings, count: int, file: str, options: Sequence
     `options` are those of the command line that concern the log, `overrides` its `key=value`.
     """
     manager = claim_manager(os.environ, os.getpid())
-    name = settings.worker_id or str(uuid.uuid4())
+    name = settings.worker_id or new_worker_id()
     command = (sys.executable, "-P", "-m", "mld", "run", "-p", file, *options)
     log.info(
         "starting %d workers",

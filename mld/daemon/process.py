@@ -13,7 +13,6 @@ import gc
 import logging
 import os
 import sys
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, is_installed, runnable
+from mld.core.whereabouts import new_worker_id, place_of_process
 from mld.daemon.group import Membership, hold_on
 from mld.daemon.reload import Reloader, StreamsReader, note_looks, refuse_unusable, reload_worker
 from mld.daemon.showing import ShowingParts, showing
@@ -239,7 +239,7 @@ async def run_daemon(
     for remark in refuse_unusable(settings, properties_file):
         log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
     command = runnable(split_command(settings.child.command))
-    worker_id = membership.worker_id if membership else settings.worker_id or str(uuid.uuid4())
+    worker_id = membership.worker_id if membership else settings.worker_id or new_worker_id()
     factory = client_factory(settings)
     clock = LoopClock()
     metrics.worker.configuration.note_read(properties_file, clock.wall())
@@ -317,6 +317,7 @@ async def run_daemon(
             clock,
             Random(),
             detect_load=load_of_this_host(clock),
+            place=place_of_process(clock.wall()),
             polls_on_a_beat=True,
             letters=letters,
             metrics=metrics,

@@ -26,6 +26,7 @@ from mld.core.error_boundary import Task, TaskList, Until, survived
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.fleet.fleet import DetectLoad, Fleet, no_load
+from mld.fleet.report.reports import NOTHING
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus, status_of
 from mld.leases.table import LeaseTable, StoredTable, TableScan
@@ -411,6 +412,7 @@ def assemble(
     rng: Random,
     *,
     detect_load: DetectLoad = no_load,
+    place: Mapping[str, str] = NOTHING,
     polls_on_a_beat: bool = False,
     letters: LetterBox | None = None,
     metrics: Metrics | None = None,
@@ -418,7 +420,8 @@ def assemble(
 ) -> Worker:
     """Return a worker over any implementations of the ports. `dynamo` is the service behind `table`.
 
-    `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
+    `place` is what reports tell of where it runs (`reports.OWN_MEMBERS`). `polls_on_a_beat`: readers at the tip wake
+    together (`retrieval.pacing`), which only pays on a real machine.
     `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
     records.
     """
@@ -454,6 +457,7 @@ def assemble(
         clock=clock,
         rng=_apart(rng),
         detect_load=detect_load,
+        place=place,
         status_of=status_of_shard,
         metrics=metrics,
     )

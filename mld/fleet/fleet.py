@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from random import Random
@@ -76,6 +76,8 @@ class Fleet:
     clock: Clock
     rng: Random
     detect_load: DetectLoad
+    place: Mapping[str, str]
+    """Host, process id and start of this worker, as its reports tell them (`reports.OWN_MEMBERS`)."""
     status_of: Callable[[str], ShardStatus | None]
     metrics: Metrics
 
@@ -413,6 +415,7 @@ class Fleet:
     async def _new_reporter(self, place: Place) -> Reporter:
         """Make the reporter to this place."""
         source = None if self.settings.fleet.ignores_load else await self.detect_load()
+        meter = "" if source is None else await source.meter()
         return Reporter(
             ReportsTable(self.service, place),
             source,
@@ -421,7 +424,7 @@ class Fleet:
             worker_id=self.worker_id,
             version=mld.__version__,
             settings=self.settings.fleet,
-            stream=self.settings.stream_name,
+            told={"stream": self.settings.stream_name, "meter": meter, **self.place},
             on_own_row=self._on_own_row,
             ends=self._membership.ends,
             metrics=self.metrics,

@@ -245,6 +245,9 @@ async def the_reports_of_a_fleet(seen: Seen) -> None:
     class Broken:
         name = "broken"
 
+        async def meter(self) -> str:
+            return ""
+
         async def read(self) -> float | None:
             raise LoadUnreadableError("nothing there")
 

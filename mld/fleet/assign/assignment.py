@@ -37,6 +37,9 @@ What differs from Java:
   stays where it is until the time on its row.
 * A worker with a fresh report that renews none of its leases gets no others while somebody else is there: reports are
   believed for a minute, a lease for ten seconds.
+* Workers that measure the same processors, *neighbours*, differ in nothing that is measured. So they share one figure,
+  the mean of theirs, by which their machine is compared with others; among themselves they are evened out by count, in
+  every run.
 """
 
 from __future__ import annotations
@@ -74,6 +77,8 @@ class LiveWorker:
     """Operating ranges by metric, percent; a metric without one has no limit."""
     is_drained: bool = False
     """An operator wants it to have no leases: it gets one only if no other worker has room."""
+    meter: str = ""
+    """What its figures are of; those with the same one, which is not empty, are neighbours."""
 
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
@@ -86,6 +91,7 @@ def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
         {metric: reports.average(samples, ema_alpha) for metric, samples in report.samples.items()},
         {metric: float(ranges[0]) for metric, ranges in report.ranges.items() if ranges},
         is_drained,
+        report.mld.get("meter", ""),
     )
 
 
@@ -172,6 +178,8 @@ class View:
     """Heap of the leases to assign, longest without a living owner first."""
     stuck: list[Lease] = field(default_factory=list)
     silent: tuple[str, ...] = ()
+    neighbours: list[list[Load]] = field(default_factory=list)
+    """The workers of each machine or container that has several."""
     moves: dict[str, Move] = field(default_factory=dict)
 
     def weight(self, lease: Lease) -> float:
@@ -356,6 +364,7 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
         if not load.values:
             load.values = {SHARE: load.weight * share_per_weight}
             load.limits = {}
+    _join_neighbours(view, workers)
     view.averages = _averages([load.values for load in view.loads.values()])
     for metric, average in view.averages.items():
         if average <= 0:
@@ -365,6 +374,19 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
         view.per_weight[SHARE] = share_per_weight
     for load in view.loads.values():
         view.raise_values(load, load.arriving_weight)
+
+
+def _join_neighbours(view: View, workers: Mapping[str, LiveWorker]) -> None:
+    """Find the measured workers that measure the same, and let them share the mean of their figures."""
+    by_meter: dict[str, list[Load]] = {}
+    for load in view.loads.values():
+        if (meter := workers[load.worker].meter) and SHARE not in load.values:
+            by_meter.setdefault(meter, []).append(load)
+    view.neighbours = [loads for loads in by_meter.values() if len(loads) > 1]
+    for loads in view.neighbours:
+        shared = _averages([load.values for load in loads])
+        for load in loads:
+            load.values = {metric: shared[metric] for metric in load.values}
 
 
 def _averages(measured: Collection[Mapping[str, float]]) -> dict[str, float]:
@@ -442,8 +464,14 @@ def decide(
     queue = Queue(view, by_headroom=not by_count)
     yield
     kept = yield from _assign(view, queue, leader)
-    if balance:
-        yield from _balance_count(view, order) if by_count else _balance_variance(view, queue, order)
+    if by_count:
+        if balance:
+            yield from _even_out(view, view.loads.values(), order)
+    else:
+        if balance:
+            yield from _balance_variance(view, queue, order)
+        for neighbours in view.neighbours:
+            yield from _even_out(view, neighbours, order)
     return Plan(
         moves=tuple(view.moves.values()),
         leases=len(leases),
@@ -627,14 +655,14 @@ def _fits(view: View, load: Load, weight: float) -> bool:
 # --- balance by count ------------------------------------------------------------------------------------------------
 
 
-def _balance_count(view: View, order: Order) -> Steps[None]:
+def _even_out(view: View, loads: Collection[Load], order: Order) -> Steps[None]:
     """Move from the worker with the most leases to the one with the fewest, until they differ by at most one.
 
     Both are compared by what they will have when the handoffs under way are over.
     """
-    offered = {load.worker: iter(order(load.movable)) for load in view.loads.values()}
-    fullest = [(load.leaving - load.count, load.worker) for load in view.loads.values()]
-    receiving = [load for load in view.loads.values() if not (view.is_full(load) or load.is_drained)]
+    offered = {load.worker: iter(order(load.movable)) for load in loads}
+    fullest = [(load.leaving - load.count, load.worker) for load in loads]
+    receiving = [load for load in loads if not (view.is_full(load) or load.is_drained)]
     emptiest = [(load.count - load.leaving, load.worker) for load in receiving]
     heapify(fullest)
     heapify(emptiest)

@@ -84,10 +84,12 @@ class FailoverWatcher:
             self.metrics,
         )
         self._reports: dict[str, WorkerReport] = {}
+        self._measuring: frozenset[str] = frozenset()
         self._legacy: Sequence[WorkerReport] = ()
         self._legacy_due_at = -math.inf
         self._whole_at = -math.inf
         self._looked_at = -math.inf
+        self._began_at = math.inf
         self._free: set[str] = set()
         self._woken = asyncio.Event()
 
@@ -117,7 +119,7 @@ class FailoverWatcher:
 
     async def run(self) -> None:
         """Look and take until cancelled."""
-        failures = 0
+        failures, self._began_at = 0, self.clock.monotonic()
         while True:
             self._woken.clear()
             try:
@@ -155,6 +157,7 @@ class FailoverWatcher:
         self.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
+        self._tell_of_neighbours(everybody)
         await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
         self._whole_at = began_at
         self.discovery.saw_table(scan.leases, leads_alone=self._leads_alone)
@@ -164,6 +167,14 @@ class FailoverWatcher:
         leader = self.leader.leader
         if leader is not None and leader not in self.membership.showing_life and not self.leader.leads:
             await self._welcome(everybody)
+
+    def _tell_of_neighbours(self, everybody: Iterable[WorkerReport]) -> None:
+        """Have leases dealt at once if a worker has come to a machine of others: nothing else evens these out."""
+        meters = {report.worker: meter for report in everybody if (meter := report.mld.get("meter"))}
+        workers = Counter(meters.values())
+        if self.leader.leads and any(workers[meters[one]] > 1 for one in meters.keys() - self._measuring):
+            self.assigning_due.set()
+        self._measuring = frozenset(meters)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
         """Give a newcomer what we have above our share, while nobody leads."""
@@ -204,12 +215,19 @@ class FailoverWatcher:
         """Whether there is nobody who could fall silent, and nobody else who gives leases to anybody."""
         return self.membership.is_alone and self.leader.leads
 
+    @property
+    def _is_new(self) -> bool:
+        """Whether others that start together with this worker may still come."""
+        return self.clock.monotonic() - self._began_at <= LONE_LEADER_LOOK_S
+
     def _next_look_at(self) -> float:
         """Return the next multiple of the period by the wall clock, in monotonic time."""
         period_s = self.takeover.whole_period_s()
         if self.takeover.part_count > 1 and self.takeover.my_parts():
             period_s = LOOK_PERIOD_S
-        elif self._leads_alone:
+        elif (
+            self._leads_alone and self.clock.monotonic() - self._began_at > LONE_LEADER_LOOK_S
+        ):  # else others start, too
             period_s = max(LONE_LEADER_LOOK_S, period_s)
         wait_s = period_s - self.clock.wall() % period_s
         # A timer may fire a hair early, or the look took most of its period: then the next multiple is too soon.

@@ -221,6 +221,7 @@ ECS_V3 = "ECS_CONTAINER_METADATA_URI"
 EKS_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path, and only its existence counts
 PROC_STAT = "/proc/stat"
 CGROUP = "/sys/fs/cgroup"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LoadSource(Protocol):
@@ -229,6 +230,10 @@ class LoadSource(Protocol):
     @property
     def name(self) -> str:
         """For the log."""
+        ...
+
+    async def meter(self) -> str:
+        """Return what the figures are of: the same text for all workers that measure the same; empty if unknown."""
         ...
 
     async def read(self) -> float | None:
@@ -249,6 +254,9 @@ class ProcStatSource:
         self._host = host
         self._before: ProcStat | None = None
 
+    async def meter(self) -> str:
+        return await _boot_id(self._host)
+
     async def read(self) -> float | None:
         now = await _parsed(self._host, PROC_STAT, parse_proc_stat)
         before, self._before = self._before, now
@@ -265,6 +273,14 @@ class CgroupSource:
         self._clock = clock
         self._needs_limit = needs_limit
         self._before: CgroupUsage | None = None
+
+    async def meter(self) -> str:
+        """Return the machine and the control group, which has the same path in each container."""
+        boot_id = await _boot_id(self._host)
+        try:
+            return boot_id and f"{boot_id} {await self._host.inode(CGROUP)}"
+        except HostReadError:
+            return ""
 
     async def read(self) -> float | None:
         limit_cpus = await self._limit_cpus()
@@ -291,6 +307,9 @@ class EcsSource:
         self._base = base.rstrip("/")
         self._online = 0
         self._limit_cpus: float | None = None
+
+    async def meter(self) -> str:
+        return self._base
 
     async def read(self) -> float | None:
         with _readable("/stats"):
@@ -329,6 +348,14 @@ async def _candidates(host: HostReader, environ: Mapping[str, str], clock: Clock
         CgroupSource(host, clock, needs_limit=not in_container),
         ProcStatSource(host),
     ]
+
+
+async def _boot_id(host: HostReader) -> str:
+    """Return the id of this boot of the machine, which its containers share; empty where there is none."""
+    try:
+        return (await host.text(BOOT_ID)).strip()
+    except HostReadError:
+        return ""
 
 
 @contextmanager

@@ -214,7 +214,8 @@ class Reporter:
     worker_id: str
     version: str
     settings: FleetSettings
-    stream: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """What else each report says of this worker (`reports.TOLD`)."""
     activity: Activity = Activity.REPORTING
     on_own_row: Callable[[WorkerReport], None] = lambda _: None
     ends: Collection[tuple[str, float]] = ()
@@ -359,7 +360,7 @@ class Reporter:
                 return False
             now_s, ends = self.clock.wall(), tuple(self.ends)
             report = reports.own_report(
-                self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving, stream=self.stream
+                self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving, told=self.told
             )
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:

@@ -2,8 +2,8 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion`, `mldDrain` if an operator drains it, `mldLeaving` while it stops, `mldStream`, and
-those of worker heartbeats (`heartbeat_writer`):
+attributes of ours, `mldVersion`, `mldDrain` if an operator drains it, `mldLeaving` while it stops, `mldStream`, where
+the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`), and those of worker heartbeats (`heartbeat_writer`):
 
     value of `mldHeartbeat` on a report     meaning
     <16 hex digits>.<number>                the epoch, and how many heartbeats it has had
@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mld.leases.lease import Lease
@@ -37,6 +38,7 @@ from mld.leases.rows import (
     OwnAttribute,
     Row,
     binary,
+    integer,
     some_text,
     words,
 )
@@ -56,20 +58,40 @@ DRAIN = "mldDrain"
 LEAVING = "mldLeaving"
 """Since when the worker stops, in epoch seconds. Its next process takes it off with its first report."""
 STREAM = "mldStream"
-"""For people: the name of the only stream, which no lease tells; absent if the application reads several."""
-STREAM_CHARACTERS_MAX = 128  # Kinesis's
+"""The name of the only stream, which no lease tells; absent if the application reads several."""
+STREAM_CHARACTERS_MAX = 512  # that of a DynamoDB table has its region, account, name and label
+HOST, PID, STARTED = "mldHost", "mldPid", "mldStarted"
+"""For people: where the worker runs, and since when, in epoch seconds."""
+HOST_CHARACTERS_MAX = 64  # of Linux
+METER = "mldMeter"
+"""What the CPU figures are of, the machine or a container of it: workers with the same one measure the same."""
+METER_CHARACTERS_MAX = 200
 ENDS = "mldEnds"
 """For people: the workers that this one has found dead lately and whose leases it took, as JSON."""
 ENDS_MAX = 5
 ENDS_CHARACTERS_MAX = 300
+PID_DIGITS_MAX = 10
+
+
+def _seconds(found: Any) -> str:
+    """Return the text of a time in epoch seconds."""
+    return str(integer(FIGURE_MAX)(found))
+
+
 OWN_MEMBERS = {
     "version": OwnAttribute(VERSION, "S", some_text(), "0.2"),
     "heartbeat": OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee.7"),
     "drain": OwnAttribute(DRAIN, "S", some_text(), "by ops"),
     "leaving": OwnAttribute(LEAVING, "S", some_text(), "1763661600"),
     "stream": OwnAttribute(STREAM, "S", words(STREAM_CHARACTERS_MAX), "clicks"),
+    "host": OwnAttribute(HOST, "S", words(HOST_CHARACTERS_MAX), "ip-10-0-1-23"),
+    "pid": OwnAttribute(PID, "S", some_text(PID_DIGITS_MAX), "4711"),
+    "started": OwnAttribute(STARTED, "S", _seconds, "1763661600"),
+    "meter": OwnAttribute(METER, "S", some_text(METER_CHARACTERS_MAX), "6f9c2f1e-4e7b-4a8e-9f3a-0d5c8b7a6e5d"),
 }
 """Member of `WorkerReport.mld` -> attribute."""
+TOLD = frozenset(OWN_MEMBERS) - {"heartbeat", "drain"}
+"""The members that a worker writes with each report."""
 _SHARDS = OwnAttribute(SHARDS, "B", binary, bytes(14))
 
 FENCED = "fenced by "
@@ -85,6 +107,7 @@ EXPIRED_AFTER_PERIODS = 2
 FIGURE_MAX = 10**15  # far beyond any time in seconds, share or speed; squares and sums of such figures stay finite
 SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 _SIX_DECIMALS = Decimal("0.000001")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +252,7 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
         SUPPORT: {"N": str(report.support_code)},
         SUPPORT_AT: {"N": str(report.support_at_s)},
     }
-    told = {name: value for name, value in report.mld.items() if name in ("version", "leaving", "stream")}
+    told = {name: value for name, value in report.mld.items() if name in TOLD}
     written |= {OWN_MEMBERS[name].name: {"S": value} for name, value in told.items()}
     return written | ({ENDS: {"S": _ends_text(report.ends)}} if report.ends else {})
 
@@ -242,12 +265,13 @@ def own_report(
     ends: Sequence[tuple[str, float]] = (),
     *,
     leaving: bool = False,
-    stream: str = "",
+    told: Mapping[str, str] = NOTHING,
 ) -> WorkerReport:
     """Return what a worker says of itself at wall time `now_s`.
 
     A ring without a single success is left out: what cannot be measured makes a default worker, not a failing one that
-    would never get a lease again. `ends` are workers found dead, with when, in epoch seconds; the newest remain.
+    would never get a lease again. `ends` are workers found dead, with when, in epoch seconds; the newest remain. `told`
+    are more members of `OWN_MEMBERS`, the empty ones left out.
     """
     samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
     return WorkerReport(
@@ -260,7 +284,7 @@ def own_report(
         mld={
             "version": version,
             **({"leaving": str(int(now_s))} if leaving else {}),
-            **({"stream": stream} if stream else {}),
+            **{name: value for name, value in told.items() if value},
         },
         ends={worker: int(at_s) for worker, at_s in ends},
     )

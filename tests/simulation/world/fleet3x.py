@@ -34,6 +34,8 @@ class Load:
 
     base: float
     per_lease: float
+    meter: str = ""
+    """The machine, where several workers run on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,9 @@ class DrawnLoad:
         self._rng = rng
         self._leases = leases
         self._is_calm = is_calm
+
+    async def meter(self) -> str:
+        return self._load.meter
 
     async def read(self) -> float | None:
         if self.fails and not self._is_calm() and self._rng.random() < FAILING_SHARE:

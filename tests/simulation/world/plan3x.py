@@ -99,6 +99,16 @@ def _loads(rng: Random) -> tuple[Load | None, ...]:
     return tuple(None if kind == "mixed" and rng.random() < 0.4 else load for load in loads)
 
 
+def draw_3x_hosts(seed: int) -> Plan:
+    """The plan of the same seed in 3.x mode, with the workers on one machine or two, which others keep busy."""
+    plan = draw_3x(seed)
+    rng = Random(f"3x hosts {seed}")
+    assert plan.fleet is not None
+    busy = [Load(rng.choice((100.0, 97.0, rng.uniform(0.0, 100.0))), 0.0, f"boot {number}") for number in range(2)]
+    loads = tuple(rng.choice(busy[: rng.choice((1, 2))]) for _ in range(8))
+    return replace(plan, fleet=replace(plan.fleet, loads=loads))
+
+
 def _leader_actions(rng: Random, plan: Plan) -> list[Action]:
     kinds = [kind for kind, weight in _WEIGHTS for _ in range(weight)]
     return [_action(rng, rng.choice(kinds), plan) for _ in range(rng.randrange(5))]

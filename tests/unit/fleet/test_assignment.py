@@ -671,3 +671,63 @@ def test_the_leases_of_finished_shards_take_no_room_and_need_none(by: Callable[.
     assert targets(plan) == {"e": "a", "u": "a"}
     full = decide([*ended, free, lease("s", "a"), lease("t", "a"), lease("u")], plain("a"), by=by, settings=settings)
     assert (targets(full), full.spillover) == ({"e": "a"}, 1)
+
+
+# --- several workers of one machine -----------------------------------------------------------------------------------
+
+
+def neighbour(worker: str, percent: float, meter: str = "boot") -> LiveWorker:
+    return LiveWorker(worker, {"C": percent}, {"C": 100.0}, meter=meter)
+
+
+@pytest.mark.parametrize("percent", [0.1, 50.0, 100.0])
+@pytest.mark.parametrize("owned", [(4, 0), (8, 0, 0), (1, 7), (2, 0, 0), (5, 5, 1)])
+def test_workers_of_one_machine_are_evened_out_in_every_run(owned: tuple[int, ...], percent: float) -> None:
+    names = "abc"[: len(owned)]
+    leases = [lease(f"{name}{n}", name) for name, count in zip(names, owned, strict=True) for n in range(count)]
+    plan = decide(leases, [neighbour(name, percent) for name in names], balance=False)
+    held = committed(leases, {move.lease.key: move for move in plan.moves})
+    counts = [held[name] for name in names]
+    assert max(counts) - min(counts) <= 1
+    assert len(plan.moves) == sum(max(0, before - after) for before, after in zip(owned, counts, strict=True))
+
+
+def test_workers_that_measure_different_processors_at_full_load_stay_as_they_are() -> None:
+    leases = [lease(f"a{n}", "a") for n in range(4)]
+    for meters in (("one", "other"), ("", "")):
+        workers = [neighbour(worker, 100.0, meter) for worker, meter in zip("ab", meters, strict=True)]
+        assert not decide(leases, workers).moves
+
+
+def test_a_machine_is_compared_with_others_by_one_figure() -> None:
+    """Samples of one machine taken at different times move nothing between its own workers, and count together."""
+    leases = [lease(f"{name}{n}", name, 100.0) for name in "abc" for n in range(6)]
+    view = view_of(leases, [neighbour("a", 90.0), neighbour("b", 70.0), neighbour("c", 20.0, "other")])
+    assert [view.loads[name].values["C"] for name in "abc"] == [80.0, 80.0, 20.0]
+    plan = decide(leases, [neighbour("a", 90.0), neighbour("b", 70.0), neighbour("c", 20.0, "other")])
+    assert plan.moves
+    assert set(targets(plan).values()) == {"c"}
+
+
+def test_what_is_on_its_way_between_neighbours_is_not_decided_twice() -> None:
+    leases = [lease("a1", "a"), lease("a2", "a"), lease("b1", "b", leaving="a"), lease("b2", "b", leaving="a")]
+    assert not decide(leases, [neighbour("a", 100.0), neighbour("b", 100.0)], balance=False).moves
+
+
+def test_pins_drains_and_caps_hold_among_neighbours() -> None:
+    leases = [replace(lease(f"a{n}", "a"), pinned_until_s=100.0) for n in range(4)]
+    workers = [neighbour("a", 100.0), neighbour("b", 100.0)]
+    assert not decide(leases, workers, wall_s=50.0).moves
+    leases = [lease(f"a{n}", "a") for n in range(4)]
+    assert not decide(leases, [workers[0], replace(workers[1], is_drained=True)]).moves
+    assert len(decide(leases, workers, settings=rules(held_max=1)).moves) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_moves_no_lease_between_neighbours_that_are_even(seed: int) -> None:
+    rng = random.Random(seed)
+    leases = [lease(f"{name}{n}", name) for name in "ab" for n in range(5 if name == "a" else 4)]
+    for _ in range(20):
+        noisy = [replace(one, throughput_kbps=rng.uniform(0.0, 500.0)) for one in leases]
+        workers = [neighbour(name, min(100.0, rng.uniform(90.0, 105.0))) for name in "ab"]
+        assert not decide(noisy, workers, order=shuffling(rng)).moves

@@ -205,6 +205,20 @@ async def test_an_ecs_container_asks_for_its_limits_once(host: HostReader, metad
     assert metadata.asked == ["/v4/abc/stats", "/v4/abc", "/v4/abc/task", "/v4/abc/stats"]
 
 
+async def test_what_figures_are_of_is_the_machine_or_the_container(
+    tmp_path: Path, host: HostReader, clock: SteppedClock
+) -> None:
+    sources = [
+        platform.ProcStatSource(host),
+        platform.CgroupSource(host, clock, needs_limit=False),
+        platform.EcsSource(host, "http://meta/v4/abc/"),
+    ]
+    assert [await source.meter() for source in sources] == ["", "", "http://meta/v4/abc"], "an unknown machine is none"
+    plant(tmp_path, V2 | {platform.BOOT_ID: "6f9c2f1e\n"})
+    group = (tmp_path / "sys/fs/cgroup").stat().st_ino
+    assert [await source.meter() for source in sources] == ["6f9c2f1e", f"6f9c2f1e {group}", "http://meta/v4/abc"]
+
+
 async def test_a_source_that_breaks_says_so_and_recovers(tmp_path: Path, host: HostReader) -> None:
     plant(tmp_path, PROC)
     source = platform.ProcStatSource(host)

@@ -171,6 +171,28 @@ def test_what_is_written_reads_back(rings: dict[str, list[float]]) -> None:
     assert reports.is_valid(own)
 
 
+def test_a_worker_tells_where_it_is_and_nothing_else_is_written() -> None:
+    told = {"host": "ip-10-0-1-23", "pid": "4711", "started": "1763661600", "meter": "boot", "stream": "clicks"}
+    own = reports.own_report("w", {}, NOW, "0.2", told={**told, "meter": ""})
+    written = reports.attributes(own)
+    assert written["mldHost"] == {"S": "ip-10-0-1-23"}
+    assert "mldMeter" not in written
+    drained = {"leaseKey": {"S": "w"}, "mldDrain": {"S": "by me"}, **reports.attributes(replace(own, mld=told))}
+    read = reports.parse_row(drained, "leaseKey")
+    assert read.mld == {**told, "drain": "by me"}
+    assert (
+        reports.attributes(replace(MEASURED, support_code=1, support_at_s=1, mld=read.mld))
+        .keys()
+        .isdisjoint({"mldDrain"})
+    )
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e400", "soon", "9" * 30])
+def test_a_start_that_is_no_time_is_left_out(text: str) -> None:
+    row = {"leaseKey": {"S": "w"}, "mldStarted": {"S": text}, "mldHost": {"S": "h"}}
+    assert reports.parse_row(row, "leaseKey").mld == {"host": "h"}
+
+
 # --- figures
 
 

@@ -126,6 +126,9 @@ def test_partition_and_region_of_an_arn_agree(
         configure(line, [f"regionName={region}"], without=["streamName"])
 
 
+_KEY_BYTES = "as a key of the lease table and a dimension it may have 1024"
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -138,6 +141,8 @@ def test_partition_and_region_of_an_arn_agree(
         ("shutdownGraceMillis=-1", "shutdownGraceMillis is out of range: '-1'"),
         ("mld.protocolVersion=3", "mld.protocolVersion is out of range: '3'"),
         ("workerId=", "workerId is empty"),
+        (f"workerId={'w' * 3000}", f"workerId has 3000 bytes; {_KEY_BYTES}"),
+        (f"workerId={'ä' * 513}", f"workerId has 1026 bytes; {_KEY_BYTES}"),
     ],
 )
 def test_values_out_of_range_are_errors(configure: Configure, line: str, problem: str) -> None:
