@@ -21,6 +21,7 @@ from mld.core.errors import MldError
 
 if TYPE_CHECKING:
     from mld.properties.lines import ConfigurationError
+    from mld.properties.loader import LoadedConfiguration
     from mld.properties.settings import Settings
 
 EXIT_OK = 0
@@ -85,11 +86,16 @@ def chosen_file(option_file: str | None, argument_file: str | None) -> str:
 
 def settings_of(file: str, overrides: Sequence[str]) -> Settings:
     """Return the settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
+    return loaded_of(file, overrides).settings
+
+
+def loaded_of(file: str, overrides: Sequence[str]) -> LoadedConfiguration:
+    """Return all that a properties file says; prints what is wrong with it and exits with 2 otherwise."""
     from mld.properties.lines import ConfigurationError
     from mld.properties.loader import load
 
     try:
-        return load(file, overrides, os.environ).settings
+        return load(file, overrides, os.environ)
     except ConfigurationError as error:
         complain(error)
 

@@ -25,6 +25,7 @@ from mld.aws.client_factory import ClientFactory, CountedService, client_factory
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.consumer.child import ChildCommand, PipeHost
 from mld.core.clock import Clock, LoopClock
+from mld.core.disks import places_of
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
@@ -324,8 +325,9 @@ async def run_daemon(
             prepare=None if schemas is None else schemas.prepare,
         )
         pages = membership.pages if membership else None
+        disks = () if reloader is None else places_of(reloader.running, with_log=True)
         parts = ShowingParts(
-            settings, worker, worker_id, metrics, reach, dynamo, factory, clock, manager, reader.scrub, pages
+            settings, worker, worker_id, metrics, reach, dynamo, factory, clock, manager, reader.scrub, pages, disks
         )
         grace_s = settings.shutdown_grace_s
         if until_tip is not None:

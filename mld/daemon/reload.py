@@ -84,7 +84,7 @@ class Reloader:
         env: Mapping[str, str],
         options: LogOptions,
     ) -> None:
-        self._running = running
+        self.running = running
         self.file = file
         self._overrides = overrides
         self._env = env
@@ -110,10 +110,10 @@ class Reloader:
         loaded = load(self.file, self._overrides, self._env)
         self._options.scrub.hide(loaded.secrets)
         refuse_unusable(loaded.settings, self.file)
-        known = {str(remark) for remark in self._running.remarks}
+        known = {str(remark) for remark in self.running.remarks}
         logs.log_remarks(remark for remark in loaded.remarks if str(remark) not in known)
-        changes = changes_between(self._running, loaded)
-        self._running = replace(changes.running, remarks=loaded.remarks)
+        changes = changes_between(self.running, loaded)
+        self.running = replace(changes.running, remarks=loaded.remarks)
         if self._options.is_quieter(changes.running.settings):
             self._tell(changes)  # while it is still heard
             self._options.apply(changes.running.settings)

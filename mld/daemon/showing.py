@@ -7,7 +7,7 @@ the worker goes on.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service, TableCalls
 from mld.core import sparkhosts
 from mld.core.clock import Clock
+from mld.core.disks import DiskPlace
 from mld.core.error_boundary import in_background
 from mld.daemon.systemd import ServiceManager
 from mld.daemon.worker import Worker
@@ -52,6 +53,8 @@ class ShowingParts:
     scrub: Scrubber
     group_pages: Path | None = None
     """Of one of a group of workers: where its pages are asked for by whoever serves those of all."""
+    disks: Sequence[DiskPlace] = ()
+    """Where this daemon and its processors write."""
 
 
 @asynccontextmanager
@@ -79,6 +82,8 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
             await stack.enter_async_context(_control(parts, status))
         if parts.manager.is_there:
             await stack.enter_async_context(_announcing(parts, status))
+        if parts.disks:
+            await stack.enter_async_context(_watching_disks(parts))
         await stack.enter_async_context(summing_up(parts.metrics, parts.clock))
         if (url := settings.serving.notify) is not None:
             await stack.enter_async_context(_notifying(parts, status, table, url))
@@ -149,6 +154,16 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
     )
     with closing(poster):
         async with in_background(notifier.run, "raising alerts", parts.clock):
+            yield
+
+
+@asynccontextmanager
+async def _watching_disks(parts: ShowingParts) -> AsyncIterator[None]:
+    from mld.serving.disks import DiskWatcher, in_threads
+
+    with in_threads(parts.disks) as look_at:
+        watcher = DiskWatcher(parts.disks, look_at, parts.metrics.worker.disks, parts.metrics.events, parts.clock)
+        async with in_background(watcher.run, "looking at disks", parts.clock):
             yield
 
 

@@ -56,6 +56,7 @@ class EventKind(Enum):
     RECOVERED = "recovered"
     ACT = "act"
     CONFIG = "config"
+    DISK = "disk"
 
 
 KINDS = frozenset(kind.value for kind in EventKind)

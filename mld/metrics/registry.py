@@ -24,6 +24,7 @@ from mld.metrics.declaring import (
     metrics_of,
     shown,
 )
+from mld.metrics.disks import DiskMetrics
 from mld.metrics.events import EventBuffer
 from mld.metrics.instruments import Progress
 from mld.metrics.operations import OPERATIONS
@@ -172,6 +173,7 @@ OF_WORKER: tuple[Metric, ...] = (
     *metrics_of(WorkerMetrics, reach=lambda metrics: metrics.worker),
     *metrics_of(TableMetrics, reach=lambda metrics: metrics.worker.table),
     *metrics_of(ConfigurationMetrics, reach=lambda metrics: metrics.worker.configuration),
+    *metrics_of(DiskMetrics, reach=lambda metrics: metrics.worker.disks),
     *metrics_of(SparkFigures, reach=lambda metrics: metrics.worker.spark),
 )
 """Read from `Metrics`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mld.metrics.configuration import ConfigurationMetrics
 from mld.metrics.declaring import Instant, age_s, counter, gauge, given, histogram, shown, tally
+from mld.metrics.disks import DiskMetrics
 from mld.metrics.instruments import Spread, Tally
 from mld.metrics.operations import Operations
 
@@ -152,6 +153,7 @@ class WorkerMetrics:
     loop_delay: Spread = histogram("mld_loop_delay_seconds", "How late a timer of the event loop is.")
     table: TableMetrics = field(init=False, default_factory=TableMetrics)
     configuration: ConfigurationMetrics = field(init=False, default_factory=ConfigurationMetrics)
+    disks: DiskMetrics = field(init=False, default_factory=DiskMetrics)
     spark: SparkFigures | None = field(init=False, default=None)
     """Of this daemon's session host; None where there is none."""
     operations: Operations = field(init=False, default_factory=Operations)

@@ -14,12 +14,12 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.wire.requests import proxies_of
 from mld.check.refusals import faults_of
+from mld.core.disks import DiskPlace, room_of
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
 from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
 from mld.core.terminal import find_executable, runnable
@@ -70,9 +71,10 @@ class ProbeEnded(Exception):
 class Doctor:
     """One examination: probes, each of which ends at the first thing that it cannot do without."""
 
-    def __init__(self, settings: Settings, properties_file: str) -> None:
+    def __init__(self, settings: Settings, properties_file: str, places: Sequence[DiskPlace] = ()) -> None:
         self._settings = settings
         self._file = properties_file
+        self._places = places
         self._factory = client_factory(settings)
         self._offset_s: float | None = None
         self._shards: tuple[Shard, ...] | None = None
@@ -84,7 +86,7 @@ class Doctor:
         await self._run(self._streams(), self._dynamo(), self._cloudwatch())
         self._found += filter(None, [findings.clock_finding(self._clock_offset_s())])
         await self._run(self._programs())
-        self._found += [*self._dead_letter(), self._files()]
+        self._found += [*self._dead_letter(), *await asyncio.to_thread(self._disks), self._files()]
         self._found += await asyncio.to_thread(lambda: list(self._daemons_here()))
         scrub = Scrubber()
         return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in self._found]
@@ -409,16 +411,14 @@ class Doctor:
         return fail("Spark", last, "see docs/use/spark.md")
 
     def _dead_letter(self) -> list[Diagnosis]:
-        about, place = "dead letter", self._settings.child.dead_letter
-        if place is None:
+        """Name a dead letter that is not on this machine: its directory is one of the disks."""
+        place = self._settings.child.dead_letter
+        if place is None or place.kind is DeadLetterKind.DIRECTORY:
             return []
-        if place.kind is not DeadLetterKind.DIRECTORY:
-            return [ok(about, f"{place.text} (a {place.kind.value}; writing there was not tried)")]
-        path = Path(place.name).absolute()
-        first = next(one for one in (path, *path.parents) if one.exists())
-        if not first.is_dir() or not os.access(first, os.W_OK | os.X_OK):
-            return [fail(about, f"{first} cannot be written to", "let the daemon's user write there (mld.deadLetter)")]
-        return [ok(about, f"{path} can be written to")]
+        return [ok("dead letter", f"{place.text} (a {place.kind.value}; writing there was not tried)")]
+
+    def _disks(self) -> list[Diagnosis]:
+        return [findings.disk_finding(place, room_of(place)) for place in self._places]
 
     def _daemons_here(self) -> Iterator[Diagnosis]:
         """Ask the daemons of the application that run here, as this user, what they have against their files."""

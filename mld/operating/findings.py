@@ -12,6 +12,7 @@ from typing import Any
 
 from mld.aws.service import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.core.clock import iso_time
+from mld.core.disks import DiskPlace, DiskRoom, in_words
 from mld.core.errors import AwsError, MldError
 from mld.core.steps import finish
 from mld.core.streams import Shard
@@ -317,11 +318,23 @@ def daemon_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
         yield fail(about, text, "repair the file, then reload")
     if keys:
         yield warn(about, restart_words(keys), "restart the daemon when it suits")
+    for disk in status.get("disks", ()):
+        if disk["place"] == "log" and disk["why"]:  # which only the daemon knows; the other places were tried
+            yield warn(about, disk["why"], "free some room there: its log is lost when it is full")
     if not words and configuration.get("loadedAt"):
         yield ok(about, f"runs with its files as they were at {iso_time(configuration['loadedAt'])}")
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------
+
+
+def disk_finding(place: DiskPlace, room: DiskRoom) -> Diagnosis:
+    """Return whether a trial write succeeded at a place, and how much room there is."""
+    about, words = f"room for {place.name}", in_words(place, room)
+    if words is None:
+        return ok(about, f"{place.path} can be written to, {room.free_share:.0%} of its file system is free")
+    remedy = room.remedy or "free some room there before it is full"
+    return (warn if room.why is None else fail)(about, words.partition(": ")[2], remedy)
 
 
 def files_finding(shards: int, files_max: int | None) -> Diagnosis:

@@ -62,6 +62,7 @@ def _text(value: Value, part: str) -> str:
 def prometheus_rules(settings: Settings, retention_s: int) -> str:
     """Return alerting rules of Prometheus, in YAML; JSON strings are YAML strings."""
     from mld.aws.service import THROTTLING_CODES
+    from mld.core.disks import LOW_SHARE
 
     application = json.dumps(settings.application_name)
     values = {
@@ -70,6 +71,7 @@ def prometheus_rules(settings: Settings, retention_s: int) -> str:
         "group": json.dumps(f"mld {settings.application_name}"),
         "throttling_codes": "|".join(sorted(THROTTLING_CODES)),
         "quarter_s": str(retention_s // 4),
+        "low_share": f"{LOW_SHARE:g}",
     }
     return "\n".join(filled("alerts.yaml", values))
 

@@ -255,6 +255,7 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
         None if value["isAlive"] else f"not alive: {value['whyNotAlive']}",
         f"{value['unexpectedErrors']} unexpected errors: see the log" if value["unexpectedErrors"] else None,
         *value.get("configuration", {}).get("words", ()),
+        *(disk["why"] for disk in value.get("disks", ())),
     )
     return list(filter(None, notes))
 

@@ -27,7 +27,16 @@ from rich.text import Text
 
 from mld.core.clock import LoopClock
 from mld.core.errors import MldError
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, FILE_VARIABLE, Duration, properties_file, say, settings_of
+from mld.core.terminal import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    FILE_VARIABLE,
+    Duration,
+    loaded_of,
+    properties_file,
+    say,
+    settings_of,
+)
 from mld.leases.lease import Lease
 from mld.operating import listings
 from mld.operating.events import EventsTable, events_in
@@ -318,13 +327,14 @@ def doctor(asked: Asked, output: str) -> None:
     Credentials, endpoints, clock, stream, table, each permission, the processor, this machine. Changes nothing. Exit
     codes: 0 the daemon can run, 1 something fails, 2 bad configuration.
     """
-    settings = asked.settings()
+    loaded = loaded_of(asked.file, asked.overrides)
 
     async def examining() -> int:
+        from mld.core.disks import places_of
         from mld.operating.doctor import Doctor
         from mld.operating.findings import finding_value, is_well
 
-        found = await Doctor(settings, asked.file).examine()
+        found = await Doctor(loaded.settings, asked.file, places_of(loaded)).examine()
         if output == "json":
             value = {"isWell": is_well(found), "findings": [finding_value(one) for one in found]}
             click.echo(json.dumps(value, indent=2))

@@ -138,6 +138,7 @@ class DaemonStatus:
             "leasesLost": self.metrics.worker.leases_lost,
             "unexpectedErrors": self.metrics.worker.unexpected_errors,
             "configuration": self.metrics.worker.configuration.value(),
+            "disks": self.metrics.worker.disks.value(),
         }
 
     async def look(self) -> tuple[FleetStatus | None, str | None]:

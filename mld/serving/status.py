@@ -104,6 +104,7 @@ class StatusView:
             "tableReadAt": None if fleet is None else fleet.taken_s,
             "trouble": self.trouble,
             "configuration": self.metrics.worker.configuration.value(),
+            "disks": self.metrics.worker.disks.value(),
             "spark": list(self.spark),
         }
 

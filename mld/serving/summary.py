@@ -94,7 +94,8 @@ def status_line(metrics: Metrics, at: Instant) -> str:
 
     It is made every second. A short lag is rounded, so that the line changes only when something has.
     """
-    count, of_files = len(metrics.shards), metrics.worker.configuration.in_short()
+    count = len(metrics.shards)
+    of_files = [*metrics.worker.configuration.in_short(), *metrics.worker.disks.faults().values()]
     if count == 0:
         return ", ".join(["no shards", *of_files])
     parts = [f"{count} shard{'s' * (count != 1)}"]

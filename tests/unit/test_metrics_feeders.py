@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from mld.core.clock import Clock
+from mld.core.disks import DiskPlace, DiskRoom
 from mld.core.errors import AwsError, IteratorExpiredError, StreamThrottledError
 from mld.core.steps import finish
 from mld.daemon.reload import LogOptions, Reloader, reload_worker
@@ -44,6 +45,7 @@ from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus
+from mld.serving.disks import DiskWatcher
 from mld.tracking.followed_streams import WantedStream
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
@@ -467,6 +469,20 @@ async def a_file_that_is_read_again(seen: Seen) -> None:
                 await world.advance(2 * LOOK_EVERY_S)
 
 
+async def a_disk(seen: Seen) -> None:
+    """The dead letter has a directory with room."""
+    async with watched(seen, 1, **V3X) as world:
+        running = world.start("w1")
+        place = DiskPlace("deadLetter", Path(tempfile.gettempdir()))
+
+        async def look_at(_: DiskPlace) -> DiskRoom:
+            return DiskRoom(1_000, 0.5)
+
+        metrics = running.metrics
+        await DiskWatcher([place], look_at, metrics.worker.disks, metrics.events, world.clock).look()
+        await world.advance(2 * LOOK_EVERY_S)
+
+
 class Glue:
     """Knows one version."""
 
@@ -492,6 +508,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     records_with_frames,
     a_log_that_nobody_reads,
     a_file_that_is_read_again,
+    a_disk,
     streams_that_go,
 )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from mld.core.disks import DiskPlace, DiskRoom
 from mld.metrics.declaring import Instant, Metric, MetricKind, Number
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, Metrics
@@ -46,6 +48,7 @@ def busy_worker() -> Metrics:
     metrics.worker.units.add("write", 3)
     metrics.worker.loop_delay.note(0.001)
     metrics.worker.configuration.note_read("app.properties", 900.0)
+    metrics.worker.disks.rooms = {DiskPlace("deadLetter", Path("/letters")): DiskRoom(1_000, 0.5)}
     metrics.worker.spark = SparkFigures(1_000.0, 30.0, 900.0, 990.0, 2, 3, 4, 5)
     table = metrics.worker.table
     table.workers, table.unassigned, table.corrupt, table.without_room, table.holes_of = 2, 0, 0, 0, {None: 0}

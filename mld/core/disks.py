@@ -1,0 +1,140 @@
+"""The file systems that a daemon and its processor write to: where they are, and whether a write there succeeds.
+
+A permission says nothing of a full disk, a quota or a mount that has become read-only, so the answer is a trial: a file
+without a name is written, synced and gone, whatever happens. It blocks, on a file system that hangs for ever: callers
+run it in a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from mld.properties.spark import PREFIX, PROGRAM
+from mld.properties.values import DeadLetterKind
+from mld.protocol.messages import split_command
+
+if TYPE_CHECKING:
+    from mld.properties.loader import LoadedConfiguration
+
+TRIAL_BYTES = 4096
+LOW_SHARE = 0.05
+"""Of the blocks, or of the inodes; less is a warning, as the alert has it."""
+STANDARD_ERROR = 2
+ARCHIVE = "processors.archive"
+SPARK_DIRECTORIES = {"deadLetter": "sparkDeadLetter", "spool": "spool"}
+_REMEDIES = {
+    errno.ENOSPC: "free some room there, or name another place",
+    errno.EDQUOT: "raise the quota, or name another place",
+    errno.EROFS: "mount it writable, or name another place",
+}
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+ALLOW = "let the daemon's user write there"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskPlace:
+    """A directory that is written to, or the file behind a descriptor; `name` is a word, which metrics have too."""
+
+    name: str
+    path: Path
+    descriptor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """What a place has left. `why` a trial write failed, with its `remedy`; None: it succeeded, or none was possible.
+
+    `free_share` is that of the blocks or of the inodes, whichever is less.
+    """
+
+    free_bytes: int
+    free_share: float
+    why: str | None = None
+    remedy: str = ""
+
+    @property
+    def is_low(self) -> bool:
+        return self.free_share < LOW_SHARE
+
+
+def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[DiskPlace, ...]:
+    """Return the places that the file names; `with_log`: and where our standard error goes, if that is a file."""
+    found = dict[str, str]()
+    settings = loaded.settings
+    letter = settings.child.dead_letter
+    if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
+        found["deadLetter"] = letter.name
+    commands = [settings.child.command, *(one.executable_name for one in settings.streams)]
+    for words in map(split_command, filter(None, commands)):
+        found |= dict(_archive(words))
+        if any(PurePath(word).name == PROGRAM for word in words):
+            found["spool"] = tempfile.gettempdir()
+    if "spool" in found:
+        given = {name: loaded.spark.get(PREFIX + key, "") for key, name in SPARK_DIRECTORIES.items()}
+        found |= {name: value for name, value in given.items() if value}
+    local = {name: value.removeprefix("file://") for name, value in found.items()}
+    places = [DiskPlace(name, Path(value).absolute()) for name, value in local.items() if "://" not in value]
+    return (*places, *(_log_place() if with_log else ()))
+
+
+def _archive(words: list[str]) -> Iterator[tuple[str, str]]:
+    for word, following in pairwise(words):
+        if word.removeprefix("mld.") == ARCHIVE:
+            yield "archive", following
+
+
+def _log_place() -> Iterator[DiskPlace]:
+    try:
+        if stat.S_ISREG(os.fstat(STANDARD_ERROR).st_mode):
+            yield DiskPlace("log", Path(f"/proc/self/fd/{STANDARD_ERROR}"), STANDARD_ERROR)
+    except OSError:
+        return
+
+
+def room_of(place: DiskPlace) -> DiskRoom:
+    """Look at a place, and try to write there: a place that does not exist yet is one above it that does."""
+    try:
+        directory = next((one for one in (place.path, *place.path.parents) if one.exists()), Path("/"))
+        found = os.statvfs(directory if place.descriptor is None else place.descriptor)
+    except OSError as error:
+        return DiskRoom(0, 0.0, f"{place.path}: {error.strerror}", ALLOW)
+    usable = found.f_blocks - found.f_bfree + found.f_bavail
+    shares = [found.f_bavail / usable if usable else 0.0]
+    shares += [found.f_favail / found.f_files] if found.f_files else []  # btrfs has none to count
+    why, remedy = (None, "") if place.descriptor is not None else _trial(directory)
+    return DiskRoom(found.f_bavail * found.f_frsize, min(shares), why, remedy)
+
+
+def _trial(directory: Path) -> tuple[str | None, str]:
+    try:
+        with tempfile.TemporaryFile(dir=directory, prefix=".mld-trial-") as file:
+            file.write(bytes(TRIAL_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return f"{directory} cannot be written to: {error.strerror}", _REMEDIES.get(error.errno or 0, ALLOW)
+    return None, ""
+
+
+def in_words(place: DiskPlace, room: DiskRoom) -> str | None:
+    """Return what is wrong with a place; None if all is well."""
+    if room.why is not None:
+        return f"{place.name}: {room.why}"
+    if room.is_low:
+        return f"{place.name}: {place.path} has {_size(room.free_bytes)} free, {room.free_share:.1%}"
+    return None
+
+
+def _size(count: float) -> str:
+    unit = 0
+    while count >= 1024 and unit < len(UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    return f"{count:.3g} {UNITS[unit]}"

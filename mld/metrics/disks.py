@@ -1,0 +1,54 @@
+"""Room on the file systems that a daemon writes to, by place: `deadLetter`, `archive`, `spool` and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mld.core.disks import DiskPlace, DiskRoom, in_words
+from mld.metrics.declaring import Instant, shown
+
+
+@dataclass(slots=True, eq=False)
+class DiskMetrics:
+    """What the last look has shown; a place that does not answer is there without its room."""
+
+    rooms: dict[DiskPlace, DiskRoom | None] = field(init=False, default_factory=dict)
+
+    def _known(self) -> Mapping[str, DiskRoom]:
+        return {place.name: room for place, room in self.rooms.items() if room is not None}
+
+    @shown("mld_disk_free_bytes", "Room for the daemon's user where it writes.", "place")
+    def free_bytes(self, _: Instant) -> Mapping[str, int]:
+        return {name: room.free_bytes for name, room in self._known().items()}
+
+    @shown("mld_disk_free_ratio", "Share of the blocks, or of the inodes, that is free there, from 0 to 1.", "place")
+    def free_ratio(self, _: Instant) -> Mapping[str, float]:
+        return {name: room.free_share for name, room in self._known().items()}
+
+    @shown("mld_disk_writable", "1 if a trial write succeeded there, 0 if it failed or did not end.", "place")
+    def writable(self, _: Instant) -> Mapping[str, int]:
+        return {place.name: int(room is not None and room.why is None) for place, room in self.rooms.items()}
+
+    def faults(self) -> dict[str, str]:
+        """Return by place, in words, what is wrong there."""
+        found = {
+            place.name: f"{place.name}: {place.path} does not answer" if room is None else in_words(place, room)
+            for place, room in self.rooms.items()
+        }
+        return {name: words for name, words in found.items() if words is not None}
+
+    def value(self) -> list[dict[str, Any]]:
+        """Return all of it in plain values."""
+        faults = self.faults()
+        return [
+            {
+                "place": place.name,
+                "path": str(place.path),
+                "freeBytes": None if room is None else room.free_bytes,
+                "freeShare": None if room is None else room.free_share,
+                "why": faults.get(place.name),
+            }
+            for place, room in self.rooms.items()
+        ]
