@@ -172,7 +172,7 @@ def test_other_readers_at_the_limit_are_a_warning(world: World) -> None:
         ("kinesisEndpoint=http://nowhere.invalid", "Kinesis endpoint", "nowhere.invalid, the name of the endpoint"),
         ("dynamoDBEndpoint=http://127.0.0.1:1", "DynamoDB endpoint", "no connection to 127.0.0.1:1"),
         ("executableName=./nowhere", "executableName", "no executable file './nowhere' is found"),
-        ("mld.deadLetter=/etc/hostname/letters", "dead letter", "/etc/hostname cannot be written to"),
+        ("mld.deadLetter=/etc/hostname/letters", "room for deadLetter", "/etc/hostname cannot be written to"),
         ("executableName=python3 nowhere.py", "executableName", "nowhere.py does not exist"),
     ],
 )
