@@ -48,6 +48,7 @@ from mld.leases.rows import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases.table import IndexStatus, LeaseIndex, LeaseTable, StoredTable, TableScan
 from mld.leases.table_maker import LegacyTable
 from mld.leases.taker import LeaseTaker
+from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import ClientVersionConfig
@@ -196,7 +197,7 @@ class Fleet:
                 Task("index", partial(keep_index, self._index, self.clock), lambda on: on.index),
                 Task("late tables", self._watch_for_late_tables),
                 Task("failover watcher", self.failover_watcher.run, lambda on: on.assigner),
-                Task("lost table", partial(keep_table, self.stored, self.clock, self.worker_id, lease_duration_s)),
+                Task("lost table", self._keep_table),
                 Task("reports", self._report, lambda _: self._reporter is not None, Until.CLOSED),
                 Task("taker", self.taker.run, lambda on: on.taker),
                 Task("versions", self._follow_version),
@@ -294,6 +295,18 @@ class Fleet:
     async def _follow_version(self) -> None:
         await self._versions.run(self._enter)
         await asyncio.Event().wait()  # nothing changes any more
+
+    async def _keep_table(self) -> None:
+        lost = LostTable(self.stored, self.clock, self.worker_id, self._forget_table, self.metrics)
+        await lost.keep(self.settings.leases.duration_s)
+
+    def _forget_table(self) -> None:
+        """Begin anew with all that was believed of a table: rows that are made again count from 0."""
+        self.keeper.forget_table()
+        self.taker.forget()
+        self.failover_watcher.takeover.forget()
+        self._assigner.forget()
+        self._membership.forget()
 
     async def _watch_for_late_tables(self) -> None:
         await self._migration.watch()
@@ -471,25 +484,48 @@ async def keep_index(index: LeaseIndex, clock: Clock) -> None:
             log.warning("owner index unknown: %s", error, extra={"action": "index_unknown"})
 
 
-async def keep_table(table: StoredTable, clock: Clock, worker_id: str, lease_duration_s: float) -> None:
-    """Make a lost table again, until cancelled.
+@dataclass(eq=False)
+class LostTable:
+    """Makes a lost table again. `forget` ends what was believed of its rows."""
 
-    After a lease duration nobody believes to hold a lease, and whoever deleted the table has had time to see.
-    """
-    while True:
-        await clock.sleep(LOST_TABLE_LOOK_S)
-        if (lost_since := table.lost_since) is None:
-            continue
-        log.error(
-            "the lease table is gone; unless this worker is stopped, it is made again after %.0f s, with the positions "
-            "known here",
-            lease_duration_s,
-            extra={"action": "table_lost"},
-        )
-        await clock.sleep(max(0.0, lost_since + lease_duration_s - clock.monotonic()))
+    table: StoredTable
+    clock: Clock
+    worker_id: str
+    forget: Callable[[], None]
+    metrics: Metrics
+
+    async def keep(self, lease_duration_s: float) -> None:
+        """Watch the table until cancelled.
+
+        After a lease duration nobody believes to hold a lease, and whoever deleted the table has had time to see.
+        """
+        while True:
+            await self.clock.sleep(LOST_TABLE_LOOK_S)
+            if (lost_since := self.table.lost_since) is None:
+                continue
+            log.error(
+                "the lease table is gone; unless this worker is stopped, it is made again after %.0f s, with the "
+                "positions known here",
+                lease_duration_s,
+                extra={"action": "table_lost"},
+            )
+            self.metrics.worker.tables_lost += 1
+            self.forget()
+            wait_s = max(0.0, lost_since + lease_duration_s - self.clock.monotonic())
+            while self.table.lost_since is not None:
+                await self.clock.sleep(wait_s)
+                await self._restore(lost_since)
+                wait_s = lease_duration_s
+
+    async def _restore(self, lost_since: float) -> None:
         try:
-            count = await table.restore(worker_id)
+            count = await self.table.restore(self.worker_id)
         except TableError as error:
             log.error("the lease table cannot be made again yet: %s", error, extra={"action": "table_lost"})
-        else:
-            log.error("the lease table was made again, %d rows of it here", count, extra={"action": "table_restored"})
+            return
+        self.forget()
+        log.error("the lease table was made again, %d rows of it here", count, extra={"action": "table_restored"})
+        if count:  # the others have found all rows there, and need not say so too
+            ago_s = self.clock.monotonic() - lost_since
+            self.metrics.events.note(EventKind.TABLE, "the lease table is gone", ago_s=ago_s)
+            self.metrics.events.note(EventKind.TABLE, f"the lease table was made again, {count} rows by this worker")

@@ -166,7 +166,7 @@ class JavaPeers:
         return sorted(
             owner
             for owner, (since, (key, counter)) in self._unreported.items()
-            if now - since > self._unreported_s_max and counters.get(key, counter) > counter
+            if now - since > self._unreported_s_max and counters.get(key, counter) != counter
         )
 
     def on_loaded(self, seen: FleetSnapshot) -> None:

@@ -8,8 +8,8 @@ observation.
     seen                                        moved_at
     first time, nobody's lease                  never
     first time, somebody's lease                now
-    counter greater than before                 now
-    counter equal or smaller                    as before: reads are eventually consistent, an older row is no news
+    another counter or actual owner             now: also a smaller counter, for a table may be made again or restored
+    neither                                     as before
     assigned by ourselves                       now, counter as in the answer
     covered by its owner's heartbeat            as the heartbeat, if that is later (`leases.validity`)
     covered until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 from mld.core.steps import Steps
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules, WorkerReport, epoch_of, is_fenced, is_news
+from mld.fleet.report.reports import ReportRules, WorkerReport, epoch_of, is_fenced
 from mld.leases.lease import Lease, loads_of
 from mld.properties.settings import Settings
 
@@ -64,6 +64,7 @@ class Seen(NamedTuple):
     """What is known of one lease. `moved_at` None: never seen to move."""
 
     counter: int
+    actual_owner: str | None
     moved_at: float | None
     handoff: Handoff | None = None
     covered: bool = False
@@ -96,7 +97,7 @@ class Observations:
         pulses = {}
         for worker, value in heartbeats.items():
             before = self._pulses.get(worker)
-            if before is None or (is_news(before.value, value) and not is_fenced(value)):
+            if before is None or (before.value != value and not is_fenced(value)):
                 pulses[worker] = Pulse(value, now)
             elif is_fenced(value):
                 pulses[worker] = Pulse(value, before.moved_at)
@@ -126,16 +127,17 @@ class Observations:
         if before is None:
             moved_at = None if lease.actual_owner is None else now
             covered = self._covering(lease) is not None
-            self.seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), covered)
+            handoff = self._handoff(None, lease, now)
+            self.seen[lease.key] = Seen(lease.counter, lease.actual_owner, moved_at, handoff, covered)
             return
-        counter, moved_at, handoff, covered = before
-        if lease.counter > counter:
-            counter, moved_at = lease.counter, now
+        counter, owner, moved_at, handoff, covered = before
+        if lease.counter != counter or lease.actual_owner != owner:
+            counter, owner, moved_at = lease.counter, lease.actual_owner, now
         if covered or lease.heartbeat is not None:
             moved_at, covered = self._covered(lease, covered, moved_at, now)
         if handoff is not None or lease.checkpoint_owner is not None:
             handoff = self._handoff(handoff, lease, now)
-        self.seen[lease.key] = Seen(counter, moved_at, handoff, covered)
+        self.seen[lease.key] = Seen(counter, owner, moved_at, handoff, covered)
 
     def _covering(self, lease: Lease) -> Pulse | None:
         """Return the heartbeat that stands for the lease."""
@@ -156,12 +158,12 @@ class Observations:
         """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to
         start.
         """
-        self.seen[lease.key] = Seen(lease.counter, now)
+        self.seen[lease.key] = Seen(lease.counter, lease.actual_owner, now)
 
     def handoff_begun(self, lease: Lease, now: float) -> None:
         """Note that our own handoff was confirmed with this row, whose counter it left alone."""
         before = self.seen.get(lease.key)
-        seen = before if before is not None else Seen(lease.counter, now)
+        seen = before if before is not None else Seen(lease.counter, lease.actual_owner, now)
         self.seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
 
     def moved_at(self, lease: Lease) -> float | None:
@@ -282,6 +284,13 @@ class FleetMembership:
         return self.showing_life & self._mld | {self._me}
 
     # --- who may get leases -------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Forget what was read of a table that is gone, reports among it."""
+        self._looks.forget()
+        self._runs.forget()
+        self._found_dead.clear()
+        self._standing_still = self.silent = self.unheard = self.showing_life = frozenset()
 
     def begin_leadership(self) -> None:
         """Begin to lead; a new leader has to watch reports for as long as any."""

@@ -109,6 +109,11 @@ class LeaseKeeper:
         """Return whether there is a holding of this key, be it expired."""
         return key in self._holdings
 
+    def forget_table(self) -> None:
+        """Forget what was known of other writes of rows that are gone with their table."""
+        self._rows.forget()
+        self.resumer.forget_table()
+
     def lapse_noticed(self) -> None:
         """Look for lapsed leases to bring back."""
         self._times_changed.set()
@@ -567,7 +572,8 @@ class LeaseKeeper:
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             self.resumer.note_loss(holding.lease.key, refusal)
-            self._note_move(holding, NOBODY, f"lost by {self.worker_id}: {refusal.why}")
+            if refusal.row is None:
+                self._note_move(holding, NOBODY, f"lost by {self.worker_id}: {refusal.why}")
             self.forget(holding, LeaseMove.TWIN if refusal.by_twin else LeaseMove.LOST)
 
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:

@@ -5,7 +5,8 @@ one guarded renewal makes it ours again, and it is valid from the sending of tha
 
 * *Found*: somebody has read rows that name us, at the start or later.
 * *Lapsed*: no renewal of a held lease came through in time. If its row still stands as we wrote it last, nobody else
-  has had it. It is tried as often as it would be renewed, until there is an answer.
+  has had it. It is tried as often as it would be renewed, until there is an answer. So is a lease that was lost and
+  whose row names us again: it was taken and given back, or restored from a backup.
 
 A write of ours may still be on its way then, or have lost its reply. Each write of a row waits for the one before
 (`RowsWritten`), and a row that is one step ahead of a counter over which we have sent a write of unknown outcome is
@@ -76,6 +77,8 @@ class Resumer:
         """Remember that a write of ours was refused."""
         if not refusal.by_twin:
             log.info("lease %s lost: %s", key, refusal.why, extra=about("lease_lost", key))
+            if refusal.row is not None:
+                self.lapsed(refusal.row)
             return
         self._contested[key] = (-1, self.clock.monotonic())
         log.error(
@@ -85,6 +88,10 @@ class Resumer:
             refusal.why,
             extra=about("worker_id_twin", key),
         )
+
+    def forget_table(self) -> None:
+        """Suspect nobody of what was written to a table that is gone."""
+        self._contested.clear()
 
     def close(self) -> None:
         """Bring nothing back that is not held now: this worker stops."""
@@ -173,6 +180,7 @@ class Resumer:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
                 del self._lapsed[key]
+            self.keeper.lapse_noticed()  # its row may have been found anew meanwhile
 
     # --- the write ----------------------------------------------------------------------------------------------------
 

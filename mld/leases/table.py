@@ -55,7 +55,7 @@ class IndexStatus(Enum):
 class Refusal:
     """A conditional write was refused. `by_twin`: the row still names us, yet somebody else has moved its counter.
 
-    `row` is the row as it is, where it was refused for other owners than were seen.
+    `row` is the row as it is, where it was refused for other owners than were seen, or is ours to find anew.
     """
 
     why: str

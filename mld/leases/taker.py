@@ -97,6 +97,11 @@ class LeaseTaker:
         """Make the next pass now: leases were created, or the number of workers is known to have changed."""
         self._woken.set()
 
+    def forget(self) -> None:
+        """Forget what was seen of a table that is gone."""
+        self._seen.clear()
+        self._unknown_takes.clear()
+
     def ended(self, worker: str, until: float) -> None:
         """Take the leases of a worker whose process is dead, and none of whose name runs before `until`, for
         expired.

@@ -138,9 +138,13 @@ class RowsWritten:
         self._unknown.pop(key, None)
 
     def confirmed(self, row: Lease) -> None:
-        """Note that the row is known to be so by a write of ours: those over lower counters are history."""
-        if self._unknown.get(row.key, row.counter) < row.counter:
+        """Note that the row is known to be so by a write of ours: those over other counters are history."""
+        if self._unknown.get(row.key) != row.counter:
             self.settled(row.key)
+
+    def forget(self) -> None:
+        """Forget all writes: their table is gone."""
+        self._unknown.clear()
 
 
 FRESH_SHARE = 0.5

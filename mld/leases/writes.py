@@ -15,6 +15,8 @@ names one worker twice, which nobody may renew. When it is refused, the old row 
     gone, or another actual owner  lost                              lost
     ours, counter n + 1            ours: the lost reply said yes     lost to a twin: same worker id, other process
     ours, counter beyond           lost to a twin                    lost to a twin
+    ours, counter ahead, and it    lost                              lost
+    has changed hands meanwhile
     ours, counter n                the SHARD_END guard refused: the row as it is, nothing written
 
 At most one of our attempts with counter n can have been applied, and only a process with our worker id could have
@@ -335,10 +337,21 @@ def judge_refused(
     if row.counter == lease.counter and row.is_complete and position is not None:
         return row
     if row.checkpoint_owner is None and lease.checkpoint_owner is not None:
-        return Refusal("the handoff was ended by giving the lease back to us; it is found anew")
-    if row.counter > lease.counter:
-        return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
-    return Refusal(f"the row was recreated or restored (counter {row.counter}, ours {lease.counter})")
+        return Refusal("the handoff was ended by giving the lease back to us", row=row)
+    if row.counter <= lease.counter:
+        return Refusal(f"the row was recreated or restored (counter {row.counter}, ours {lease.counter})", row=row)
+    if has_changed_hands(lease, row):
+        return Refusal("another worker took it, and it was given back to us", row=row)
+    return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
+
+
+def has_changed_hands(before: Lease, row: Lease) -> bool:
+    """Return whether the owner changed between two looks at a row, though both show the same one.
+
+    Every change of an owner counts in `owner_switches`, and each checkpoint begins that count anew.
+    """
+    as_before = (row.owner_switches, row.checkpoint) == (before.owner_switches, before.checkpoint)
+    return row.owner_switches > 0 and not as_before
 
 
 def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:

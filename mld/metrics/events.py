@@ -57,6 +57,7 @@ class EventKind(Enum):
     ACT = "act"
     CONFIG = "config"
     DISK = "disk"
+    TABLE = "table"
 
 
 KINDS = frozenset(kind.value for kind in EventKind)
@@ -89,10 +90,17 @@ class EventBuffer:
         """Tells the time; whoever takes the events sets it."""
 
     def note(
-        self, kind: EventKind, text: str = "", *, shard: str = "", worker: str = "", lines: Sequence[str] = ()
+        self,
+        kind: EventKind,
+        text: str = "",
+        *,
+        shard: str = "",
+        worker: str = "",
+        lines: Sequence[str] = (),
+        ago_s: float = 0.0,
     ) -> None:
-        """Take note of an event."""
-        event = Event(kind, text, shard, worker, int(self.wall()), tuple(lines)[-LINES_MAX:])
+        """Take note of an event that happened `ago_s` seconds ago."""
+        event = Event(kind, text, shard, worker, int(self.wall() - ago_s), tuple(lines)[-LINES_MAX:])
         if kind is not EventKind.MOVED:
             self._events.append(event)
         elif (worker, text) in self._moves or len(self._moves) < BUFFERED_MAX:

@@ -109,6 +109,9 @@ class WorkerMetrics:
     leases_lost: int = counter(
         "mld_leases_lost_total", "Leases that others took or that expired.", "RenewAllLeases LostLeases"
     )
+    tables_lost: int = counter(
+        "mld_lease_table_lost_total", "Times that the lease table was found deleted under this worker."
+    )
     lease_moves: Tally = tally(
         "mld_lease_moves_total",
         "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired, twin), by how.",

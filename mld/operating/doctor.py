@@ -38,6 +38,7 @@ from mld.leases.rows import KEY, REPORTS_TABLE_KEY, Place
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, Health, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.here import WantedDaemon, find_daemons
 from mld.operating.naming import OTHER_FORM, settings_of_one
 from mld.operating.stream_access import all_shards, streams_of
@@ -287,7 +288,8 @@ class Doctor:
         )
         has_index = any(one.get("IndexName") == INDEX_NAME for one in table.get("GlobalSecondaryIndexes", ()))
         await self._row_permissions(service, with_index=has_index)
-        await self._rows()
+        status = await self._rows()
+        self._found += filter(None, [findings.age_finding(table, status)])
 
     def _is_3x(self) -> bool:
         return self._settings.fleet.client_version is ClientVersionConfig.VERSION_3X
@@ -340,7 +342,7 @@ class Doctor:
                 found += ended.args
         self._require(*(found or [ok(about, f"{', '.join(calls)} are allowed")]))
 
-    async def _rows(self) -> None:
+    async def _rows(self) -> FleetStatus:
         try:
             async with fleet_reader(self._settings) as reader:
                 status = await reader.look()
@@ -358,6 +360,7 @@ class Doctor:
             own = [within_stream(one.lease) for one in status.shards if one.label == name]
             if own:
                 self._found += _under(name, findings.against_stream(own, listed))
+        return status
 
     def _open_shards(self) -> int | None:
         return None if self._shards is None else sum(shard.is_open for shard in self._shards)

@@ -357,9 +357,13 @@ class Assigner:
             self._counts.reassigned.note(plan.count(Why.BALANCE))
         self._table_seen.workers, self._table_seen.unassigned = plan.workers, plan.waiting
 
+    def forget(self) -> None:
+        """Forget what was seen of a table that is gone."""
+        self._observations.forget()
+
     def _take_over(self) -> Leadership:
         self._leadership = Leadership(self.clock.monotonic())
-        self._observations.forget()
+        self.forget()
         self.membership.begin_leadership()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
         return self._leadership

@@ -82,6 +82,13 @@ class Takeover:
     def __post_init__(self) -> None:
         self._me = self.worker_id
         self.observations = Observations(lease_duration_s=self.settings.leases.duration_s, handoff_timeout_s=0.0)
+        self._ended: dict[str, float] = {}
+        """Workers that are known to have ended, and until when nobody runs under their names."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was seen of a table that is gone."""
+        self.observations.forget()
         self._rows: dict[str, Lease] = {}
         self._due: dict[str, float] = {}
         self._parts: dict[str, int] = {}
@@ -89,8 +96,6 @@ class Takeover:
         self._given: dict[str, _Given] = {}
         self._renewed_once: set[str] = set()
         """Java workers that were seen to renew a lease."""
-        self._ended: dict[str, float] = {}
-        """Workers that are known to have ended, and until when nobody runs under their names."""
         self._watchers: tuple[tuple[str, ...], ...] = ((self.worker_id,),)
         """By part."""
 
@@ -167,7 +172,7 @@ class Takeover:
             given = self._given.get(key)
             if given is None or given.owner != owner:
                 self._given[key] = _Given(owner, lease.counter, now)
-            elif owner in self.membership.java and lease.counter > given.counter:
+            elif owner in self.membership.java and lease.counter != given.counter:
                 self._renewed_once.add(owner)
         self._due[key] = now if self.has_ended(owner, now) else self._due_at(lease)
 

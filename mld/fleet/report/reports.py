@@ -462,17 +462,6 @@ def is_fenced(value: str | None) -> bool:
     return value is not None and value.startswith(FENCED)
 
 
-def is_news(before: str | None, value: str | None) -> bool:
-    """Return whether `value`, read after `before`, shows that something was written since.
-
-    Reads may be eventually consistent: an earlier number of the same epoch is no news.
-    """
-    old, new = _HEARTBEAT.fullmatch(before or ""), _HEARTBEAT.fullmatch(value or "")
-    if old and new and old[1] == new[1]:
-        return int(new[2]) > int(old[2])
-    return before != value
-
-
 def heartbeats_among(rows: Iterable[Row]) -> dict[str, str]:
     """Return the heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
     found = {}

@@ -60,24 +60,6 @@ def test_the_epoch_of_a_heartbeat(value: str | None, epoch: str | None) -> None:
     assert reports.epoch_of(value) == epoch
 
 
-@pytest.mark.parametrize(
-    ("before", "value", "news"),
-    [
-        (f"{E1}.1", f"{E1}.2", True),
-        (f"{E1}.2", f"{E1}.2", False),
-        (f"{E1}.2", f"{E1}.1", False),
-        (f"{E1}.9", f"{E1}.10", True),
-        (f"{E1}.9", f"{E2}.1", True),
-        (f"{E1}.9", "fenced by x", True),
-        (f"{E1}.9", None, True),
-        (None, f"{E1}.1", True),
-        (None, None, False),
-    ],
-)
-def test_an_older_read_is_no_news(before: str | None, value: str | None, news: bool) -> None:
-    assert reports.is_news(before, value) is news
-
-
 def test_heartbeats_are_found_on_damaged_reports_too() -> None:
     report = {"leaseKey": {"S": "w"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "mldHeartbeat": {"S": f"{E1}.1"}}
     rows = [

@@ -11,6 +11,7 @@ from mld.core.positions import LATEST, TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.metrics.events import EventKind
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.twins.dynamo import Fault, lost_request
 from tests.virtual_time import run_virtual
@@ -108,3 +109,42 @@ async def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_b
         await table.apply(writes.create(Lease("s3", LATEST)))
     await world.advance(10)
     assert await table.apply(writes.create(Lease("s3", LATEST)))
+
+
+FAILOVER_S = 10.0
+RENEWALS = 15
+WATCHED_S = 60
+MOMENT_S = 0.5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nobody_is_taken_for_dead_by_counters_that_begin_again(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with fleet(6, mld__leaseAssignmentStrategy="count", **MODES[mode]) as world:
+            there = [world.start(f"w{number}", seed=number) for number in range(3)]
+
+            def loads() -> list[int]:
+                return sorted(len(one.worker.held()) for one in there)
+
+            await world.until(lambda: sum(loads()) == 6, 400)
+            await world.advance(RENEWALS * FAILOVER_S / 3)
+            even = loads()
+            await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+            await world.until(lambda: world.dynamo.has_table(TABLE), 25)
+            caplog.clear()
+            await world.until(lambda: sum(loads()) == 6, 2 * FAILOVER_S + 15)
+            unread_s = 0.0
+            for _ in range(int(WATCHED_S / MOMENT_S)):
+                await world.advance(MOMENT_S)
+                unread_s = 0.0 if sum(loads()) == 6 else unread_s + MOMENT_S
+                assert unread_s <= FAILOVER_S / 3, "leases move between workers that live"
+            assert loads() == even == [2, 2, 2]
+            assert all(one.metrics.worker.tables_lost == 1 for one in there)
+            told = [event.text for one in there for event in one.metrics.events.take() if event.kind is EventKind.TABLE]
+            assert told[0] == "the lease table is gone"
+            assert "made again" in told[1]
+
+    with caplog.at_level(logging.INFO):
+        run_virtual(story())
+    said = [getattr(record, "action", "") for record in caplog.records]
+    assert not {"worker_silent", "worker_id_twin", "lease_expired"} & {*said}, said

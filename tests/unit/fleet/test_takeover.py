@@ -73,11 +73,20 @@ def test_a_lease_that_moved_is_counted_anew_from_the_look_that_showed_it() -> No
     assert it.taken(6.0 + D + SOON) == ["s"]
 
 
-def test_an_older_row_is_no_news() -> None:
+def test_a_row_that_counts_from_0_again_is_alive() -> None:
     it = Seer()
-    it.look(0.0, [lease("s", counter=6)])
-    it.look(6.0, [lease("s", counter=5)])
-    assert it.taken(D + SOON) == ["s"]
+    it.look(0.0, [lease("s", counter=100)])
+    for renewal in (1, 2, 3, 4):
+        it.look(renewal * D / 2, [lease("s", counter=renewal)])
+        assert it.taken(renewal * D / 2 + SOON) == []
+    assert it.taken(3 * D + SOON) == ["s"]
+
+
+def test_nothing_is_known_of_a_table_that_is_gone() -> None:
+    it = Seer()
+    it.look(0.0, [lease("s")])
+    it.takeover.forget()
+    assert it.taken(D + SOON) == []
 
 
 def test_what_is_ours_by_the_row_and_does_not_move_is_nobodys_too() -> None:

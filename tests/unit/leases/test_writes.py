@@ -194,6 +194,14 @@ LOST, TWIN = "lost", "twin"
         (HANDED, row(owner="next", checkpoint_owner="me", counter=119), True, "ours"),
         (HANDED, row(owner="next", checkpoint_owner="me", counter=119), False, TWIN),
         (HANDED, row(owner="next", counter=119), True, LOST),
+        # another worker took the lease, and we or it gave it back, perhaps after a checkpoint: no twin
+        (MINE, row(counter=121, owner_switches=2), False, LOST),
+        (row(owner_switches=2), row(counter=121, owner_switches=4), False, LOST),
+        (row(owner_switches=2), row(counter=122, owner_switches=1), False, LOST),
+        (row(owner_switches=1), row(counter=122, owner_switches=1, checkpoint=LATER), False, LOST),
+        # a twin renews, and checkpoints
+        (row(owner_switches=1), row(counter=120, owner_switches=1), False, TWIN),
+        (row(owner_switches=1), row(counter=120, checkpoint=LATER), False, TWIN),
         # the leader has assigned the lease back to us: no twin, and a new holding
         (HANDED, row(owner="me", counter=119), False, LOST),
     ],
