@@ -71,6 +71,7 @@ class ShardConsumer:
         self._failures = Failures(held, parts, settings)
         self._checkpoints = ShardCheckpoints(held, parts, self.part, self._failures.moved, self.lose_lease)
         self._parked_poll_s = PARKED_POLL_FIRST_S
+        self._why_parked = PARKED
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
 
@@ -119,7 +120,7 @@ class ShardConsumer:
         if state is not self.state:
             log.debug("%s -> %s", self.state.value, state.value, extra=about("consumer_state", self.key))
             if state is ConsumerState.PARKED:
-                self.part.erred(PARKED, self._parts.clock.wall())
+                self.part.erred(self._why_parked, self._parts.clock.wall())
             self.part.entered(ACTIVITIES.get(state), is_ending=state in ENDINGS)
         self.state = state
 
@@ -132,11 +133,23 @@ class ShardConsumer:
         changed = self._parts.parents_changed.current()
         try:
             if await contained(self._parts.care.parents_complete(self._lease), "looking at parents", self.key):
-                return ActivityOutcome.DONE
+                return await self._look_at_row()
         except TableError as error:
             log.warning("cannot read the parents' leases: %s", error, extra=about("parents_unknown", self.key))
         await self._pause(self._settings.parent_poll_s, changed)
         return ActivityOutcome.RETRY
+
+    async def _look_at_row(self) -> ActivityOutcome:
+        """Begin, unless the row cannot be of this shard: from its position, or with its hash keys, nothing is read."""
+        try:
+            odd = await contained(self._parts.care.oddity(self._lease), "looking at a row", self.key)
+        except (StreamError, TableError) as error:
+            log.warning("cannot compare the row with its shard: %s", error, extra=about("shard_unknown", self.key))
+            return ActivityOutcome.DONE
+        if odd is None:
+            return ActivityOutcome.DONE
+        self._why_parked = odd
+        return ActivityOutcome.ROW_ODD
 
     async def _initialize(self) -> ActivityOutcome:
         held = self._parts.keeper.held().get(self.key)
@@ -370,8 +383,8 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
-        """Find out whether the shard is over, or the stream is the wrong one. The reader keeps its place, and tries
-        again when asked.
+        """Find out whether the shard is over, the stream the wrong one, or the row odd. The reader, if there is one
+        yet, keeps its place, and tries again when asked.
         """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
@@ -380,6 +393,8 @@ class ShardConsumer:
             log.warning("cannot tell whether the shard is over: %s", error, extra=about("shard_unknown", self.key))
             verdict = MissingVerdict.UNKNOWN
         match verdict:
+            case MissingVerdict.OVER | MissingVerdict.LISTED if self._reader is None:
+                return ActivityOutcome.ROW_JUDGED
             case MissingVerdict.OVER:
                 self._children = ()
                 return ActivityOutcome.SHARD_ENDED

@@ -20,6 +20,7 @@ can (a batch in the child's hands is always answered first); then the stop decid
                               ^                              |   after a pause, or with one record set aside)
                               +------------------------------+  (the end proves nothing: it is read again)
 
+    odd row:        WAITING_ON_PARENTS -> PARKED -> WAITING_ON_PARENTS  (nothing was read, and no child started)
     stop requested: SHUTDOWN_REQUESTED -----------------> LEASE_LOST -> RELEASING -> FINISHED
     handoff:        SHUTDOWN_REQUESTED -> TRANSFERRING -> LEASE_LOST -> RELEASING -> FINISHED  (nothing left to release)
     lease lost:                                           LEASE_LOST --------------> FINISHED
@@ -99,6 +100,8 @@ class ActivityOutcome(Enum):
     SHARD_ENDED = "shard ended"
     END_DOUBTED = "end doubted"  # what was read as the end proves nothing: read it again from the checkpoint
     SHARD_MISSING = "shard missing"
+    ROW_ODD = "row odd"  # it cannot be of this shard: nothing is read from there
+    ROW_JUDGED = "row judged"  # it is no longer odd, or the shard no longer listed; nothing was read yet
     CHILD_FAILED = "child failed"
     GAVE_UP = "gave up"
 
@@ -114,6 +117,7 @@ class StopReason(IntEnum):
 _NEXT: dict[tuple[ConsumerState, ActivityOutcome], ConsumerState] = {
     (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.DONE): ConsumerState.INITIALIZING,
     (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.RETRY): ConsumerState.WAITING_ON_PARENTS,
+    (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.ROW_ODD): ConsumerState.PARKED,
     (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.ALREADY_COMPLETE): ConsumerState.FINISHED,
     (ConsumerState.INITIALIZING, ActivityOutcome.DONE): ConsumerState.PROCESSING,
     (ConsumerState.INITIALIZING, ActivityOutcome.RETRY): ConsumerState.INITIALIZING,
@@ -131,6 +135,7 @@ _NEXT: dict[tuple[ConsumerState, ActivityOutcome], ConsumerState] = {
     (ConsumerState.BACKING_OFF, ActivityOutcome.DONE): ConsumerState.INITIALIZING,
     (ConsumerState.BACKING_OFF, ActivityOutcome.GAVE_UP): ConsumerState.RELEASING,
     (ConsumerState.PARKED, ActivityOutcome.DONE): ConsumerState.PROCESSING,
+    (ConsumerState.PARKED, ActivityOutcome.ROW_JUDGED): ConsumerState.WAITING_ON_PARENTS,
     (ConsumerState.PARKED, ActivityOutcome.RETRY): ConsumerState.PARKED,
     (ConsumerState.PARKED, ActivityOutcome.SHARD_ENDED): ConsumerState.SHARD_ENDING,
     (ConsumerState.SHUTDOWN_REQUESTED, ActivityOutcome.DONE): ConsumerState.LEASE_LOST,

@@ -165,6 +165,10 @@ class ShardCare(Protocol):
 
     async def parents_complete(self, lease: Lease) -> bool: ...
 
+    async def oddity(self, lease: Lease) -> str | None:
+        """Return why the row of `lease` cannot be of its shard, as a sentence with the remedy; None: it can."""
+        ...
+
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
         """Make the children's lease rows. Without `children` they are looked up in the listing."""
         ...

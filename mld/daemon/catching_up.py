@@ -139,7 +139,7 @@ def _why(lease: Lease, work: ShardMetrics | None, left: Collection[str]) -> str:
         return "its record processor has a batch"
     match work.activity:
         case ShardActivity.PARKED:
-            return "is parked: Kinesis does not find it"
+            return f"is parked: {work.last_error or 'for an unknown reason'}"
         case ShardActivity.FAILING:
             return f"its record processor fails: {work.last_error or 'for an unknown reason'}"
         case ShardActivity.ENDING:

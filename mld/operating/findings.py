@@ -22,7 +22,7 @@ from mld.leases.lease import Lease
 from mld.metrics.configuration import restart_words
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
 from mld.operating.naming import names_of
-from mld.shards.identity import foreign_evidence
+from mld.shards.identity import foreign_evidence, oddity
 
 CONSUMERS_MAX = 20
 """Consumers of enhanced fan-out that a stream may have."""
@@ -292,12 +292,16 @@ def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> Iterator
         words, _, remedy = foreign.partition("; ")
         yield fail(about, words, remedy)
         return
-    listed = {shard.shard_id for shard in shards}
+    listed = {shard.shard_id: shard for shard in shards}
     keys = {lease.key for lease in leases}
-    if not keys & listed:
+    if not keys & listed.keys():
         remedy = "check streamName, regionName and applicationName; `mld reset` begins anew for another stream"
         yield fail(about, f"none of the {len(keys)} rows is of a shard of this stream", remedy)
         return
+    odd = [why for lease in leases if lease.key in listed and (why := oddity(listed[lease.key], lease)) is not None]
+    for why in odd[:NAMED_MAX]:
+        words, _, remedy = why.partition("; ")
+        yield fail(about, words, remedy)
     gone = sorted(lease.key for lease in leases if lease.key not in listed and not lease.is_complete)
     lacking = sorted(shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in keys)
     if gone:
@@ -306,7 +310,7 @@ def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> Iterator
     if lacking:
         words = f"{len(lacking)} open shards have no row: {names_of(lacking, NAMED_MAX)}"
         yield warn(about, words, "a running fleet makes them when their parents have ended, or within minutes")
-    if not gone and not lacking:
+    if not (odd or gone or lacking):
         yield ok(about, f"{len(keys)} rows, all of this stream")
 
 

@@ -91,7 +91,7 @@ from mld.protocol.codec import FramedRecord
 from mld.retrieval.reader_factory import Placement
 from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 from mld.shards.graph import ShardGraph, id_order
-from mld.shards.identity import foreign_evidence
+from mld.shards.identity import foreign_evidence, oddity
 from mld.tracking.stream_list import account_and_name, identify
 from mld.tracking.stream_set import within_stream
 
@@ -405,7 +405,7 @@ class Restoration:
                 changes.append(Change(f"put back at {lease.checkpoint}", change))
             elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
                 changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
-                if direction(row.checkpoint, lease.checkpoint) != "back":
+                if direction(row.checkpoint, lease.checkpoint) != "back" and not self._is_odd(row):
                     forward.append(lease.key)
         if forward and not self.may_skip:
             raise ActRefusedError(
@@ -420,6 +420,11 @@ class Restoration:
             tuple(changes),
             tuple(self._notes(forward, kept)),
         )
+
+    def _is_odd(self, row: Lease) -> bool:
+        """Return whether the row cannot be of its shard: then its checkpoint is no place that was reached."""
+        shard = self.graph.shards.get(row.key)
+        return shard is not None and oddity(shard, row) is not None
 
     def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
         """Return rows that the file does not have: those that go, and those that stay, from old to young."""

@@ -3,8 +3,9 @@
 Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFound for the end of a shard, so that a
 wrong region marks every row SHARD_END and then deletes it.
 
-`foreign_evidence` speaks only when it is certain; `Survey.judge` declares a shard over only when the listing
-proves it. Between the two lies "unknown", and the unknown is parked: the checkpoint stays.
+`foreign_evidence` needs a majority; one row that cannot be of its shard is odd, and parks that shard (`oddity`).
+`Survey.judge` declares a shard over only when the listing proves it. Between lies "unknown", and the unknown is parked:
+the checkpoint stays.
 
 The caller reads the rows *before* it lists the shards; the other way round a new shard's row could look foreign.
 """
@@ -12,6 +13,7 @@ The caller reads the rows *before* it lists the shards; the other way round a ne
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,10 +23,17 @@ from mld.leases.lease import Lease
 from mld.shards.graph import ShardGraph, id_order, shares_keys
 
 DYNAMODB_RETENTION_S = 24 * 3600.0
+NUMBER_BITS = 186
+"""How long each sequence number of Kinesis is: its highest bits are a version, which is 2."""
 _DYNAMODB_SHARD = re.compile(r"shardId-([0-9]{1,20})-[0-9a-zA-Z]+", re.ASCII)
 REMEDY = (
     "check streamName or streamArn, regionName, kinesisEndpoint and the AWS account; a stream that was recreated under "
     "its old name needs `mld reset --to trim-horizon`, which makes the rows anew, or a new applicationName"
+)
+
+ODD_REMEDY = (
+    "only this shard waits, and nothing of it is skipped: `mld reset --shard {} --to trim-horizon`, or to a time, "
+    "makes its row anew, and `mld restore` brings a saved one back"
 )
 
 
@@ -50,42 +59,84 @@ class Park:
 ShardVerdict = ShardIsOver | ShardIsListed | Park
 
 
-def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
-    """Find why the rows certainly belong to another stream, as a sentence with the remedy; None if that is not
-    certain.
+@dataclass(frozen=True, slots=True)
+class RowEvidence:
+    """What one row says about the stream that has its shard: by its hash range, and by its checkpoint. None: nothing.
 
-    Certain are a shard id with another hash range, and a checkpoint outside its shard's sequence numbers: below the
-    first, or above the last of a closed shard. An open shard has no last number, so nothing is too high for it.
+    `fault` is why the row can not be of that shard, as a sentence without a remedy.
+    """
+
+    range_fits: bool | None = None
+    number_fits: bool | None = None
+    fault: str | None = None
+
+
+def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
+    """Compare a row with the shard of its name.
+
+    Streams of equal size have equal shards, so a hash range that is right says little, and of a shard that has ended
+    nothing. A number that no shard of any stream can have was written by a person or a careless child, and says nothing
+    about the stream. An open shard has no last number, so nothing of the right form is too high for it.
+    """
+    number_fits, fault = _number_evidence(shard, lease)
+    if lease.hash_range in (None, shard.hash_range):
+        return RowEvidence(None if lease.hash_range is None or lease.is_complete else True, number_fits, fault)
+    has = f"the hash range {lease.hash_range.start}-{lease.hash_range.end}"
+    instead = f"{shard.hash_range.start}-{shard.hash_range.end}"
+    return RowEvidence(False, number_fits, f"lease {lease.key} has {has}, but the shard has {instead}")
+
+
+def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | None]:
+    number, first = lease.checkpoint.number, int(shard.starting_sequence)
+    if number is None:
+        return None, None
+    words = f"the checkpoint {number} of {lease.key} is"
+    if number == 0 or (first.bit_length() == NUMBER_BITS and number.bit_length() != NUMBER_BITS):
+        return None, f"{words} no sequence number of any shard"
+    if number < first:
+        return False, f"{words} before the first record of that shard"
+    if shard.ending_sequence is not None and number > int(shard.ending_sequence):
+        return False, f"{words} after the last record of that shard"
+    return True, None
+
+
+def oddity(shard: Shard, lease: Lease) -> str | None:
+    """Return why the row cannot be of its shard, as a sentence with the remedy; None if nothing says so."""
+    fault = evidence_of(shard, lease).fault
+    return None if fault is None else _odd(fault, lease)
+
+
+def _odd(fault: str, lease: Lease) -> str:
+    return f"{fault}; {ODD_REMEDY.format(lease.key)}"
+
+
+def _foreign(fault: str | None) -> str:
+    return f"the lease table belongs to another stream: {fault}; {REMEDY}"
+
+
+def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
+    """Find why the rows belong to another stream, as a sentence with the remedy; None if they need not.
+
+    One odd row is no proof about a table. Hash ranges are counted by themselves, and so are checkpoints: the table is
+    foreign if of one of them more contradict than fit.
     """
     listed = {shard.shard_id: shard for shard in shards}
+    ranges, numbers = Counter[bool | None](), Counter[bool | None]()
+    first_fault: str | None = None
     for number, lease in enumerate(leases):
         if number % SLICE == 0:
             yield
         shard = listed.get(lease.key)
-        contradiction = None if shard is None else _contradiction(shard, lease)
-        if contradiction is not None:
-            return _foreign(contradiction)
-    return None
-
-
-def _foreign(contradiction: str) -> str:
-    return f"the lease table belongs to another stream: {contradiction}; {REMEDY}"
-
-
-def _contradiction(shard: Shard, lease: Lease) -> str | None:
-    if lease.hash_range is not None and lease.hash_range != shard.hash_range:
-        return (
-            f"lease {lease.key} has the hash range {lease.hash_range.start}-{lease.hash_range.end}, but the shard has "
-            f"{shard.hash_range.start}-{shard.hash_range.end}"
-        )
-    number = lease.checkpoint.number
-    if number is None:
+        if shard is None:
+            continue
+        evidence = evidence_of(shard, lease)
+        ranges[evidence.range_fits] += 1
+        numbers[evidence.number_fits] += 1
+        if first_fault is None and False in (evidence.range_fits, evidence.number_fits):
+            first_fault = evidence.fault
+    if not any(votes[False] > votes[True] for votes in (ranges, numbers)):
         return None
-    if number < int(shard.starting_sequence):
-        return f"the checkpoint {number} of {lease.key} is before the first record of that shard"
-    if shard.ending_sequence is not None and number > int(shard.ending_sequence):
-        return f"the checkpoint {number} of {lease.key} is after the last record of that shard"
-    return None
+    return _foreign(first_fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +183,9 @@ class Survey:
         """Return what ResourceNotFound for the shard of `lease` means, or the refusal of a position in it.
 
         `lease.checkpoint` may be any later position that was read in the shard. Whatever is listed, a table that is
-        certainly another stream's is parked. A shard is over only if
+        another stream's is parked. A shard is over only if
 
-        1. the listing is not empty, does not name it and does not contradict any row, and
+        1. the listing is not empty, does not name it and does not contradict the table, and
         2. every listed shard that shares hash keys with it began after its checkpoint, as its descendants did (its
            ancestors left retention before it): a shard whose records were read within the retention period can not
            pass, whatever stream was asked; and
@@ -145,8 +196,7 @@ class Survey:
         if self.foreign is not None:
             return Park(self.foreign)
         if (listed := self.graph.shards.get(lease.key)) is not None:
-            contradiction = _contradiction(listed, lease)
-            return ShardIsListed() if contradiction is None else Park(_foreign(contradiction))
+            return self._judge_listed(listed, lease)
         if not self.graph.shards:
             return _park(lease, "ListShards names no shard at all")
         if self.kind is StreamKind.DYNAMODB:
@@ -167,6 +217,14 @@ class Survey:
                 f"it is past retention: {younger} has its hash keys, and {self.witness} proves the stream"
             )
         return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
+
+    def _judge_listed(self, shard: Shard, lease: Lease) -> ShardVerdict:
+        """Judge a shard that is there. A position that was read, and is not the row's, was a position of the stream."""
+        fault, row = evidence_of(shard, lease).fault, self.rows.get(lease.key)
+        if fault is None:
+            return ShardIsListed()
+        was_read = row is not None and row.checkpoint != lease.checkpoint
+        return Park(_foreign(fault) if was_read else _odd(fault, lease))
 
     def _judge_by_age(self, lease: Lease) -> ShardVerdict:
         """Judge a shard of DynamoDB that is not listed: its id tells when it was made, and its records last a day.
@@ -229,9 +287,7 @@ def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard], kind: StreamK
         row = rows.get(shard.shard_id)
         if row is None or (kind.has_hash_keys and row.hash_range != shard.hash_range):
             continue
-        number = row.checkpoint.number
-        if number is None and any_number:
-            continue
-        if number is None or number >= int(shard.starting_sequence):
+        evidence = evidence_of(shard, row)
+        if evidence.fault is None and (evidence.number_fits or not any_number):
             return shard.shard_id
     return None

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 from typing import Protocol
@@ -108,6 +108,8 @@ class ShardDetector:
 
     def __post_init__(self) -> None:
         self._attempts_max = max(1, self.attempts_max)
+        self.known: Mapping[str, Shard] = {}
+        """By id, as last listed. Where a shard begins never changes."""
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
         """Return every shard the filter selects; without one, every shard inside retention.
@@ -116,7 +118,7 @@ class ShardDetector:
         retries are used up, and any other `errors.StreamError` at once.
         """
         try:
-            return ShardsListed(await self._complete_listing(shard_filter))
+            shards = await self._complete_listing(shard_filter)
         except StreamInUseError as error:
             reason = f"the stream is neither ACTIVE nor UPDATING ({error}); it is asked again later"
             return NotListed(reason, is_missing=False)
@@ -132,6 +134,9 @@ class ShardDetector:
                     "kinesisEndpoint and the AWS account of the credentials"
                 )
             return NotListed(reason, is_missing=True)
+        listed = {shard.shard_id: shard for shard in shards}
+        self.known = listed if shard_filter is None else {**self.known, **listed}
+        return ShardsListed(shards)
 
     async def takes_records(self) -> bool:
         """Return whether new records, and with them new shards, may still come: not to a stream of a table that was

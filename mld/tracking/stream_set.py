@@ -44,7 +44,7 @@ from mld.properties.settings import Settings
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
-from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey, oddity
 from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, StreamLeases, SyncResult, SyncStatus
 from mld.tracking.stream_list import ListedStream
 
@@ -277,6 +277,19 @@ class TrackedStream:
             log.info("waiting for the parent shard", extra=about("waiting_on_parent", lease.key, parent=blocking))
         return False
 
+    async def oddity(self, lease: Lease) -> str | None:
+        """Return why the row cannot be of its shard, by what was listed; only for a position in an unknown shard they
+        are listed now.
+        """
+        shards = self.leases.detector
+        if lease.key not in shards.known and not lease.checkpoint.is_sentinel:
+            await self._survey()
+        shard = shards.known.get(lease.key)
+        odd = None if shard is None else oddity(shard, lease)
+        if odd is not None:
+            self._note_parked(lease, odd)
+        return odd
+
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
         match await self.ending.prepare(lease, children):
             case Prepared(created):
@@ -299,10 +312,13 @@ class TrackedStream:
                 self._parked_because.pop(lease.key, None)
                 return MissingVerdict.LISTED
             case Park(reason):
-                if self._parked_because.get(lease.key) != reason:
-                    self._parked_because[lease.key] = reason
-                    log.error("%s", reason, extra=about("shard_parked", lease.key))
+                self._note_parked(lease, reason)
                 return MissingVerdict.UNKNOWN
+
+    def _note_parked(self, lease: Lease, reason: str) -> None:
+        if self._parked_because.get(lease.key) != reason:
+            self._parked_because[lease.key] = reason
+            log.error("%s", reason, extra=about("shard_parked", lease.key))
 
     async def _survey(self) -> Survey:
         """Return what rows and shards tell, shared by all who ask at about the same time."""
@@ -433,6 +449,10 @@ class TrackedStreams:
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
         with working_for(lease.stream):
             return await self._of(lease).prepare_end(within_stream(lease), children)
+
+    async def oddity(self, lease: Lease) -> str | None:
+        with working_for(lease.stream):
+            return await self._of(lease).oddity(within_stream(lease))
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
         with working_for(lease.stream):

@@ -59,7 +59,7 @@ def test_rows_below_a_finished_one_stay():
 
 
 @pytest.mark.parametrize(
-    ("there", "in_file"), [(Position("11"), Position("12")), (TRIM_HORIZON, Position("1")), (Position("5"), SHARD_END)]
+    ("there", "in_file"), [(Position("11"), Position("12")), (TRIM_HORIZON, Position("1")), (Position("15"), SHARD_END)]
 )
 def test_nothing_is_skipped_unless_asked_for(there: Position, in_file: Position) -> None:
     with pytest.raises(ActRefusedError, match=rf"ahead of the table for {sid(3)}: .*--skip-forward"):

@@ -117,7 +117,7 @@ def test_with_a_time_nothing_else_ends_it() -> None:
 @pytest.mark.parametrize(
     ("row", "work", "words"),
     [
-        (lease("b"), at_work(PARKED, is_busy=False), "b is parked: Kinesis does not find it"),
+        (lease("b"), at_work(PARKED, is_busy=False, last_error="odd"), "b is parked: odd"),
         (lease("b"), at_work(FAILING, is_busy=False, last_error="died"), "b its record processor fails: died"),
         (lease("b"), at_work(IDLE, is_busy=True), "b its record processor has a batch"),
         (lease("b"), at_work(IDLE, is_busy=False, behind_ms=1500), "b is 1.5 s behind"),

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mld.core.positions import LATEST
+from mld.core.positions import LATEST, SHARD_END
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.shards.identity import Park, ShardIsListed, ShardIsOver
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, oddity
 from tests.unit.shards.twins import GRAPH_B, GRAPH_S, done, foreign_evidence, judge_missing_shard, row, shard, sid
 
 HALF = HASH_KEY_MAX // 2
@@ -62,13 +62,49 @@ def test_a_listed_shard_is_asked_again() -> None:
     assert judge_missing_shard(LOST, [LOST], GRAPH_S) == ShardIsListed()
 
 
-def test_a_listed_shard_of_another_stream_is_parked() -> None:
-    foreign = row(3, hash_range=HashRange(1, 2))
+ODD = [row(0, 0), row(0, 9), row(0, 20), row(0, 15, hash_range=HashRange(1, 2))]
 
-    for lease, leases in ((LOST, [LOST, foreign]), (row(0, 9), [row(0)]), (row(0, 20), [row(0)])):
-        verdict = judge_missing_shard(lease, leases, GRAPH_S)
+
+@pytest.mark.parametrize("odd", ODD)
+def test_one_odd_row_parks_its_shard_and_no_other(odd: Lease) -> None:
+    rows = [odd, _ranged(1, 30, GRAPH_S), _ranged(2, 30, GRAPH_S), _ranged(3, LATEST, GRAPH_S)]
+
+    verdict = judge_missing_shard(odd, rows, GRAPH_S)
+
+    assert foreign_evidence(GRAPH_S, rows) is None
+    assert isinstance(verdict, Park)
+    assert f"`mld reset --shard {sid(0)} --to trim-horizon`" in verdict.reason
+    assert "another stream" not in verdict.reason
+    assert all(judge_missing_shard(one, rows, GRAPH_S) == ShardIsListed() for one in rows[1:])
+
+
+@pytest.mark.parametrize("odd", ODD[1:])
+def test_a_table_is_foreign_where_no_row_fits_or_more_contradict_than_fit(odd: Lease) -> None:
+    another = replace(row(3, 9), hash_range=odd.hash_range)
+    fits = _ranged(1, 30, GRAPH_S)
+
+    for rows in ([odd], [odd, another], [odd, another, fits], [odd, row(2)]):
+        verdict = judge_missing_shard(odd, rows, GRAPH_S)
         assert isinstance(verdict, Park)
         assert "belongs to another stream" in verdict.reason
+    assert foreign_evidence(GRAPH_S, [odd, fits]) is None
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**185 - 1, 10**56 - 1])
+def test_what_is_no_number_of_kinesis_says_nothing_about_the_stream(number: int) -> None:
+    first = 2 << 184 | 1700 << 100
+    listed = (shard(0, born=first), shard(1, born=first + 1))
+
+    assert foreign_evidence(listed, [row(0, number)]) is None
+    assert oddity(listed[0], row(0, number)) is not None
+    assert foreign_evidence(listed, [row(0, first - 1)]) is not None
+    assert oddity(listed[0], row(0, first + 10**30)) is None
+
+
+def test_the_hash_range_of_a_finished_row_proves_no_stream() -> None:
+    rows = [replace(_ranged(0, 15, GRAPH_S), checkpoint=SHARD_END), row(3, hash_range=HashRange(1, 2))]
+
+    assert foreign_evidence(GRAPH_S, rows) is not None
 
 
 @pytest.mark.parametrize("shards", [None, ()])
