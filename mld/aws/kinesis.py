@@ -123,6 +123,7 @@ class KinesisStreams(StreamAdapter[RawService]):
                 status=summary["StreamStatus"],
                 created_ms=None if created is None else _millis(created),
                 has_strategy="RecordDistributionStrategy" in summary,
+                retention_s=None if (hours := summary.get("RetentionPeriodHours")) is None else hours * 3600.0,
             )
         except (KeyError, TypeError) as error:
             raise self._malformed("DescribeStreamSummary", error) from error

@@ -25,7 +25,7 @@ from mld.core.errors import LeaseLostError, StreamError, TableError
 from mld.core.log_fields import about
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch, ChildShard, Page
-from mld.leases.lease import Lease
+from mld.leases.lease import Lease, read_to_s
 from mld.leases.validity import HeldLease
 from mld.metrics.events import EventKind
 from mld.metrics.shard import Trend
@@ -67,6 +67,7 @@ class ShardConsumer:
         self._reader: ShardReader | None = None
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
         self._anchor_s: float | None = None  # time of the start at LATEST, epoch seconds, for the next reader
+        self._read_to_s = read_to_s(held.lease)  # what arrived before has a checkpoint, epoch seconds
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
         self._checkpoints = ShardCheckpoints(held, parts, self.part, self._failures.moved, self.lose_lease)
@@ -186,7 +187,7 @@ class ShardConsumer:
         reader = self._source.new_reader(self._lease.shard_id, self.part)
         self._reader = reader
         positioned, started = await asyncio.gather(
-            reader.start(self._lease.checkpoint, self._source.initial, self._anchor_s),
+            reader.start(self._lease.checkpoint, self._source.initial, self._anchor_s, self._read_to_s),
             self._ensure_child(),
             return_exceptions=True,
         )
@@ -238,6 +239,9 @@ class ShardConsumer:
             case ShardMissing():
                 return ActivityOutcome.SHARD_MISSING
             case Records(page):
+                arrived_ms = page.first_arrival_ms_after(self._delivered)
+                if arrived_ms is not None and self._delivered <= self._checkpoints.range.last:
+                    self._read_to_s = arrived_ms / 1000
                 self.part.took(page, self._delivered, self._parts.clock.wall())
                 if (outcome := await self._deliver(page)) is ActivityOutcome.DONE:
                     self.part.done()
@@ -465,9 +469,13 @@ class ShardConsumer:
 
     async def _stop_reader(self) -> None:
         reader, self._reader = self._reader, None
-        if reader is not None:
-            self._anchor_s = self._anchor_s if reader.anchor_s is None else reader.anchor_s
-            await reader.stop()
+        if reader is None:
+            return
+        if (read := reader.read) is not None:
+            self._anchor_s = self._anchor_s if read.anchor_s is None else read.anchor_s
+            if read.last_sequence is None or Position(read.last_sequence) <= self._checkpoints.range.last:
+                self._read_to_s = read.read_to_s
+        await reader.stop()
 
     async def _abandon(self) -> None:
         """Let nothing outlive the consumer, even when it is cancelled."""

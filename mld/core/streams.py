@@ -115,6 +115,8 @@ class StreamSummary:
     """When it was made, in milliseconds since the epoch; None from stand-ins that do not say."""
     has_strategy: bool = False
     """Whether it can distribute records over its shards by itself, whatever their keys (retrieval#hash-range-rule)."""
+    retention_s: float | None = None
+    """How long it keeps records; None if it does not say."""
 
 
 class IteratorType(Enum):

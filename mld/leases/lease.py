@@ -230,6 +230,17 @@ def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
     return ShardStatus(part.activity_at(wall_s).value, int(wall_s), lag_ms, part.delivered, why, trend)
 
 
+def read_to_s(lease: Lease) -> float | None:
+    """Return until when all that arrived lies before the checkpoint, by the last report in the row (epoch seconds).
+
+    None if nobody reported it, or if records were delivered whose checkpoint is not there.
+    """
+    told = lease.status
+    if told is None or told.behind_ms is None or (told.delivered is not None and told.delivered > lease.checkpoint):
+        return None
+    return told.at_s - told.behind_ms / 1000
+
+
 class Form(IntEnum):
     """How the statuses are written."""
 

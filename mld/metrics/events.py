@@ -54,6 +54,7 @@ class EventKind(Enum):
     MOVED = "moved"
     FAILED = "failed"
     RECOVERED = "recovered"
+    LOST = "lost"
     ACT = "act"
     CONFIG = "config"
     DISK = "disk"

@@ -86,7 +86,7 @@ class Metrics:
         if key in self.shards:
             self.end(self.shards[key])
         part = self.shards[key] = ShardMetrics(key, now, self.progress)
-        part.on_tip = self.on_tip
+        part.on_tip, part.events = self.on_tip, self.events
         if part.stream_id is not None:
             part.stream_label = self.stream_labels.get(part.stream_id, part.stream_id)
         return part

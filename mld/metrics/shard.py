@@ -22,6 +22,7 @@ from mld.metrics.declaring import (
     JavaMetric,
     S,
     age_s,
+    counter,
     histogram,
     seconds,
     sent,
@@ -30,6 +31,7 @@ from mld.metrics.declaring import (
     tally,
     total,
 )
+from mld.metrics.events import EventBuffer, EventKind
 from mld.metrics.instruments import Calls, Progress, Spread, Tally
 from mld.metrics.operations import ShardEndCounts
 
@@ -261,6 +263,14 @@ class ShardMetrics:
         "KPL aggregates that were not opened: `range` are lost to this application, `malformed` are delivered closed.",
         "why",
     )
+    losses: int = counter(
+        "mld_retention_losses_total",
+        "Times that records left the stream before they were read; how many each time cannot be known.",
+    )
+    lost_last: tuple[str, str | None] | None = field(init=False, default=None)
+    """The last record that was read before the newest loss, and the first one after it."""
+    events: EventBuffer = field(init=False, default_factory=EventBuffer)
+    """Those of the worker."""
     # --- the lease
     checkpoints: Calls = histogram(
         "mld_checkpoint_seconds",
@@ -358,6 +368,15 @@ class ShardMetrics:
     def handed_over(self, now: float) -> None:
         """Note that a batch goes to the child."""
         self.busy_since = now
+
+    def lost(self, asked: str, first: str | None, words: str) -> bool:
+        """Note records that left the stream between `asked`, which was read, and `first`; False if that is known."""
+        if self.lost_last == (asked, first):
+            return False
+        self.lost_last = asked, first
+        self.losses += 1
+        self.events.note(EventKind.LOST, words, shard=self.key)
+        return True
 
     def answered(self, batch: ChildBatch | None, took_s: float, wall_s: float) -> None:
         """Note that the child has answered for `batch`; None: it did not, or not well."""

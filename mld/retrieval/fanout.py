@@ -28,8 +28,9 @@ step                   what comes next
 =====================  ===============================================================================================
 an event is accepted   its continuation is the place of the next subscription; errors before it are forgiven
 the ordinary end       at once a new subscription AFTER the continuation
-`RENEW_AFTER_S`        a new subscription AFTER the continuation beside the old one, which is read until the new one is
-                       open; what comes twice is removed by the checkpoint filter, as after every restart
+`RENEW_AFTER_S`        the same beside the old one, which is read until the new one is open; what comes twice is removed
+                       by the checkpoint filter, as after every restart
+no event for long      a new subscription AT the last record: what followed it may have been trimmed meanwhile
 an error               a wait, then a new subscription from the same place
 a place is refused     the same, from the last record or the start: a continuation may be of a stream that is no more
 =====================  ===============================================================================================
@@ -59,7 +60,7 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.positions import InitialPosition, Position
-from mld.core.streams import FanOut, IteratorType, Page, StartingPoint, StreamConsumer, Subscription
+from mld.core.streams import FanOut, IteratorType, Page, StartingPoint, StreamConsumer, Streams, Subscription
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import FanOutSettings
 from mld.retrieval import pacing, starting_points
@@ -115,12 +116,14 @@ def reaction_to(error: StreamError, failures: int, *, was_open: bool) -> Subscri
 class Course:
     """How far a reader has come by its subscriptions. Times are monotonic seconds.
 
-    `continuation` is that of the last accepted event. `failures` counts errors in a row; `failed_s` is the time of the
-    last one, and `reaction` the answer to it. `yield_s` is how long to give way to another subscriber.
+    `continuation` is that of the last accepted event, which came at `accepted_s`. `failures` counts errors in a row;
+    `failed_s` is the time of the last one, and `reaction` the answer to it. `yield_s` is how long to give way to
+    another subscriber.
     """
 
     read: starting_points.ReadState
     continuation: str | None = None
+    accepted_s: float = 0.0
     called_s: float | None = None
     failures: int = 0
     failed_s: float = 0.0
@@ -128,9 +131,11 @@ class Course:
     yield_s: float = YIELD_S
 
 
-def point_of(course: Course) -> StartingPoint:
+def point_of(course: Course, now_s: float, wall_s: float) -> StartingPoint:
     """Return where the next subscription starts."""
-    if course.continuation is not None:
+    is_fresh = now_s - course.accepted_s < LIFE_S
+    is_proved = course.read.last_sequence is None or not starting_points.needs_proof(course.read, now_s, wall_s)
+    if course.continuation is not None and is_fresh and is_proved:
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)
     if course.called_s is None:
         return course.read.start
@@ -142,11 +147,17 @@ def called(course: Course, now_s: float) -> Course:
     return replace(course, called_s=now_s)
 
 
-def accepted(course: Course, page: Page) -> Course:
-    """Note that an event goes to the consumer."""
-    last = page.last_sequence or course.read.last_sequence
-    read = course.read if last == course.read.last_sequence else replace(course.read, last_sequence=last)
-    return replace(course, read=read, continuation=page.next_iterator or course.continuation, failures=0)
+def opened(course: Course, point: StartingPoint) -> Course:
+    """Note that the events of a subscription which starts there come next."""
+    return replace(course, read=starting_points.positioned(course.read, point))
+
+
+def accepted(course: Course, page: Page, now_s: float, wall_s: float) -> Course:
+    """Note that an event, which came just now, goes to the consumer."""
+    # Events may wait unread for any time, so the anchor of a start at LATEST stays where it is.
+    read = replace(starting_points.advanced(course.read, page, wall_s, now_s), anchor_s=course.read.anchor_s)
+    continuation = page.next_iterator or course.continuation
+    return replace(course, read=read, continuation=continuation, accepted_s=now_s, failures=0)
 
 
 def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) -> Course:
@@ -322,6 +333,7 @@ OPEN_TIMEOUT_S = 30.0
 EVENT_S_MAX = IDLE_MAX_S + OPEN_TIMEOUT_S
 """Longest time between two events, be it that a new subscription takes the place of the old one."""
 READING = "reading a subscription"
+Opened = tuple[Subscription, StartingPoint]
 EVENTS_MAX = 10
 """Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
 
@@ -329,7 +341,8 @@ EVENTS_MAX = 10
 class FanOutReader(ShardReader):
     """Reads by the subscriptions of `consumer`.
 
-    `yield_s` is how long to give way to a subscriber who took ours over: long enough to hear of a lost lease.
+    `yield_s` is how long to give way to a subscriber who took ours over: long enough to hear of a lost lease. `streams`
+    is asked for the oldest record where one is missing, if it may be.
     """
 
     def __init__(
@@ -342,26 +355,42 @@ class FanOutReader(ShardReader):
         yield_s: float = YIELD_S,
         deliver_empty: bool = True,
         metrics: ShardMetrics | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        super().__init__(shard_id, shares, pages_max=EVENTS_MAX, deliver_empty=deliver_empty, metrics=metrics)
+        super().__init__(
+            shard_id,
+            shares,
+            fan_out,
+            pages_max=EVENTS_MAX,
+            deliver_empty=deliver_empty,
+            metrics=metrics,
+            streams=streams,
+        )
         self._fan_out = fan_out
         self._consumer = consumer
         self._yield_s = yield_s
         self._course: Course | None = None
         self._arn: str | None = None  # the consumer of the last subscription
         self._open: Subscription | None = None
-        self._renewal: asyncio.Task[Subscription] | None = None
+        self._renewal: asyncio.Task[Opened] | None = None
         self._renewal_due_s = 0.0
 
     @property
-    def anchor_s(self) -> float | None:
-        """See `ShardReader.anchor_s`. It stays at the first start, as events may wait unread for any time."""
-        return None if self._course is None else self._course.read.anchor_s
+    def read(self) -> starting_points.ReadState | None:
+        """See `ShardReader.read`."""
+        return None if self._course is None else self._course.read
 
-    async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
+    async def start(
+        self,
+        checkpoint: Position,
+        initial: InitialPosition,
+        anchor: float | None = None,
+        read_to_s: float | None = None,
+    ) -> None:
         """See `ShardReader.start`; nothing is asked of Kinesis here."""
         start = self._starting_point(checkpoint, initial, anchor)
-        read = starting_points.started(checkpoint, start, self._clock.wall(), self._clock.monotonic(), anchor)
+        wall_s, now_s = self._clock.wall(), self._clock.monotonic()
+        read = starting_points.started(checkpoint, start, wall_s, now_s, anchor, read_to_s)
         self._course = Course(read, yield_s=self._yield_s)
         self._begin(self._subscribe())
 
@@ -399,13 +428,13 @@ class FanOutReader(ShardReader):
             await self._recover(failure, was_open=True)
             return False
 
-    async def _new_subscription(self) -> Subscription:
+    async def _new_subscription(self) -> Opened:
         self._arn = None
         self._waits_for_others()  # for a registration, which all readers share
         arn = await self._consumer.arn()
         self._arn = arn
         self._goes_on_within(EVENT_S_MAX)
-        point = point_of(self._at)
+        point = point_of(self._at, self._clock.monotonic(), self._clock.wall())
         self._course = called(self._at, self._clock.monotonic())
         logger.debug(
             "subscribing to shard %s from %s %s", self.shard_id, point.type.value, point.sequence or point.timestamp_s,
@@ -413,7 +442,7 @@ class FanOutReader(ShardReader):
         )  # fmt: skip
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                return await self._fan_out.subscribe(arn, self.shard_id, point)
+                return await self._fan_out.subscribe(arn, self.shard_id, point), point
         except TimeoutError:
             reason = f"SubscribeToShard of shard {self.shard_id}: no answer within {OPEN_TIMEOUT_S:g} s"
             raise StreamUnavailableError(reason) from None
@@ -422,7 +451,9 @@ class FanOutReader(ShardReader):
                 raise
             raise PositionRefusedError(str(error)) from error
 
-    def _opened(self, subscription: Subscription) -> None:
+    def _opened(self, new: Opened) -> None:
+        subscription, point = new
+        self._course = opened(self._at, point)
         previous, self._open = self._open, subscription
         if previous is not None:
             previous.close()
@@ -446,7 +477,7 @@ class FanOutReader(ShardReader):
                 if self._open is not None:
                     continue
                 return False
-            if self._take(page):
+            if await self._take(page):
                 return True
 
     async def _next(self) -> Page | None:
@@ -462,13 +493,15 @@ class FanOutReader(ShardReader):
             await self._close()
         return page
 
-    def _take(self, page: Page) -> bool:
+    async def _take(self, page: Page) -> bool:
         """Hand an event over; True if it ended the shard."""
         verdict = self._judge(page, "an event")
-        self._log_gap(self._at.read, page)
-        self._course = accepted(self._at, page)
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        before = self._at.read
+        await self._report_loss(before, page)
+        self._course = accepted(self._at, page, now_s, wall_s)
         self._recovered()
-        return self._hand_over(page, verdict)
+        return self._hand_over(before, page, verdict)
 
     # --- renewal -----------------------------------------------------------------------------------------------------
 
@@ -476,7 +509,7 @@ class FanOutReader(ShardReader):
         if self._renewal is None and self._clock.monotonic() >= self._renewal_due_s:
             self._renewal = asyncio.create_task(self._new_subscription(), name=f"renewal-{self.shard_id}")
 
-    async def _next_beside(self, renewal: asyncio.Task[Subscription]) -> Page | None:
+    async def _next_beside(self, renewal: asyncio.Task[Opened]) -> Page | None:
         """Return the next event of the old subscription; None after the change to the new one, or if neither is
         left.
         """
@@ -505,7 +538,7 @@ class FanOutReader(ShardReader):
                 reading.cancel()
                 await asyncio.wait({reading})
 
-    def _renewed(self, renewal: asyncio.Task[Subscription]) -> bool:
+    def _renewed(self, renewal: asyncio.Task[Opened]) -> bool:
         """Finish a renewal; True if it opened a subscription."""
         self._renewal = None
         error = renewal.exception()
@@ -532,7 +565,7 @@ class FanOutReader(ShardReader):
             renewal.cancel()
             await asyncio.wait({renewal})
             if not renewal.cancelled() and renewal.exception() is None:
-                renewal.result().close()
+                renewal.result()[0].close()
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ Rules: retrieval#reader-promises, retrieval#one-page-at-a-time (the consumer ask
 retrieval#valid-answers, retrieval#polling-errors. This is the shell; `starting_points` and `pacing`
 decide what to do.
 
-Promises: every record after the start is delivered once per reader, in order; the end only after all records; errors
-are retried for ever, because a reader knows nothing better. It never drops a page, and never ends a shard because
-Kinesis does not find it.
+Promises: every record after the start is delivered, in order, the last one of a page perhaps again at the head of the
+next one (the checkpoint filter leaves it out); the end only after all records; errors are retried for ever, because a
+reader knows nothing better. It never drops a page, never ends a shard because Kinesis does not find it, and reports
+records that the stream dropped before they were read (`losses`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from random import Random
 from typing import TypeVar
 
@@ -39,11 +39,12 @@ from mld.core.errors import (
 )
 from mld.core.log_fields import about
 from mld.core.positions import InitialPosition, Position
-from mld.core.streams import ChildShard, IteratorType, Page, StartingPoint, Streams, validate_end_of_shard
+from mld.core.streams import ChildShard, FanOut, IteratorType, Page, StartingPoint, Streams, validate_end_of_shard
 from mld.metrics.shard import FetchResult, ShardMetrics
 from mld.retrieval import pacing, starting_points
+from mld.retrieval.losses import EVIDENCE_S, Losses
 from mld.retrieval.pacing import AnswerVerdict, Budget, PollingReaction, PrefetchBuffer, judge, reaction_to
-from mld.retrieval.starting_points import ReadState, begins_after_gap, lacks_timestamp, starting_point
+from mld.retrieval.starting_points import ReadState, lacks_timestamp, starting_point
 
 logger = logging.getLogger(__name__)
 
@@ -110,13 +111,16 @@ class ShardReader(ABC):
         self,
         shard_id: str,
         shares: ReaderShares,
+        source: Streams | FanOut,
         *,
         pages_max: int,
         deliver_empty: bool,
         metrics: ShardMetrics | None,
+        streams: Streams | None,
     ) -> None:
         self.shard_id = shard_id
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
+        self._losses = Losses(source, streams, shard_id, shares.clock, self._metrics)
         self._promise = f"reader of {shard_id}"
         self._say_again_s = -math.inf
         self._clock = shares.clock
@@ -139,20 +143,27 @@ class ShardReader(ABC):
 
     @property
     @abstractmethod
-    def anchor_s(self) -> float | None:
-        """For `start` of the next reader of this lease, in case its checkpoint is still LATEST then.
+    def read(self) -> ReadState | None:
+        """How far the reader has come, ahead of its consumer; None before its start.
 
-        Rules: retrieval#restart-of-latest. Epoch seconds; None if no reader of the lease started from LATEST. It may be
-        read at any time after `start`; a later value is a later time, but no record received since the first start lies
-        before it.
+        Its `anchor_s` is for `start` of the next reader of this lease, in case its checkpoint is still LATEST then
+        (retrieval#restart-of-latest); None if no reader of the lease started from LATEST. It may be read at any time; a
+        later value is a later time, but no record received since the first start lies before it.
         """
 
     @abstractmethod
-    async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
+    async def start(
+        self,
+        checkpoint: Position,
+        initial: InitialPosition,
+        anchor: float | None = None,
+        read_to_s: float | None = None,
+    ) -> None:
         """Begin to fetch. After an error it may be called again.
 
-        `anchor` is the `anchor_s` of an earlier reader of the lease; it matters only if the checkpoint is LATEST.
-        Raises StreamError; but a shard that is not found is left to `next`, which delivers `ShardMissing`.
+        `anchor` is the `anchor_s` of an earlier reader of the lease; it matters only if the checkpoint is LATEST. All
+        that had arrived by `read_to_s` (epoch seconds) lies before the checkpoint; None if nobody knows. Raises
+        StreamError; but a shard that is not found is left to `next`, which delivers `ShardMissing`.
         """
 
     async def next(self) -> Delivery:
@@ -257,13 +268,15 @@ class ShardReader(ABC):
             raise InvalidStreamResponseError(f"{what} of shard {self.shard_id}: {why}")
         return verdict
 
-    def _hand_over(self, page: Page, verdict: AnswerVerdict, *, is_full: bool = False) -> bool:
-        """Deliver a page, and the end of the shard if it ended there; True if it did.
+    def _hand_over(self, read: ReadState, page: Page, verdict: AnswerVerdict, *, is_full: bool = False) -> bool:
+        """Deliver a page that came after `read`, and the end of the shard if it ended there; True if it did.
 
-        `is_full`: it has as many records as were asked for. Some stand-ins say "0 ms behind" even then.
+        A record that was read again is left to the checkpoint filter of the consumer, unless it came alone. `is_full`:
+        it has as many records as were asked for. Some stand-ins say "0 ms behind" even then.
         """
         self._is_newest_tip = (page.millis_behind_latest == 0 and not is_full) or self._is_newer_than_start(page)
-        if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
+        is_empty_wanted = verdict is AnswerVerdict.GOES_ON and self._deliver_empty
+        if (page.count or is_empty_wanted) and not starting_points.is_proof_alone(read, page):
             self._deliver(Records(page, self._is_newest_tip), page)
         elif page.millis_behind_latest is not None and self._buffer.is_empty:
             # Nothing waits for the child, so this is the lag of the shard; else the next page tells.
@@ -290,27 +303,11 @@ class ShardReader(ABC):
         self._deliver(ShardMissing())
         await self._asked_again.wait()
 
-    def _log_gap(self, read: ReadState, page: Page) -> None:
-        """Warn if records before this page are lost, because they are past retention."""
-        if not begins_after_gap(read, page):
-            return
-        assert page.first_arrival_ms is not None
-        arrived = datetime.fromtimestamp(page.first_arrival_ms / 1000, UTC).isoformat(timespec="seconds")
-        logger.warning(
-            "shard %s: the record at the checkpoint %s is past retention; reading goes on at %s, which arrived %s, and "
-            "what came between them is lost",
-            self.shard_id,
-            read.start.sequence,
-            page.first_sequence,
-            arrived,
-            extra=about(
-                "checkpoint_trimmed",
-                self.shard_id,
-                checkpoint=read.start.sequence,
-                first=page.first_sequence,
-                first_arrival=arrived,
-            ),
-        )
+    async def _report_loss(self, read: ReadState, page: Page) -> None:
+        """Report what the stream has dropped between `read` and an answer, if it shows that."""
+        if starting_points.lacks_record(read, page):
+            self._goes_on_within(EVIDENCE_S)
+            await self._losses.look_into(read, page)
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:
         """Return the error as one of the stream. Raises any other error of ours, and broken invariants."""
@@ -354,7 +351,15 @@ class PollingReader(ShardReader):
         deliver_empty: bool = True,
         metrics: ShardMetrics | None = None,
     ) -> None:
-        super().__init__(shard_id, shares, pages_max=pacing.PAGES_MAX, deliver_empty=deliver_empty, metrics=metrics)
+        super().__init__(
+            shard_id,
+            shares,
+            streams,
+            pages_max=pacing.PAGES_MAX,
+            deliver_empty=deliver_empty,
+            metrics=metrics,
+            streams=streams,
+        )
         self._streams = streams
         self._max_records = max_records
         self._pacing = intervals
@@ -366,15 +371,21 @@ class PollingReader(ShardReader):
         self._call_limit = TimeLimit().of(CALL_TIMEOUT_S)
 
     @property
-    def anchor_s(self) -> float | None:
-        """See `ShardReader.anchor_s`."""
-        return None if self._state is None else self._state.anchor_s
+    def read(self) -> ReadState | None:
+        """See `ShardReader.read`."""
+        return self._state
 
-    async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
+    async def start(
+        self,
+        checkpoint: Position,
+        initial: InitialPosition,
+        anchor: float | None = None,
+        read_to_s: float | None = None,
+    ) -> None:
         """See `ShardReader.start`; gets the first iterator."""
         start = self._starting_point(checkpoint, initial, anchor)
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
-        state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor)
+        state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor, read_to_s)
         missing = False
         try:
             await self._renew_iterator(start)
@@ -425,12 +436,14 @@ class PollingReader(ShardReader):
             about = self._about("records_fetched", asked_s)
             logger.debug("%d records of shard %s", page.count, self.shard_id, extra=about)
         verdict = self._judge(page, "GetRecords")
+        assert self._state is not None
+        before = self._state
+        await self._report_loss(before, page)
         self._accept(page, asked_s, asked_wall_s)
-        return self._hand_over(page, verdict, is_full=page.count >= (limit or pacing.ANSWER_RECORDS_MAX))
+        return self._hand_over(before, page, verdict, is_full=page.count >= (limit or pacing.ANSWER_RECORDS_MAX))
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None
-        self._log_gap(self._state, page)
         self._state = starting_points.advanced(self._state, page, asked_wall_s, asked_s)
         self._iterator = page.next_iterator
         self._iterator_issued_s = asked_s
@@ -462,10 +475,12 @@ class PollingReader(ShardReader):
     # --- iterators ----------------------------------------------------------------------------------------------------
 
     async def _fresh_iterator(self) -> str:
-        age_s = self._clock.monotonic() - self._iterator_issued_s
-        if self._iterator is not None and age_s < ITERATOR_AGE_MAX_S:
-            return self._iterator
         assert self._state is not None
+        now_s = self._clock.monotonic()
+        is_fresh = self._iterator is not None and now_s - self._iterator_issued_s < ITERATOR_AGE_MAX_S
+        if is_fresh and not starting_points.needs_proof(self._state, now_s, self._clock.wall()):
+            assert self._iterator is not None
+            return self._iterator
         return await self._renew_iterator(starting_points.restart_point(self._state))
 
     async def _renew_iterator(self, point: StartingPoint) -> str:
@@ -483,6 +498,8 @@ class PollingReader(ShardReader):
             raise PositionRefusedError(str(error)) from error
         self._metrics.iterator.note(True, self._clock.monotonic() - issued_s)
         self._iterator, self._iterator_issued_s = iterator, issued_s
+        if self._state is not None:
+            self._state = starting_points.positioned(self._state, point)
         logger.debug("iterator of shard %s", self.shard_id, extra=self._about("reader_positioned", issued_s))
         return iterator
 

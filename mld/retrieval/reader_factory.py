@@ -211,7 +211,7 @@ def readers_of(
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
     common["yield_s"] = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
     return lambda shard_id, metrics: FanOutReader(
-        fan_out, consumer, shares, shard_id=shard_id, metrics=metrics, **common
+        fan_out, consumer, shares, shard_id=shard_id, metrics=metrics, streams=streams, **common
     )
 
 

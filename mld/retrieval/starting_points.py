@@ -1,7 +1,8 @@
-"""Where reading starts, and where it resumes after an iterator was lost. Pure.
+"""Where reading starts, where it resumes after an iterator was lost, and whether the record that it starts at is there.
+Pure.
 
-Rules: retrieval#starting-point (AT_TIMESTAMP without a time reads from TRIM_HORIZON), retrieval#restart-point (AT until
-something was received) and retrieval#restart-of-latest (no gap after a start at LATEST).
+Rules: retrieval#starting-point (AT_TIMESTAMP without a time reads from TRIM_HORIZON), retrieval#restart-point (AT the
+last record), retrieval#lost-to-retention and retrieval#restart-of-latest (no gap after a start at LATEST).
 
 Only the sequence number of a checkpoint chooses the place; the checkpoint filter removes records already processed. So
 everything here may start too early, and must never start too late.
@@ -49,6 +50,11 @@ def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
     return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
 
 
+SAFE_AGE_S = 300.0
+"""Records younger than this are in every stream: what was read up to so recently has lost nothing."""
+PROOF_EVERY_S = 5.0
+"""How long a reader that is further behind goes on by the iterators of its answers: they skip what was trimmed, and do
+not say so. Each proof costs a GetShardIterator and one record that is read again."""
 FIRST_STEP_BACK_S = 60.0
 """How much earlier an anchor becomes that Kinesis refuses, because it lies in its future; doubled each time."""
 
@@ -61,7 +67,10 @@ class ReadState:
     deducted): reading from that time misses nothing since the first start at LATEST. It moves on while nothing is
     received, and stands still from the first record on, as that one may be delivered and never checkpointed. It moves
     by no more than the time that has passed since `anchored_at_s` (monotonic), whatever a clock says that was set.
-    `last_sequence` is the last record of the last accepted answer that had records.
+    `last_sequence` is the last record of the last accepted answer that had records. `asked` is the record with which
+    the next ones are to begin; None after them, and without one. `read_to_s` (epoch seconds): everything that had
+    arrived by then was received, or None if nobody knows. `is_at_record`: the last answer had records, so the place is
+    just after `last_sequence`, and is to be proved from `prove_at_s` (monotonic) on.
     """
 
     start: StartingPoint
@@ -72,24 +81,38 @@ class ReadState:
     anchored_at_s: float = 0.0
     last_sequence: str | None = None
     step_back_s: float = FIRST_STEP_BACK_S
+    asked: str | None = None
+    read_to_s: float | None = None
+    is_at_record: bool = False
+    prove_at_s: float = 0.0
 
 
 def started(
-    checkpoint: Position, start: StartingPoint, asked_wall_s: float, asked_s: float, anchor_s: float | None
+    checkpoint: Position,
+    start: StartingPoint,
+    asked_wall_s: float,
+    asked_s: float,
+    anchor_s: float | None,
+    read_to_s: float | None = None,
 ) -> ReadState:
     """Return the state after the first iterator, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic).
 
-    A given anchor is kept for later readers.
+    A given anchor is kept for later readers. `read_to_s` is that of the checkpoint.
     """
     if start.type is IteratorType.LATEST:
         anchor_s = asked_wall_s - LATEST_MARGIN_S
-    return ReadState(start, checkpoint.sequence == LATEST_NAME, anchor_s, anchor_s, asked_s)
+    follows_tip = checkpoint.sequence == LATEST_NAME
+    return ReadState(start, follows_tip, anchor_s, anchor_s, asked_s, asked=start.sequence, read_to_s=read_to_s)
 
 
 def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) -> ReadState:
     """Return the state after an accepted answer, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic)."""
+    if page.millis_behind_latest is not None:
+        state = replace(state, read_to_s=asked_wall_s - page.millis_behind_latest / 1000)
     if page.last_sequence is not None:
-        return replace(state, last_sequence=page.last_sequence)
+        prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S
+        return replace(state, last_sequence=page.last_sequence, asked=None, is_at_record=True, prove_at_s=prove_at_s)
+    state = replace(state, is_at_record=False, asked=None if _has_nothing_more(page) else state.asked)
     if not state.follows_tip or state.last_sequence is not None or page.millis_behind_latest is None:
         return state
     tip_s = asked_wall_s - LATEST_MARGIN_S
@@ -106,24 +129,55 @@ def refused(state: ReadState) -> ReadState:
     return replace(state, anchor_s=anchor_s, tip_s=anchor_s, step_back_s=2 * state.step_back_s)
 
 
-def begins_after_gap(state: ReadState, page: Page) -> bool:
-    """Return whether the first records show that the one at the checkpoint is no longer in the stream.
+def positioned(state: ReadState, point: StartingPoint) -> ReadState:
+    """Return the state after a new iterator or subscription at `point`, or after it.
 
-    Rules: retrieval#checkpoint-past-retention. An iterator at a sequence number begins with that very record, or, if it
-    was trimmed, silently with the oldest that is left. The records between the two are lost.
+    A subscription that it replaces may have brought records meanwhile: then the last of them is to be there.
     """
-    if state.start.sequence is None or state.last_sequence is not None or page.first_sequence is None:
+    if point.type is not IteratorType.AT_SEQUENCE_NUMBER:
+        return state
+    return replace(state, asked=state.last_sequence or point.sequence)
+
+
+def lacks_record(state: ReadState, page: Page) -> bool:
+    """Return whether an answer shows that the record asked for is not in the stream.
+
+    An iterator at a sequence number begins with that very record, or else, without an error, with the oldest one that
+    is left after it (retrieval#lost-to-retention).
+    """
+    if state.asked is None:
         return False
-    return int(page.first_sequence) > int(state.start.sequence)
+    if page.first_sequence is None:
+        return _has_nothing_more(page)
+    return int(page.first_sequence) > int(state.asked)
+
+
+def is_proof_alone(state: ReadState, page: Page) -> bool:
+    """Return whether an answer has nothing but the last record received, which was asked for as a proof."""
+    return page.count == 1 and page.first_sequence == state.asked == state.last_sequence
+
+
+def needs_proof(state: ReadState, now_s: float, wall_s: float) -> bool:
+    """Return whether to ask for the last record again, because what follows it may have been trimmed meanwhile.
+
+    Only just after a record: to read a long time without any again and again would never come to an end.
+    """
+    if not state.is_at_record or now_s < state.prove_at_s:
+        return False
+    return state.read_to_s is None or wall_s - state.read_to_s >= SAFE_AGE_S
 
 
 def restart_point(state: ReadState) -> StartingPoint:
     """Return where a new iterator of the same reader points (retrieval#restart-point)."""
     if state.last_sequence is not None:
-        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)
+        return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=state.last_sequence)
     if state.follows_tip and state.anchor_s is not None:
         return _at_time(state.anchor_s)
     return state.start
+
+
+def _has_nothing_more(page: Page) -> bool:
+    return page.millis_behind_latest == 0 or page.next_iterator is None
 
 
 def _at_time(epoch_s: float) -> StartingPoint:

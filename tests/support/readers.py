@@ -52,11 +52,16 @@ def sequences(delivery: Delivery) -> list[str]:
 
 
 async def read(reader: Reader, count: int) -> list[str]:
-    """The next `count` records; empty pages are passed over."""
+    """The next `count` records; empty pages are passed over, and so is the last record where it is read again."""
     got: list[str] = []
     while len(got) < count:
-        got += sequences(await reader.next())
+        page = sequences(await reader.next())
+        got += page[1:] if got and page[:1] == got[-1:] else page
     return got
+
+
+def at(sequence: str) -> StartingPoint:
+    return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
 
 
 def after(sequence: str) -> StartingPoint:

@@ -75,7 +75,12 @@ class ModelStreams:
     async def describe(self) -> StreamSummary:
         stream = await self._ask("DescribeStreamSummary", lambda now: self._model.stream(self._name, now))
         return StreamSummary(
-            stream.name, stream.arn, stream.status(self._clock.wall()), stream.created_ms, stream.on_demand
+            stream.name,
+            stream.arn,
+            stream.status(self._clock.wall()),
+            stream.created_ms,
+            stream.on_demand,
+            stream.retention_h * 3600.0,
         )
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:

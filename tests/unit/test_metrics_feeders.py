@@ -419,6 +419,21 @@ async def streams_that_go(seen: Seen) -> None:
         seen.look(running, world)
 
 
+async def records_past_retention(seen: Seen) -> None:
+    """A worker comes back to a shard after longer than its stream keeps records."""
+    async with watched(seen, 1) as world:
+        running = world.start("w1")
+        world.put(2)
+        await world.until(world.all_delivered)
+        await running.stop()
+        world.put(2, "lost")
+        world.kinesis.stream(STREAM, world.clock.wall()).retention_h = 0.5
+        await world.advance(3_600.0)
+        world.put(2)
+        world.start("w1")
+        await world.advance(10.0)
+
+
 async def records_with_frames(seen: Seen) -> None:
     """A producer writes through a schema registry, which knows one of two versions."""
     async with watched(seen, 1, **V3X) as world:
@@ -506,6 +521,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     an_end_that_contradicts_itself,
     what_nobody_expects,
     records_with_frames,
+    records_past_retention,
     a_log_that_nobody_reads,
     a_file_that_is_read_again,
     a_disk,

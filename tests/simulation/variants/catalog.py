@@ -275,7 +275,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a reader that lost its iterator goes on at LATEST",
         (
             "retrieval.starting_points",
-            "        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)\n",
+            "        return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=state.last_sequence)\n",
             "        return StartingPoint(IteratorType.LATEST)\n",
         ),
     ),

@@ -265,7 +265,13 @@ class KinesisDoor(ModelStreams):
             stream = self._model.stream(self._name, self._clock.wall())
         except KinesisError as error:
             raise stream_error("DescribeStreamSummary", error) from None
-        return StreamSummary(stream.name, stream.arn, stream.status(self._clock.wall()), stream.created_ms)
+        return StreamSummary(
+            stream.name,
+            stream.arn,
+            stream.status(self._clock.wall()),
+            stream.created_ms,
+            retention_s=stream.retention_h * 3600.0,
+        )
 
     async def _ask(self, operation: str, act: Any) -> Any:
         self.calls += 1

@@ -19,7 +19,7 @@ from mld.retrieval.pacing import BYTES_MAX, CALL_INTERVAL_MIN_S, ENDS_WITHOUT_CH
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader import CALL_TIMEOUT_S, EndOfShard, PollingReader, ReaderShares, ShardMissing
 from mld.retrieval.starting_points import FIRST_STEP_BACK_S, LATEST_MARGIN_S
-from tests.support.readers import after, live, read, sequences
+from tests.support.readers import at, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
 from tests.virtual_time import asked_of_pytest
 
@@ -112,9 +112,8 @@ def test_a_checkpoint_whose_record_was_trimmed_is_told_once(caplog: pytest.LogCa
 
     told = [record for record in caplog.records if record.__dict__.get("action") == "checkpoint_trimmed"]
     assert len(told) == 1
-    assert told[0].levelno == logging.WARNING
-    assert "shard-0" in told[0].message
-    assert "what came between them is lost" in told[0].message
+    assert told[0].levelno == logging.ERROR
+    assert "shard shard-0 has lost whatever came after record" in told[0].message
 
 
 @pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, LATEST, None])
@@ -203,7 +202,7 @@ async def test_an_old_iterator_is_replaced_after_a_long_pause(streams: MemoryStr
     await reader.start(TRIM_HORIZON, INITIAL)
     await asyncio.sleep(280)
     assert await read(reader, 60) == written
-    assert streams.points()[1].type is IteratorType.AFTER_SEQUENCE_NUMBER
+    assert streams.points()[1].type is IteratorType.AT_SEQUENCE_NUMBER
 
 
 @with_reader()
@@ -242,14 +241,14 @@ async def test_the_same_iterator_is_tried_again_after(
     "error", [errors.IteratorExpiredError("scripted"), errors.InvalidStreamArgumentError("scripted")]
 )
 @with_reader(max_records=10)
-async def test_a_new_iterator_after_the_last_record_follows(
+async def test_a_new_iterator_at_the_last_record_follows(
     streams: MemoryStreams, reader: PollingReader, error: Exception
 ) -> None:
     streams.fail("GetRecords", None, error)
     written = streams.put(20)
     await reader.start(TRIM_HORIZON, INITIAL)
     assert await read(reader, 20) == written
-    assert streams.points() == [HORIZON_POINT, after(written[9])]
+    assert streams.points() == [HORIZON_POINT, at(written[9])]
 
 
 @with_reader()
@@ -365,8 +364,8 @@ async def test_not_found_is_reported_and_reading_goes_on_when_asked_again(
     assert await reader.next() == ShardMissing()
     await asyncio.sleep(60)
     assert len(streams.times("GetRecords")) == 2
-    assert await read(reader, 10) == written[10:]
-    assert streams.points()[1:] == [after(written[9])]
+    assert await read(reader, 11) == written[9:], "the last record is read again"
+    assert streams.points()[1:] == [at(written[9])]
 
 
 @with_reader()
@@ -415,9 +414,9 @@ async def test_the_reader_after_a_crash_continues_from_the_first_start_at_latest
     await reader.stop()
     written += streams.put(2)
     second = reader_of(streams)
-    await second.start(LATEST, INITIAL, anchor=reader.anchor_s)
+    await second.start(LATEST, INITIAL, anchor=reader.read.anchor_s)
     assert await read(second, 4) == written
-    assert second.anchor_s == reader.anchor_s
+    assert second.read.anchor_s == reader.read.anchor_s
     await second.stop()
 
 
@@ -444,7 +443,7 @@ def test_a_time_that_was_configured_stays_refused() -> None:
 
 
 def test_a_reader_not_started_has_no_anchor() -> None:
-    assert reader_of(MemoryStreams()).anchor_s is None
+    assert reader_of(MemoryStreams()).read is None
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------

@@ -71,6 +71,12 @@ stories = st.builds(
 )
 
 
+def new_in(page: RawPage, delivered: list[str]) -> list[str]:
+    """The records of a page without the last one of the page before, which a reader may ask for again."""
+    sequences = sequences_in(page)
+    return sequences[1:] if sequences[:1] == delivered[-1:] else sequences
+
+
 async def write(streams: MemoryStreams, story: Story, written: list[str]) -> None:
     for pause_s, count in story.writes:
         await asyncio.sleep(pause_s)
@@ -98,7 +104,7 @@ async def live(story: Story, checkpoint: Position) -> tuple[list[str], list[str]
     for turn in range(10_000):
         match await reader.next():
             case Records(page):
-                delivered += sequences_in(page)
+                delivered += new_in(page, delivered)
             case EndOfShard(children):
                 assert [child.shard_id for child in children] == ["child"]
                 break

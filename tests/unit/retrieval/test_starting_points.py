@@ -73,11 +73,11 @@ def test_a_restart_before_the_first_record_repeats_the_start_whatever_empty_answ
 
 
 @pytest.mark.parametrize("checkpoint", [LATEST, TRIM_HORIZON, AT_TIMESTAMP, Position(NUMBER)])
-def test_a_restart_goes_on_after_the_last_record_received(checkpoint: Position) -> None:
+def test_a_restart_asks_for_the_last_record_received(checkpoint: Position) -> None:
     state = started(checkpoint, starting_point(checkpoint, INITIAL), 5000.0, 5000.0, None)
     state = advanced(state, page_of("100", "101"), 5001.0, 5001.0)
     state = advanced(state, page_of(), 5002.0, 5002.0)
-    assert restart_point(state) == StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence="101")
+    assert restart_point(state) == StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="101")
 
 
 @pytest.mark.parametrize(

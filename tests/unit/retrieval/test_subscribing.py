@@ -36,6 +36,18 @@ def after(number: int) -> StartingPoint:
     return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=str(number))
 
 
+def at(number: int) -> StartingPoint:
+    return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=str(number))
+
+
+def point_of(course: Course, now_s: float = 1.0) -> StartingPoint:
+    return fanout.point_of(course, now_s, WALL_S + now_s)
+
+
+def accepted(course: Course, page: RawPage, now_s: float = 0.0) -> Course:
+    return fanout.accepted(course, page, now_s, WALL_S + now_s)
+
+
 AT_7 = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="7")
 HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
 TIP = StartingPoint(IteratorType.LATEST)
@@ -54,16 +66,16 @@ def test_a_subscription_without_events_leaves_the_place_where_it_was(
     checkpoint: Position, first: StartingPoint, again_without_event: StartingPoint
 ) -> None:
     course = course_from(checkpoint)
-    assert fanout.point_of(course) == first
+    assert point_of(course) == first
     course = fanout.called(course, 0.0)
-    assert fanout.point_of(course) == again_without_event
-    assert fanout.point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == again_without_event
+    assert point_of(course) == again_without_event
+    assert point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == again_without_event
 
 
 def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
     course = fanout.called(course_from(LATEST, WALL_S), 0.0)
     course = fanout.failed(course, errors.InvalidStreamArgumentError("in the future"), 1.0, was_open=OPENING)
-    assert fanout.point_of(course).timestamp_s == WALL_S - starting_points.FIRST_STEP_BACK_S
+    assert point_of(course).timestamp_s == WALL_S - starting_points.FIRST_STEP_BACK_S
 
 
 @pytest.mark.parametrize(
@@ -80,21 +92,21 @@ def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
 def test_after_an_event_it_is_the_continuation_that_counts(
     checkpoint: Position, events: list[RawPage], point: StartingPoint
 ) -> None:
-    course = reduce(fanout.accepted, events, fanout.called(course_from(checkpoint), 0.0))
-    assert fanout.point_of(course) == point
-    assert fanout.point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == point
+    course = reduce(accepted, events, fanout.called(course_from(checkpoint), 0.0))
+    assert point_of(course) == point
+    assert point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == point
 
 
 def test_a_refused_continuation_is_forgotten() -> None:
     refused = errors.PositionRefusedError("not of this stream")
-    idle = fanout.accepted(fanout.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
-    assert fanout.point_of(fanout.failed(idle, refused, 1.0, was_open=OPENING)) == idle.read.start
-    read = fanout.accepted(idle, event(35, continuation=40))
-    assert fanout.point_of(fanout.failed(read, refused, 1.0, was_open=OPENING)) == after(35)
+    idle = accepted(fanout.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
+    assert point_of(fanout.failed(idle, refused, 1.0, was_open=OPENING)) == idle.read.start
+    read = accepted(idle, event(35, continuation=40))
+    assert point_of(fanout.failed(read, refused, 1.0, was_open=OPENING)) == at(35)
 
 
 def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
-    course = fanout.accepted(course_from(LATEST), event(continuation=30))
+    course = accepted(course_from(LATEST), event(continuation=30))
     assert course.read.anchor_s == WALL_S - starting_points.LATEST_MARGIN_S
 
 
@@ -149,7 +161,7 @@ def test_how_long_an_error_is_waited_out(
 
 def test_an_accepted_event_forgives_errors() -> None:
     course = fanout.failed(course_from(TRIM_HORIZON), BROKEN, 0.0, was_open=READING)
-    assert fanout.delay_s(fanout.accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
+    assert fanout.delay_s(accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
 
 
 def test_the_first_call_is_immediate_and_no_two_are_within_a_second() -> None:

@@ -1,0 +1,133 @@
+"""Records that left the stream before they were read: whether they did, and who hears of it.
+
+Rule: retrieval#lost-to-retention. A reader finds that the record it asked for is not there (`starting_points`). That
+is harmless if all that may be missing is younger than the retention, or if the stream still has older records: then
+there never was such a record. Both are asked of the stream only then, which is rare. How many records are lost cannot
+be known; after which one, until which one, and when those arrived can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from enum import Enum
+
+from mld.core.clock import Clock, iso_time
+from mld.core.error_boundary import contained
+from mld.core.errors import MldError
+from mld.core.log_fields import about
+from mld.core.streams import FanOut, IteratorType, Page, StartingPoint, Streams
+from mld.metrics.shard import ShardMetrics
+from mld.retrieval.starting_points import SAFE_AGE_S, ReadState
+
+logger = logging.getLogger(__name__)
+
+RETENTION_MIN_S = 24 * 3600.0
+"""No stream of AWS keeps records for less."""
+RETENTION_SHARE = 0.95
+"""What is younger than this share of the retention is there, however the clocks of workers differ."""
+EVIDENCE_S = 10.0
+"""Longest wait for what the stream says about its retention and its oldest record; without it the loss is reported."""
+
+
+class Missing(Enum):
+    """What it means that the record asked for is not there."""
+
+    HARMLESS = "nothing that may be missing is old enough to be trimmed"
+    NEVER_THERE = "the stream has older records, and never had this one"
+    UNKNOWN = "it was trimmed, nothing follows it, and nobody knows for how long the shard was not read"
+    LOST = "records were trimmed before they were read"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What a reader found. `read_to_s`: what had arrived by then was read (epoch seconds), or None if nobody knows.
+
+    `first` is the record that came instead, None if nothing follows `asked`.
+    """
+
+    asked: str
+    first: str | None
+    first_arrival_s: float | None
+    read_to_s: float | None
+
+
+def judge(suspicion: Suspicion, now_s: float, retention_s: float, oldest: str | None) -> Missing:
+    """Return what it means. `oldest` is the oldest record of the shard, None if it is not known."""
+    read_to_s = suspicion.read_to_s
+    if read_to_s is not None and now_s - read_to_s < RETENTION_SHARE * retention_s:
+        return Missing.HARMLESS
+    if oldest is not None and int(oldest) < int(suspicion.asked):
+        return Missing.NEVER_THERE
+    return Missing.UNKNOWN if suspicion.first is None and read_to_s is None else Missing.LOST
+
+
+def in_words(suspicion: Suspicion) -> str:
+    """Return which records are lost, if there were any, for people: they cannot be counted."""
+    after = "" if suspicion.read_to_s is None else f", and arrived after {iso_time(suspicion.read_to_s)}"
+    until = "until now, and nothing follows" if suspicion.first is None else f"before {suspicion.first}"
+    if suspicion.first_arrival_s is not None:
+        until += f", which arrived at {iso_time(suspicion.first_arrival_s)}"
+    return f"whatever came after record {suspicion.asked}{after}, {until}"
+
+
+class Losses:
+    """Judges what the reader of one shard finds missing, and reports it. `streams` None: only `source` can be asked."""
+
+    def __init__(
+        self, source: Streams | FanOut, streams: Streams | None, shard_id: str, clock: Clock, metrics: ShardMetrics
+    ) -> None:
+        self._source = source
+        self._streams = streams
+        self._shard_id = shard_id
+        self._clock = clock
+        self._metrics = metrics
+
+    async def look_into(self, read: ReadState, page: Page) -> None:
+        """Find out what it means that `page` does not begin with the record that was asked for, and report it."""
+        assert read.asked is not None
+        arrival_ms = page.first_arrival_ms
+        suspicion = Suspicion(
+            read.asked, page.first_sequence, None if arrival_ms is None else arrival_ms / 1000, read.read_to_s
+        )
+        now_s = self._clock.wall()
+        verdict = Missing.HARMLESS
+        if read.read_to_s is None or now_s - read.read_to_s >= SAFE_AGE_S:
+            retention_s, oldest = await self._evidence()
+            verdict = judge(suspicion, now_s, retention_s, oldest)
+        if verdict is not Missing.LOST:
+            logger.info(
+                "record %s of shard %s is not there: %s", suspicion.asked, self._shard_id, verdict.value,
+                extra=about("record_missing", self._shard_id, checkpoint=suspicion.asked, first=suspicion.first),
+            )  # fmt: skip
+            return
+        words = in_words(suspicion)
+        is_new = self._metrics.lost(suspicion.asked, suspicion.first, words)
+        logger.log(
+            logging.ERROR if is_new else logging.DEBUG,
+            "shard %s has lost %s: they left the stream before they were read", self._shard_id, words,
+            extra=about("checkpoint_trimmed", self._shard_id, checkpoint=suspicion.asked, first=suspicion.first),
+        )  # fmt: skip
+
+    async def _evidence(self) -> tuple[float, str | None]:
+        """Return the retention in seconds, and the oldest record of the shard."""
+        retention_s, oldest = RETENTION_MIN_S, None
+        try:
+            async with asyncio.timeout(EVIDENCE_S):
+                summary = await contained(self._source.describe(), "describing the stream", self._shard_id)
+                # It may have been longer when records were trimmed, but never shorter than the least there is.
+                retention_s = min(retention_s, summary.retention_s or retention_s)
+                oldest = await contained(self._oldest(), "reading the oldest record", self._shard_id)
+        except (MldError, TimeoutError) as error:
+            logger.info(
+                "cannot tell what was trimmed from shard %s: %s", self._shard_id, error or "no answer",
+                extra=about("retention_unknown", self._shard_id),
+            )  # fmt: skip
+        return retention_s, oldest
+
+    async def _oldest(self) -> str | None:
+        if self._streams is None:
+            return None
+        iterator = await self._streams.shard_iterator(self._shard_id, StartingPoint(IteratorType.TRIM_HORIZON))
+        return (await self._streams.get_records(iterator, 1)).first_sequence
