@@ -21,6 +21,7 @@ from mld.core import sparkhosts
 from mld.core.clock import Clock
 from mld.core.disks import DiskPlace
 from mld.core.error_boundary import in_background
+from mld.core.whereabouts import host_name
 from mld.daemon.systemd import ServiceManager
 from mld.daemon.worker import Worker
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -74,8 +75,9 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
     status = _status_of(parts, recorder)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(in_background(status.run, "sampling metrics", parts.clock))
-        end = recording(recorder, worker.signals.initialized, lambda: worker.failure or "")
-        await stack.enter_async_context(end)
+        start = f"mld {mld.__version__} on {host_name()}, pid {os.getpid()}"
+        events = recording(recorder, worker.signals.initialized, start, lambda: worker.failure or "")
+        await stack.enter_async_context(events)
         if parts.group_pages is not None or parts.settings.serving.http is not None:
             await stack.enter_async_context(_pages(parts.settings, status, parts.group_pages))
         if parts.settings.serving.control_socket != SOCKET_OFF:

@@ -198,7 +198,7 @@ class Worker:
             log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
         self._log_step("lease table scanned", "table_scanned", scan_started_at)
         self.sources.check(scan)
-        await self.fleet.start()
+        await self.fleet.start(scan)
         sync_started_at = self.parts.clock.monotonic()
         if await self.sources.make_leases(scan, leads=self._leads):
             scan = await self.table.scan()

@@ -38,6 +38,7 @@ from mld.fleet.migrate.states import ClientVersion, StatesTable, TableStatus
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import Components, FleetView, VersionMachine
 from mld.fleet.observations import FleetMembership
+from mld.fleet.other_applications import refuse_living_others
 from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Activity, Reporter, ReportsTable, StoredReports
 from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, WorkerReport
@@ -97,7 +98,7 @@ class Fleet:
             reports=LegacyTable(self.service, self.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
             metrics=self.metrics,
         )
-        reports = StoredReports(self.service, lambda: self._migration.routes.report_read_places)
+        reports = self._reports = StoredReports(self.service, lambda: self._migration.routes.report_read_places)
         heartbeats = HeartbeatTable(
             self.service,
             settings.lease_table.name,
@@ -261,14 +262,16 @@ class Fleet:
 
     # --- start and run ------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Find the mode and enter it. May be called again after an error; does nothing once it worked.
+    async def start(self, scan: TableScan) -> None:
+        """Find the mode and enter it; `scan` is the lease table. May be called again after an error; does nothing once
+        it worked.
 
         Raises MldError; StartupError if trying again is of no use.
         """
         if self._started:
             return
         await self._migration.start()
+        await refuse_living_others(scan, self.table, self._reports, self._membership, self.clock, self.settings)
         place = self._migration.routes.report_place
         await self._heartbeat.admit(place)
         if self._reporter is None and place is not None:

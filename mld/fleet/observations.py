@@ -225,12 +225,16 @@ class FleetMembership:
     def __post_init__(self) -> None:
         self._me = self.worker_id
         self._rules = ReportRules.of(self.settings.fleet)
+        self._application = reports.application_on(self.settings.stream_name)
         self._looks = reports.Sightings()
         self._mld: frozenset[str] = frozenset()
+        self._of_others: Mapping[str, str] = {}
         self.drained: frozenset[str] = frozenset()
         """The workers that get leases only if no others have room, as of the last whole look: an operator wants so."""
         self.java: frozenset[str] = frozenset()
         """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
+        self.strangers: Mapping[str, str] = {}
+        """The workers of other applications that show life, with their streams."""
         self.silent: frozenset[str] = frozenset()
         """The owners none of whose leases had moved for a lease duration."""
         self.unheard: frozenset[str] = frozenset()
@@ -254,6 +258,12 @@ class FleetMembership:
         self.java = frozenset(report.worker for report in found) - self._mld
         self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
         self._looks.saw(found, now)
+        self._of_others = {report.worker: report.mld["stream"] for report in found if self.is_stranger(report)}
+
+    def is_stranger(self, report: WorkerReport) -> bool:
+        """Return whether another worker reads another stream, whose leases are no business of ours: both tell one."""
+        theirs = reports.application_of(report)
+        return report.worker != self._me and None not in (theirs, self._application) and theirs != self._application
 
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
@@ -268,6 +278,7 @@ class FleetMembership:
         self.silent = frozenset(owning).difference(renewing)
         self.unheard = frozenset(worker for worker in self.unheard.union(owning) if not self._looks.has_moved(worker))
         self.showing_life = frozenset(renewing) | idle
+        self.strangers = {one: stream for one, stream in self._of_others.items() if one in self.showing_life}
         has_given = now - self._gave_at <= self.settings.leases.duration_s
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
 
@@ -310,7 +321,7 @@ class FleetMembership:
         A worker found dead is back with a newer report, and forgotten when its report has expired.
         """
         self._runs.saw(reports.newest_of_each(everything), now)
-        by_id = {report.worker: report for report in active}
+        by_id = {report.worker: report for report in active if not self.is_stranger(report)}
         still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
         newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
         self._standing_still = still
@@ -327,9 +338,11 @@ class FleetMembership:
         return since is not None and (report.updated_at_s or 0) <= since
 
     def living(self, found: Iterable[WorkerReport], wall_s: float) -> set[str]:
-        """Return the others that report; nobody who is seen to be silent, was found dead, or leaves too."""
+        """Return the others that report; nobody who is seen to be silent, was found dead, leaves too, or is of another
+        application.
+        """
         active = reports.sort_out(found, wall_s, self._rules).active
-        live = {report.worker for report in active if not self._is_found_dead(report)}
+        live = {report.worker for report in active if not (self._is_found_dead(report) or self.is_stranger(report))}
         return live - self.silent - {self._me}
 
     def receivers(

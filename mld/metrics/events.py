@@ -59,6 +59,7 @@ class EventKind(Enum):
     CONFIG = "config"
     DISK = "disk"
     TABLE = "table"
+    STRANGER = "stranger"
 
 
 KINDS = frozenset(kind.value for kind in EventKind)

@@ -32,6 +32,10 @@ class TableMetrics:
         "Rows of the lease table that cannot be read.",
         "LeaseAssignmentManager LeaseDeserializationFailureCount",
     )
+    strangers: int | None = gauge(
+        "mld_workers_of_other_applications",
+        "Live workers in the lease table that read another stream than this one: two applications have one table.",
+    )
     holes_of: dict[str | None, int] = field(init=False, default_factory=dict)
     """Gaps in the hash range that no lease covers, by stream; None is the only stream."""
 

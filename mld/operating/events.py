@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-import mld
 from mld.aws.service import REFUSED_CODE, RefusedError, TableCalls, raises_only
 from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import kept_running, survived
@@ -177,12 +176,14 @@ def fit(event: Event, scrub: Scrubber) -> Event:
 
 
 @asynccontextmanager
-async def recording(recorder: EventRecorder, initialized: asyncio.Event, end: Callable[[], str]) -> AsyncIterator[None]:
-    """Write the events of a worker, its start and its end among them; `end` says how it ended."""
+async def recording(
+    recorder: EventRecorder, initialized: asyncio.Event, start: str, end: Callable[[], str]
+) -> AsyncIterator[None]:
+    """Write the events of a worker, its start and its end among them; `start` and `end` say what and how."""
 
     async def run() -> None:
         await initialized.wait()
-        recorder.buffer.note(EventKind.STARTED, f"mld {mld.__version__}")
+        recorder.buffer.note(EventKind.STARTED, start)
         await kept_running(recorder.run, "recording events", recorder.clock)
 
     running = asyncio.create_task(run())

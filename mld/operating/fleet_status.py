@@ -22,6 +22,7 @@ from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import (
     ReportRules,
     WorkerReport,
+    application_of,
     average,
     epoch_of,
     is_default,
@@ -187,6 +188,23 @@ class ShardView:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """Where a worker runs, as its report tells; None is what it does not tell."""
+
+    host: str | None = None
+    pid: str | None = None
+    started_s: int | None = None
+    meter: str | None = None
+    """The machine or container, of which several workers measure the same CPU."""
+
+    @classmethod
+    def of(cls, report: WorkerReport) -> WorkerPlace:
+        """Return the place that a report tells of."""
+        told, started = report.mld, report.mld.get("started")
+        return cls(told.get("host"), told.get("pid"), None if started is None else int(started), told.get("meter"))
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerView:
     """A worker that reports or owns leases. `is_alive` None: it never reports, so that only its renewals could tell."""
 
@@ -207,6 +225,15 @@ class WorkerView:
     """Who has drained it, when and why, in words; None if nobody has."""
     why: str | None = None
     """How it ended, or why nobody knows whether it lives."""
+    place: WorkerPlace = WorkerPlace()
+    application: str | None = None
+    """What tells it from workers of other applications in the same table (`reports.application_of`)."""
+
+    @property
+    def where(self) -> str:
+        """Its host and process, for people; empty if it does not tell."""
+        pid = None if self.place.pid is None else f"pid {self.place.pid}"
+        return " ".join(filter(None, (self.place.host, pid)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +269,25 @@ class FleetStatus:
     def behind_s(self) -> float | None:
         """How far the shard that is furthest behind is; None if none tells."""
         return furthest(self.open_shards)
+
+    @property
+    def applications(self) -> Mapping[str, tuple[str, ...]]:
+        """The living workers of each application, if there are several: they take each other's leases."""
+        found: dict[str, list[str]] = {}
+        for worker in self.workers:
+            if worker.application is not None and worker.is_alive:
+                found.setdefault(worker.application, []).append(worker.worker)
+        return {name: tuple(workers) for name, workers in sorted(found.items())} if len(found) > 1 else {}
+
+    @property
+    def uneven(self) -> tuple[tuple[WorkerView, ...], ...]:
+        """The living workers of each machine whose leases differ by more than one."""
+        by_meter: dict[str, list[WorkerView]] = {}
+        for worker in self.workers:
+            if worker.place.meter and worker.is_alive and worker.drained is None:
+                by_meter.setdefault(worker.place.meter, []).append(worker)
+        counts = {meter: [one.leases for one in ones] for meter, ones in by_meter.items()}
+        return tuple(tuple(ones) for meter, ones in by_meter.items() if max(counts[meter]) - min(counts[meter]) > 1)
 
     def count(self, verdict: Verdict) -> int:
         return sum(shard.verdict is verdict for shard in self.shards)
@@ -456,6 +502,8 @@ def _workers(
                 behind_s=furthest(own),
                 drained=None if report is None else report.mld.get("drain"),
                 why=why,
+                place=WorkerPlace() if report is None else WorkerPlace.of(report),
+                application=None if report is None else application_of(report),
             )
         )
     return tuple(views)

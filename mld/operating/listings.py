@@ -22,6 +22,8 @@ from mld.properties.redaction import printable, printable_lines
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
 ERROR_CHARACTERS_MAX = 80
+IF_TOLD = frozenset({"stream", "where", "up"})
+"""Columns that are shown if there is something in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,13 @@ class Listing:
 
 
 def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
-    """Return a listing; ``name>`` is a column that is aligned to the right. A first column of streams may be empty."""
+    """Return a listing; ``name>`` is a column that is aligned to the right. Without content some are left out."""
     columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
     found = tuple(rows)
-    if columns[0][0] == "stream" and not any(row[0] for row in found):
-        columns, found = columns[1:], tuple(row[1:] for row in found)
-    return Listing(columns, found, tuple(notes))
+    shown = [at for at, (name, _) in enumerate(columns) if name not in IF_TOLD or any(row[at] for row in found)]
+    return Listing(
+        tuple(columns[at] for at in shown), tuple(tuple(row[at] for at in shown) for row in found), tuple(notes)
+    )
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
@@ -148,17 +151,19 @@ def streams_listing(status: FleetStatus) -> Listing:
 
 def workers_listing(status: FleetStatus) -> Listing:
     """Return one row for each worker."""
-    names = "worker, kind, leases>, share>, CPU>, furthest behind>, last heard>, note"
+    names = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
     workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")
     leader = f"led by {status.leader}" if status.leader else "nobody leads"
     if status.leader and status.leader not in {one.worker for one in status.workers if one.is_alive is not False}:
         leader += ", which is not among them"
-    return _listing(names, map(_worker_row, status.workers), (f"{alive} live {workers}, {leader}",))
+    rows = (_worker_row(worker, status.taken_s) for worker in status.workers)
+    return _listing(names, rows, (f"{alive} live {workers}, {leader}",))
 
 
-def _worker_row(worker: WorkerView) -> tuple[str, ...]:
+def _worker_row(worker: WorkerView, now_s: float) -> tuple[str, ...]:
+    started_s = worker.place.started_s
     notes = (
         "leader" if worker.is_leader else None,
         "dead" if worker.is_alive is False else None,
@@ -168,6 +173,8 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
     return (
         worker.worker,
         worker.kind,
+        worker.where,
+        "" if started_s is None or worker.is_alive is False else duration(max(0.0, now_s - started_s)),
         str(worker.leases),
         f"{worker.share:.0%}",
         "" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %",
@@ -308,6 +315,10 @@ def worker_value(worker: WorkerView) -> dict[str, Any]:
     return {
         "worker": worker.worker,
         "kind": worker.kind,
+        "host": worker.place.host,
+        "pid": worker.place.pid,
+        "startedAt": worker.place.started_s,
+        "stream": worker.application,
         "leases": worker.leases,
         "share": worker.share,
         "isAlive": worker.is_alive,

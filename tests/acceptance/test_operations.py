@@ -44,6 +44,8 @@ _VARYING = (
     # Whether the leader or the failover watcher gets the row of the ended shard; the latter deletes the report.
     (re.compile(r"dead[,:] found dead <time> ago by w1, which took leases of it"), "dead"),
     (re.compile(r"^w2  mld  ", re.MULTILINE), "w2  mld <version>  "),
+    (re.compile(r"(mld <version>)  \S+ pid \d+"), r"\1  <where>"),
+    (re.compile(r"^(w2  mld <version>)  <where>", re.MULTILINE), r"\1"),
 )
 
 
@@ -113,8 +115,8 @@ def test_workers_shows_who_is_dead_and_who_leads(fleet: OperatedFleet) -> None:
         0,
         wanted(
             """
-            worker  kind  leases  share  CPU  furthest behind  last heard  note
-            w1  mld <version>  3  50%  <time>  <time> ago  leader
+            worker  kind  where  up  leases  share  CPU  furthest behind  last heard  note
+            w1  mld <version>  <where>  <time>  3  50%  <time>  <time> ago  leader
             w2  mld <version>  3  50%  unknown  <time> ago  dead
             1 live worker, led by w1
             """

@@ -72,10 +72,11 @@ SUBROOMS: dict[str, set[str]] = {
     "leader": set(),
     "report": set(),
     "observations": {"report"},
+    "other_applications": {"observations", "report"},
     "departure": {"observations", "report"},
     "migrate": {"leader", "report"},
     "heartbeat_writer": {"migrate", "report"},
-    "assign": {"leader", "observations", "report"},
+    "assign": {"leader", "observations", "other_applications", "report"},
 }
 FLEET_TOP = ["fleet"]
 # What each room of the Spark processor may import besides `SPARK_LEAVES`: modules in no room, which import no room.

@@ -263,7 +263,10 @@ async def the_reports_of_a_fleet(seen: Seen) -> None:
         told = {"sts": {"M": {"C": {"L": [{"N": "-1"}]}}}, "opr": {"M": {"C": {"L": [{"N": "100"}]}}}}
         world.dynamo.put_row(TABLE, {**report, **told, "leaseKey": {"S": "failing"}})
         world.dynamo.put_row(TABLE, {**{k: v for k, v in report.items() if k != "lut"}, "leaseKey": {"S": "invalid"}})
-        await world.advance(25.0)
+        for _ in range(2):
+            other = {"leaseKey": {"S": "stranger"}, "mldStream": {"S": "another"}}
+            world.dynamo.put_row(TABLE, {**report, **other, "lut": {"N": str(int(world.clock.wall()))}})
+            await world.advance(12.0)
         with faulty(world, "Scan"):
             await world.advance(200.0)
 

@@ -27,6 +27,7 @@ from mld.fleet.assign.assignment import Move, Why, reports_among
 from mld.fleet.assign.takeover import Takeover
 from mld.fleet.leader.election import LeaderDecider
 from mld.fleet.observations import FleetMembership
+from mld.fleet.other_applications import other_application
 from mld.fleet.report import reports
 from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import FleetSnapshot, WorkerReport, heartbeats_among
@@ -85,6 +86,7 @@ class FailoverWatcher:
         )
         self._reports: dict[str, WorkerReport] = {}
         self._measuring: frozenset[str] = frozenset()
+        self._strangers: frozenset[str] = frozenset()
         self._legacy: Sequence[WorkerReport] = ()
         self._legacy_due_at = -math.inf
         self._whole_at = -math.inf
@@ -159,6 +161,7 @@ class FailoverWatcher:
         everybody = reports.newest_of_each((*found, *self._legacy))
         self._tell_of_neighbours(everybody)
         await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
+        self._tell_of_strangers()
         self._whole_at = began_at
         self.discovery.saw_table(scan.leases, leads_alone=self._leads_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
@@ -167,6 +170,15 @@ class FailoverWatcher:
         leader = self.leader.leader
         if leader is not None and leader not in self.membership.showing_life and not self.leader.leads:
             await self._welcome(everybody)
+
+    def _tell_of_strangers(self) -> None:
+        strangers = self.membership.strangers
+        self.metrics.worker.table.strangers = len(strangers)
+        for worker in sorted(strangers.keys() - self._strangers):
+            words = other_application(worker, strangers[worker], self.settings)
+            self.metrics.events.note(EventKind.STRANGER, f"reads stream {strangers[worker]}", worker=worker)
+            log.error("%s", words, extra={"action": "other_application", "worker": worker})
+        self._strangers = frozenset(strangers)
 
     def _tell_of_neighbours(self, everybody: Iterable[WorkerReport]) -> None:
         """Have leases dealt at once if a worker has come to a machine of others: nothing else evens these out."""

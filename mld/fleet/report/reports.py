@@ -59,6 +59,7 @@ LEAVING = "mldLeaving"
 """Since when the worker stops, in epoch seconds. Its next process takes it off with its first report."""
 STREAM = "mldStream"
 """The name of the only stream, which no lease tells; absent if the application reads several."""
+TABLE_STREAM_PARTS = 4  # region, account, table, label
 STREAM_CHARACTERS_MAX = 512  # that of a DynamoDB table has its region, account, name and label
 HOST, PID, STARTED = "mldHost", "mldPid", "mldStarted"
 """For people: where the worker runs, and since when, in epoch seconds."""
@@ -187,6 +188,20 @@ def is_drained(report: WorkerReport) -> bool:
 def is_leaving(report: WorkerReport) -> bool:
     """Return whether the worker stops: nothing may be given to it any more."""
     return "leaving" in report.mld
+
+
+def application_of(report: WorkerReport) -> str | None:
+    """Return what tells the worker's application from others in one table; None if the report does not."""
+    return application_on(report.mld["stream"]) if "stream" in report.mld else None
+
+
+def application_on(stream: str) -> str | None:
+    """Return the same of an application on `stream`: its name, that of a DynamoDB table without the label, which is
+    another one after the stream was switched off and on; None for several streams.
+    """
+    region, *table = stream.split("$")
+    name = "$".join((region, *table[:2])) if len(table) == TABLE_STREAM_PARTS - 1 else stream
+    return name[:STREAM_CHARACTERS_MAX] or None
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

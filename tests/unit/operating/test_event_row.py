@@ -25,6 +25,8 @@ from mld.properties.redaction import Scrubber
 from tests.support.fleet import TABLE, Fleet, Running, in_fleet
 from tests.unit.operating.test_acting import CHANGE
 
+START = "mld 0.3.0 on ip-10-0-1-23, pid 4711"
+
 IN_3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 
 
@@ -48,7 +50,9 @@ async def recorded(world: Fleet, worker: str, **keys: str) -> tuple[Running, asy
 
     async def life() -> None:
         signals = running.worker.signals
-        async with recording(recorder_of(world, running), signals.initialized, lambda: running.worker.failure or ""):
+        async with recording(
+            recorder_of(world, running), signals.initialized, START, lambda: running.worker.failure or ""
+        ):
             await running.task
 
     return running, asyncio.create_task(life())
@@ -90,7 +94,7 @@ async def test_at_rest_nothing_is_read_or_written(world: Fleet) -> None:
     running, _ = await recorded(world, "w1")
     await world.until(lambda: bool(running.worker.held()))
     await world.advance(60)
-    assert told(world, EventKind.STARTED) == [("w1", "", "mld 0.2.0")]
+    assert told(world, EventKind.STARTED) == [("w1", "", START)]
     before = world.dynamo.row(TABLE, KEY)
     kind = (before or {})["entityType"]["S"]
     assert kind in {one.value for one in EntityType} - {"LEASE"}, "a type that readers of KCL 3.5 know"

@@ -1,0 +1,96 @@
+"""Refuses to start in a lease table that another application uses (coordination#other-applications).
+
+The reports tell: each has the stream that its worker reads, where that is one. A report alone is no proof, because its
+worker may be dead. So it is watched until the worker renews one of its leases or reports anew, and only that refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from mld.core.clock import Clock
+from mld.core.errors import StartupError
+from mld.core.periods import RENEWALS_PER_LEASE
+from mld.fleet.observations import FleetMembership
+from mld.fleet.report.reporter import StoredReports
+from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules, WorkerReport, newest_of_each, sort_out
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, TableScan
+from mld.properties.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PATIENCE_LEASES = 1.5
+"""How long an owner of leases is watched, in lease durations: it renews three times in one."""
+
+
+def other_application(worker: str, stream: str, settings: Settings) -> str:
+    """Return what is wrong when a worker of another application lives in our table, with the remedy."""
+    return (
+        f"applicationName: worker {worker} reads stream {stream} with the lease table {settings.lease_table.name} that "
+        f"this file names for stream {settings.stream_name}; two applications cannot share a table. Set another "
+        "applicationName (or tableName) for one of them, or stop that worker"
+    )
+
+
+def suspects(
+    found: Iterable[WorkerReport], membership: FleetMembership, wall_s: float, rules: ReportRules
+) -> tuple[WorkerReport, ...]:
+    """Return the reports of other applications that are fresh enough to be of living workers."""
+    everybody = sort_out(found, wall_s, rules)
+    return tuple(one for one in (*everybody.active, *everybody.failing) if membership.is_stranger(one))
+
+
+def shows_life(before: WorkerReport, was: Sequence[Lease], now: WorkerReport, leases: Sequence[Lease]) -> bool:
+    """Return whether a worker has reported, or written one of its leases, between two looks at all rows."""
+    seen = {lease.key: (lease.counter, lease.status) for lease in was if lease.actual_owner == before.worker}
+    mine = [lease for lease in leases if lease.actual_owner == before.worker and lease.key in seen]
+    has_beaten = now.mld.get("heartbeat") != before.mld.get("heartbeat")
+    return (
+        has_beaten
+        or now.updated_at_s != before.updated_at_s
+        or any((lease.counter, lease.status) != seen[lease.key] for lease in mine)
+    )
+
+
+async def refuse_living_others(
+    scan: TableScan,
+    table: LeaseTable,
+    stored: StoredReports,
+    membership: FleetMembership,
+    clock: Clock,
+    settings: Settings,
+) -> None:
+    """Raise StartupError if a living worker of another application uses the table; TableError.
+
+    `scan` is the table as it was read. Without a fresh report of another application nothing is read and nobody waits.
+    """
+    rules = ReportRules.of(settings.fleet)
+    first = suspects(await stored.beside(scan), membership, clock.wall(), rules)
+    if not first:
+        return
+    names = ", ".join(f"{one.worker} ({one.mld['stream']})" for one in first)
+    log.warning(
+        "workers of other applications have reported in this table: %s; watching whether one lives",
+        names,
+        extra={"action": "other_application_suspected"},
+    )
+    before: Mapping[str, WorkerReport] = {one.worker: one for one in first}
+    due = {worker: clock.monotonic() + _patience_s(worker, scan.leases, settings) for worker in before}
+    while before:
+        await clock.sleep(settings.leases.duration_s / RENEWALS_PER_LEASE)
+        seen = await table.scan()
+        now = {one.worker: one for one in newest_of_each(await stored.beside(seen)) if one.worker in before}
+        for worker, report in now.items():
+            if shows_life(before[worker], scan.leases, report, seen.leases):
+                raise StartupError(other_application(worker, report.mld.get("stream", "?"), settings))
+        fresh = {one.worker for one in suspects(now.values(), membership, clock.wall(), rules)}
+        before = {one: before[one] for one in fresh if clock.monotonic() < due[one]}
+
+
+def _patience_s(worker: str, leases: Iterable[Lease], settings: Settings) -> float:
+    """Return how long a worker may stand still before it counts as dead: by its leases, or else by its reports."""
+    if any(lease.actual_owner == worker for lease in leases):
+        return PATIENCE_LEASES * settings.leases.duration_s
+    return EXPIRED_AFTER_PERIODS * settings.fleet.report_period_s
