@@ -43,7 +43,7 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 _ELSEWHERE = {
     "mld.operating.act_commands": (
-        *("drain", "export", "move", "pause", "release", "reset", "restart-child", "restore"),
+        *("drain", "export", "leave-3x", "move", "pause", "release", "reset", "restart-child", "restore"),
         *("resume", "skip"),
     ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),

@@ -292,7 +292,7 @@ def _heartbeat(derivation: Derivation) -> None:
     if derivation.values["leases.heartbeat"] is not HeartbeatSetting.WORKER:
         return
     version = derivation.values["fleet.client_version"]
-    if version is not ClientVersionConfig.VERSION_3X:
+    if version not in (ClientVersionConfig.VERSION_3X, None):
         assert isinstance(version, ClientVersionConfig)
         derivation.say(
             Level.ERROR,

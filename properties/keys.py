@@ -314,7 +314,8 @@ _LEGACY_TABLE_KEYS = (
 
 _COORDINATOR = (
     Key("clientVersionConfig", CHOICE, Section.COORDINATOR,
-        "Which generations of workers share the application.", default=ClientVersionConfig.VERSION_3X,
+        "Which generations of workers share the application.",
+        default_text="what the lease table shows: 3X, but not in a table that only KCL 2.x has written",
         choices=ClientVersionConfig, sets="fleet.client_version"),
     Key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
         "Second phase of the migration to a single table.", default=False, sets="fleet.migrates_to_lease_table"),

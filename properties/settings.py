@@ -141,7 +141,8 @@ class FleetSettings:
     samples_per_report: int
     stale_report_s: float
     ema_alpha: float
-    client_version: ClientVersionConfig
+    client_version: ClientVersionConfig | None
+    """None: what the lease table shows."""
     migrates_to_lease_table: bool
     bake_s: float
     metadata_layout: MetadataLayout

@@ -177,6 +177,7 @@ class Fleet:
             self.rng,
             worker_id=self.worker_id,
             configured=settings.fleet.client_version,
+            lease_duration_s=lease_duration_s,
             is_leader=self.leader.is_leader,
             view=partial(self._view, reports),
             metrics=self.metrics,
@@ -320,6 +321,7 @@ class Fleet:
     async def _enter(self, version: ClientVersion, components: Components) -> None:
         """Make a state's components run, in the order that a transition needs. Raises MldError; may be called again."""
         self._heartbeat.check_mode(version)
+        self.stored.types_rows = version is not ClientVersion.INIT
         if not components.reporter:
             self._switch_reports(components)
         if not components.assigner:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
@@ -226,6 +226,7 @@ class DynamoLeaseTable:
         key_name: str = rows.KEY,
     ) -> None:
         self._key_name = key_name
+        self.types_rows = True
         self._calls = TableCalls(service, table_name, request_timeout_s, self._note_missing)
         self.index = OwnerIndex(self._calls, clock)
         self._maker = TableMaker(
@@ -378,6 +379,8 @@ class DynamoLeaseTable:
         return answer
 
     async def _send(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        if write.item is not None and not self.types_rows:
+            write = replace(write, item={name: value for name, value in write.item.items() if name != rows.ENTITY_TYPE})
         operation, params = request_of(write, self._key_name)
         timeout_s = self._renewal_timeout_s if write.keeps_lease else None
         try:

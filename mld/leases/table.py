@@ -182,6 +182,10 @@ class LeaseIndex(Protocol):
 class StoredTable(LeaseTable, Protocol):
     """The table as it is stored, with its index, and what is known of it in case that somebody deletes it."""
 
+    types_rows: bool
+    """Whether new rows say by `entityType` that they are leases: not while 2.x may use the table
+    (coordination#bare-tables)."""
+
     @property
     def index(self) -> LeaseIndex: ...
 

@@ -1,7 +1,8 @@
 """The commands that change a table. Options only.
 
-`mld move`, `release`, `drain`, `pause`, `resume` and `restart-child` steer a fleet; `reset`, `skip`, `export` and
-`restore` move a whole application. Without --execute each of them prints what it would do, and changes nothing.
+`mld move`, `release`, `drain`, `pause`, `resume` and `restart-child` steer a fleet; `reset`, `skip`, `export`,
+`restore` and `leave-3x` are about a whole application. Without --execute each of them prints what it would do, and
+changes nothing.
 Exit codes: 0 done, or nothing to do; 1 refused or failed, with a sentence; 2 the configuration cannot be used.
 """
 
@@ -16,6 +17,7 @@ import click
 from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.operating.acting import PlanInput, act
 from mld.operating.application import Application, run_on
+from mld.operating.leaving import make_room_for_2x
 from mld.operating.operator_hold import user_name
 from mld.operating.options import Asked, PointType, asks, stream_option
 from mld.operating.plan import ActPlan
@@ -191,6 +193,17 @@ def export(asked: Asked, path: Path | None) -> None:
     It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
     """
     run_on(asked, lambda app: export_tables(app, path), of_whole=True)
+
+
+@click.command("leave-3x")
+@asks(acts=True)
+def leave_3x(asked: Asked) -> None:
+    """Take out of the lease table what KCL 2.x cannot read, so that Java 2.x may use the table again.
+
+    Leases and checkpoints stay. What goes is saved before in a file, as by `mld export`. Workers of KCL 3.x, mld's
+    included, must have stopped; from then on mld works by the rules of 2.x in this table.
+    """
+    run_on(asked, lambda app: make_room_for_2x(app, asked), of_whole=True)
 
 
 @click.command()

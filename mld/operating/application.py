@@ -20,9 +20,10 @@ from mld.core.clock import Clock, LoopClock, in_turns
 from mld.core.errors import TableMissingError
 from mld.core.positions import stream_of_key
 from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
+from mld.fleet.migrate.bare_table import outline
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable
+from mld.leases.table import StoredTable
 from mld.operating.acting import DOUBT, Report, note_act, perform, read_table, save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, if_there, with_stream
 from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
@@ -63,7 +64,7 @@ class Application:
 
     settings: Settings
     dynamo: Service
-    leases: LeaseTable
+    leases: StoredTable
     streams: Streams
     clock: Clock
     setting: StreamSetting | None = None
@@ -138,10 +139,12 @@ class Application:
         else:
             await self._refuse_living(seen, STOP_REMEDY)
 
-    async def require_no_workers(self, seen: Observed, remedy: str) -> None:
-        """Raise ActRefusedError if a worker is alive, one without a lease too: after the time between two reports at
-        most. Raises TableError."""
-        await self._refuse_living(seen, remedy, idle_report_s=self.settings.fleet.report_period_s)
+    async def require_no_workers(
+        self, seen: Observed, remedy: str, whom: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """Raise ActRefusedError if one of the workers `whom` is alive, one without a lease too: after the time between
+        two reports at most. Raises TableError."""
+        await self._refuse_living(seen, remedy, idle_report_s=self.settings.fleet.report_period_s, whom=whom)
 
     async def _refuse_living(self, seen: Observed, remedy: str, **which: Any) -> None:
         if alive := await living(self.look, seen, self.clock, self.lease_duration_s, **which):
@@ -211,6 +214,7 @@ class Application:
         `seen` is what `require_nobody` was asked about. Raises ActRefusedError if somebody else has been at work since;
         TableError, after which rows are as they were or as wanted.
         """
+        self.leases.types_rows = not outline(seen.table.rows).is_of_2x
         async with self.hold(seen) as hold:
             now = await self.look() if stop_fleet else seen
             await hold.take(now.table.scan.leases, by_force=stop_fleet)

@@ -281,7 +281,7 @@ class Doctor:
             reports = await self._reports(service)
             raise ProbeEnded(findings.missing_table(name, reports, time.time(), view_rules(settings))) from error
         self._learn_time(answer)
-        index, table = INDEX_NAME if self._is_3x() else None, answer["Table"]
+        index, table = INDEX_NAME if await self._is_3x() else None, answer["Table"]
         duration_s, shards = settings.leases.duration_s, self._open_shards()
         self._require(
             *findings.table_findings(table, key=KEY, index=index, open_shards=shards, lease_duration_s=duration_s)
@@ -291,8 +291,16 @@ class Doctor:
         status = await self._rows()
         self._found += filter(None, [findings.age_finding(table, status)])
 
-    def _is_3x(self) -> bool:
-        return self._settings.fleet.client_version is ClientVersionConfig.VERSION_3X
+    async def _is_3x(self) -> bool:
+        """Return whether this worker would work by the rules of 3.x: by its settings, else by the table."""
+        configured = self._settings.fleet.client_version
+        if configured is not None:
+            return configured is ClientVersionConfig.VERSION_3X
+        try:
+            async with fleet_reader(self._settings) as reader:
+                return await reader.is_3x()
+        except TableError:
+            return True
 
     async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
         """Return those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
@@ -355,7 +363,9 @@ class Doctor:
             form = "several streams" if other.stream is not None else "one stream"
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
             raise ProbeEnded(fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}"))
-        self._found += findings.rows_findings(status, leases, None if is_multi else self._shards, is_3x=self._is_3x())
+        self._found += findings.rows_findings(
+            status, leases, None if is_multi else self._shards, is_3x=await self._is_3x()
+        )
         for name, listed in self._shards_of.items():
             own = [within_stream(one.lease) for one in status.shards if one.label == name]
             if own:

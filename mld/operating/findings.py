@@ -326,8 +326,8 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
         else f"{len(kinds)} kinds share the table: {', '.join(kinds)}"
     )
     if SILENT in kinds and is_3x:
-        remedy = "if one lives, set clientVersionConfig for fleets with KCL 2.x (docs/use/fleets.md)"
-        return [warn("workers", f"{words}; this file says CLIENT_VERSION_CONFIG_3X", remedy)]
+        remedy = "KCL 2.x cannot read the table of this fleet; before one starts: `mld leave-3x` (docs/use/fleets.md)"
+        return [warn("workers", f"{words}; the fleet works by the rules of KCL 3.x", remedy)]
     if sum(kind not in (SILENT, JAVA_3X) for kind in kinds) > 1:
         return [warn("workers", words, "finish the deployment")]
     return [ok("workers", words)]

@@ -314,6 +314,11 @@ def _reports(seen: Observed) -> dict[str, Row]:
     return found
 
 
+def reporting_workers(seen: Observed) -> frozenset[str]:
+    """Return the workers that have a report, however old: those of KCL 2.x have none."""
+    return frozenset(_reports(seen))
+
+
 def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
     """Return the workers whose reports are not older than that, by their own clocks; one without a time counts."""
     found = set()

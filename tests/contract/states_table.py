@@ -152,10 +152,15 @@ class StatesTableContract:
             await tables.put(tables.legacy, {"key": {"S": f"stream-{number}"}})
         assert len(await states.items(tables.legacy)) == 20
 
-    async def test_rows_without_type_are_counted(self, states: StatesTable, tables: Tables) -> None:
+    async def test_the_outline_tells_a_table_of_2x(self, states: StatesTable, tables: Tables) -> None:
+        assert not (await states.outline(tables.leases)).is_bare
+        row = {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "LATEST"}}
+        await tables.put(tables.leases, row | {"leaseOwner": {"S": "w-1"}})
+        found = await states.outline(tables.leases)
+        assert found.is_of_2x
+        assert found.leases == {"shardId-0": ("w-1", "1")}
         await states.create(UPGRADE, tables.leases)
-        await tables.put(tables.leases, {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}})
-        assert await states.rows_without_type(tables.leases) == 1
+        assert not (await states.outline(tables.leases)).is_bare
 
     # --- the move
 

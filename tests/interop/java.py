@@ -1,7 +1,7 @@
 """Java workers as processes of their own; started, stopped, killed and frozen as `Daemon` is.
 
-3.1.3 is Amazon's MultiLangDaemon. 3.5.1 is Amazon's library under a small main of ours, which takes the same properties
-file and starts the same children (`tests/interop/kcl`).
+2.7.2 and 3.1.3 are Amazon's MultiLangDaemon. 3.5.1 is Amazon's library under a small main of ours, which takes the same
+properties file and starts the same children (`tests/interop/kcl`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.interop.kcl import fetch as fetch_3_5
+from tests.interop.kcl import fetch
 from tests.support import fetch_java_kcl
 from tests.support.daemon import FILE_VARIABLE, Daemon
 from tests.support.servers import ACCOUNT, REGION, require
@@ -32,16 +32,25 @@ class Release:
 
     def command(self, java: Path, file: Path) -> list[str] | None:
         """Runs a worker on the properties file; None if it was not fetched."""
-        before = [str(java), *JVM_OPTIONS]
-        if self.version == fetch_3_5.VERSION:
-            path = fetch_3_5.class_path()
-            return path and [*before, f"-Dlogback.configurationFile={LOGBACK}", "-cp", path, "Worker", str(file)]
+        path = self._class_path()
+        if path is None:
+            return None
+        before = [str(java), *JVM_OPTIONS, f"-Dlogback.configurationFile={LOGBACK}", "-cp", path]
+        if self.version == fetch.LIBRARY_3.version:
+            return [*before, "Worker", str(file)]
+        return [*before, MAIN_CLASS, "--properties-file", str(file), "--log-configuration", str(LOGBACK)]
+
+    def _class_path(self) -> str | None:
+        if self.version == fetch.LIBRARY_3.version:
+            return fetch.class_path()
+        if self.version == fetch.DAEMON_2.version:
+            return fetch.class_path_of_2x()
         jars = fetch_java_kcl.installed()
-        options = ["--properties-file", str(file), "--log-configuration", str(LOGBACK)]
-        return jars and [*before, "-cp", f"{jars}/*", MAIN_CLASS, *options]
+        return None if jars is None else f"{jars}/*"
 
 
 RELEASES = {
+    "2.7.2": Release("2.7.2", is_single_table=True),
     "3.1.3": Release("3.1.3", is_single_table=False),
     "3.5.1": Release("3.5.1", is_single_table=True),
     "3.5.1-legacy": Release("3.5.1", is_single_table=False),

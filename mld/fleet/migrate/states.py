@@ -23,6 +23,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from mld.aws.service import Service, TableCalls, raises_only, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, TableUnavailableError
 from mld.fleet.leader.lock import LOCK_KEY, OWNER
+from mld.fleet.migrate import bare_table
+from mld.fleet.migrate.bare_table import Outline
 from mld.leases.rows import ENTITY_TYPE, LEASE_TABLE_KEY, EntityType, Place, Row
 
 
@@ -285,13 +287,14 @@ class StatesTable:
             found.append(page)
         return tuple(row for page in found for row in page)
 
-    async def rows_without_type(self, place: Place) -> int:
-        """Return how many rows of the table's first page have no `entityType`. Raises TableError."""
+    async def outline(self, place: Place) -> Outline:
+        """Return what the lease table consists of, strongly consistent. Raises TableError."""
         params = {
-            "FilterExpression": "attribute_not_exists(#type)",
-            "ExpressionAttributeNames": {"#type": ENTITY_TYPE},
+            "ConsistentRead": True,
+            "ProjectionExpression": ", ".join(f"#{name}" for name in bare_table.ATTRIBUTES),
+            "ExpressionAttributeNames": {f"#{name}": name for name in bare_table.ATTRIBUTES},
         }
-        return len((await self._calls(place).send("Scan", params)).get("Items", ()))
+        return bare_table.outline([row async for page in self._calls(place).pages("Scan", params) for row in page])
 
     async def create(self, row: StateRow[StateT], place: Place) -> bool:
         """Put the row if there is none. Raises TableError."""

@@ -39,7 +39,7 @@ from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
 from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from mld.properties.settings import Settings
-from mld.properties.values import MetadataLayout
+from mld.properties.values import ClientVersionConfig, MetadataLayout
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class TableMigration:
             return await self._start()
 
     async def _start(self) -> TableStatus:
-        if self.settings.fleet.metadata_layout is MetadataLayout.LEGACY:
+        if self.settings.fleet.metadata_layout is MetadataLayout.LEGACY or await self._is_on_the_way_from_2x():
             await self._ensure_legacy()
         routes = Routes(self.routes.lease_table)
         if await self.coordinator.exists():
@@ -181,6 +181,13 @@ class TableMigration:
         if warning is not None:
             log.error(warning, extra={"action": "reports_table_missing"})
         return status
+
+    async def _is_on_the_way_from_2x(self) -> bool:
+        """Return whether this fleet still shares its lease table with 2.x and is to have other rows, which 2.x must
+        not find there (coordination#bare-tables)."""
+        if self.settings.fleet.client_version is not ClientVersionConfig.COMPATIBLE_WITH_2X:
+            return False
+        return not await self.coordinator.exists() and (await self.states.outline(self.routes.leases)).is_of_2x
 
     async def _ensure_legacy(self) -> None:
         if not await self.coordinator.exists():
@@ -402,7 +409,8 @@ class TableMigration:
                 log.error(
                     "table %s has appeared: workers of KCL 3.0 to 3.4 have started beside this fleet, which keeps "
                     "its state in the lease table, and both have a leader. Stop those workers and delete the table, "
-                    "or stop all workers and start these with mld.metadataLayout=legacy",
+                    "or stop all workers and start these with mld.metadataLayout=legacy. On the way from 2.x to 3.x: "
+                    "restart this worker, which finds the table then",
                     self.coordinator.name,
                     extra={"action": "layout_conflict"},
                 )

@@ -22,6 +22,7 @@ from typing import TypeAlias
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError
+from mld.fleet.migrate.bare_table import movers, refusal
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, ClientVersionRow, StatesTable, advanced, first_row
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.leases.rows import Place
@@ -83,40 +84,31 @@ _WHEN_NONE_STORED = {
 }
 
 
-def initial_version(configured: Configured, stored: ClientVersion | None) -> ClientVersion:
-    """Return the state a worker starts in."""
+def initial_version(
+    configured: Configured | None, stored: ClientVersion | None, *, is_of_2x: bool = False
+) -> ClientVersion:
+    """Return the state a worker starts in. `configured` None: by the table, which may be one of 2.x."""
     if stored is None or stored is ClientVersion.INIT:
+        if configured is None:
+            return ClientVersion.INIT if is_of_2x else ClientVersion.V3X
         return _WHEN_NONE_STORED[configured]
-    if stored is ClientVersion.V3X_WITH_ROLLBACK and configured is Configured.VERSION_3X:
+    if stored is ClientVersion.V3X_WITH_ROLLBACK and configured in (Configured.VERSION_3X, None):
         return ClientVersion.V3X
     return stored
 
 
-def followed(current: ClientVersion, stored: ClientVersion | None) -> ClientVersion:
+def followed(
+    current: ClientVersion, stored: ClientVersion | None, configured: Configured | None = Configured.VERSION_3X
+) -> ClientVersion:
     """Return the state of a running worker after it has read the row.
 
     Any stored state is followed, not only the neighbours: a worker that missed a poll must not be left behind. A row
-    that is gone, or that says INIT, says nothing. Phase 1 and 3X are left only by a restart.
+    that is gone, or that says INIT, says nothing. 3X is left only by a restart, as is phase 1 if it was asked for.
     """
-    if current in (ClientVersion.INIT, ClientVersion.V3X) or stored is None or stored is ClientVersion.INIT:
+    is_final = current is ClientVersion.V3X or (current is ClientVersion.INIT and configured is not None)
+    if is_final or stored is None or stored is ClientVersion.INIT:
         return current
     return stored
-
-
-def warning_about_peers(version: ClientVersion, rows_without_type: int, in_lease_table: bool) -> str | None:
-    """Return what to tell the operator before a first row that is not a lease goes into the lease table.
-
-    Rule: coordination#older-peers. `rows_without_type` counts lease rows without `entityType`: a worker older than 3.5
-    created them, and may still run.
-    """
-    if version is ClientVersion.INIT or not in_lease_table or not rows_without_type:
-        return None
-    return (
-        f"workers older than KCL 3.5 created rows of the lease table ({rows_without_type} without entityType). If such "
-        "workers still run, they stop working once other rows than leases stand in that table: stop them first, or "
-        "bring them to 3.5 with clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1; beside workers "
-        "of 3.0 to 3.4 set mld.metadataLayout=legacy"
-    )
 
 
 # --- readiness -------------------------------------------------------------------------------------------------------
@@ -187,7 +179,8 @@ class VersionMachine:
     rng: random.Random
     _: KW_ONLY
     worker_id: str
-    configured: Configured
+    configured: Configured | None
+    lease_duration_s: float
     is_leader: Callable[[], Awaitable[bool]]
     view: Callable[[], Awaitable[FleetView]]
     metrics: Metrics = field(default_factory=Metrics)
@@ -224,12 +217,35 @@ class VersionMachine:
 
     async def _start_once(self, on_state: OnState) -> bool:
         row, place = await self._read()
+        is_of_2x = row is None and await self._is_of_2x()
+        if is_of_2x:
+            row, place = await self._read()  # whoever makes leases of 3.x has written it before
         stored = None if row is None else row.state
-        version = initial_version(self.configured, stored)
-        if row is None:
-            await self._warn_about_peers(version)
+        version = initial_version(self.configured, stored, is_of_2x=is_of_2x)
         await self._enter(version, stored, on_state)
         return version in (ClientVersion.INIT, stored) or await self._write(row, place, version)
+
+    async def _is_of_2x(self) -> bool:
+        """Return whether the fleet works by the rules of 2.x though no row says so (coordination#bare-tables).
+
+        A worker that is to work by its own rules watches the table for a lease duration first. Raises StartupError if
+        it is set to 3X and others live by those of 2.x; TableError.
+        """
+        leases = self.migration.routes.leases
+        if self.configured is Configured.COMPATIBLE_WITH_2X_PHASE1:
+            return False
+        before = await self.states.outline(leases)
+        if self.configured is Configured.COMPATIBLE_WITH_2X:
+            if before.is_of_2x and self.migration.routes.write_place == leases:
+                raise StartupError("KCL 2.x has begun to use the lease table just now: start this worker again")
+            return False
+        if not before.is_bare or (self.configured is None and before.is_of_2x):
+            return before.is_of_2x
+        await self.clock.sleep(self.lease_duration_s)
+        living = movers(before, await self.states.outline(leases))
+        if living and self.configured is not None and (await self._read())[0] is None:
+            raise StartupError(refusal(self.configured, living))
+        return bool(living)
 
     async def run(self, on_state: OnState) -> None:
         """Follow the row until it says 3X; as leader of a fleet that is ready, write 3X_WITH_ROLLBACK."""
@@ -261,7 +277,7 @@ class VersionMachine:
         return not await self._flip(row, place) or await self._follow(ClientVersion.V3X_WITH_ROLLBACK, on_state)
 
     async def _follow(self, stored: ClientVersion | None, on_state: OnState) -> bool:
-        version = followed(self._version, stored)
+        version = followed(self._version, stored, self.configured)
         try:
             await self._enter(version, stored, on_state)
         except Exception as error:
@@ -281,6 +297,12 @@ class VersionMachine:
         self._entered = wanted
         self._version = version
         log.info("client version %s", version.value, extra={"action": "client_version"})
+        if version is ClientVersion.INIT and self.configured is None:
+            log.warning(
+                "the lease table is one of KCL 2.x: this worker takes leases by the rules of 2.x, and writes only "
+                "leases, so that 2.x can run beside it and after it. To leave 2.x, see docs/use/fleets.md",
+                extra={"action": "works_as_2x"},
+            )
         if version is ClientVersion.INIT and not wanted[1].taker:
             log.warning(
                 "the fleet has left 2.x mode (%s): this worker takes no leases until it is restarted with another "
@@ -327,13 +349,3 @@ class VersionMachine:
         if row is None:
             return await self.states.create(first_row(CLIENT_VERSION, version, self.worker_id, now_ms), place)
         return await self.states.update(advanced(row, version, self.worker_id, now_ms), row.state, place)
-
-    async def _warn_about_peers(self, version: ClientVersion) -> None:
-        leases = self.migration.routes.leases
-        in_lease_table = self.migration.routes.write_place == leases
-        if version is ClientVersion.INIT or not in_lease_table:
-            return
-        untyped = await self.states.rows_without_type(leases)
-        warning = warning_about_peers(version, untyped, in_lease_table)
-        if warning is not None:
-            log.warning(warning, extra={"action": "older_peers_suspected"})

@@ -116,12 +116,12 @@ class JavaWorker:
             try:
                 await self.rows.ensure_table()
                 await self._bootstrap()
+                await self.renewer.readopt(self.worker_id)
                 break
             except (*TROUBLE, StreamError, InvalidState):
                 await self._pause(START_BACKOFF_S)
         else:
             raise Exit(0)
-        await self.renewer.readopt(self.worker_id)
         self._cleaned_at = self.clock.monotonic()
         self.spawn(self._at_rate(self._failover_s / 3 - EPSILON_S, self.renewer.tick))
         self.spawn(self._at_rate(CLEANUP_TICK_S, self._clean))

@@ -202,7 +202,7 @@ class Rows:
         raise AwsUnreachableError("DescribeTable", "the table does not become active")
 
     async def is_empty(self) -> bool:
-        return not (await self._send("Scan", Limit=1))["Items"]
+        return not [read_row(item) for item in (await self._send("Scan", Limit=1))["Items"]]
 
     async def all(self) -> list[Lease]:
         answer = await self._send("Scan")
@@ -303,12 +303,9 @@ class Renewer:
             self.owned[lease.key] = replace(lease, token=object(), lock=asyncio.Lock())
 
     async def readopt(self, me: str) -> None:
-        """Rows of an earlier life under the same name: all of them, or none if anything goes wrong."""
-        try:
-            mine = [lease for lease in await self._rows.all() if lease.owner == me]
-            self.add([lease for lease in mine if await self._renew(lease, although_expired=True)])
-        except TROUBLE:
-            pass
+        """Rows of an earlier life under the same name: all of them, or none and no start if anything goes wrong."""
+        mine = [lease for lease in await self._rows.all() if lease.owner == me]
+        self.add([lease for lease in mine if await self._renew(lease, although_expired=True)])
 
     async def tick(self) -> None:
         await asyncio.gather(*(self._renew_one(self.owned[key]) for key in sorted(self.owned, reverse=True)))

@@ -39,7 +39,7 @@ from tests.simulation.world.fleet3x import (
     leader_of,
 )
 from tests.simulation.world.loop import Process, in_world
-from tests.simulation.world.migrations import check_versions, redeploy_as, to_single_table, tool
+from tests.simulation.world.migrations import BY_TABLE, check_versions, redeploy_as, to_single_table, tool
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
 from tests.simulation.world.producer import Producer
@@ -500,7 +500,7 @@ class World:
         if not self.plan.fleet or not self.plan.fleet.takes:
             return self.settings
         if (config, migrates) not in self._settings_by_config:
-            more = {"clientVersionConfig": f"CLIENT_VERSION_CONFIG_{config}"}
+            more = {"clientVersionConfig": "" if config == BY_TABLE else f"CLIENT_VERSION_CONFIG_{config}"}
             if migrates:
                 more["migrateAllEntitiesToLeaseTable"] = "true"
             self._settings_by_config[config, migrates] = settings_of(**{**self._settings(), **more})

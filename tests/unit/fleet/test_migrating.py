@@ -99,7 +99,14 @@ class Bed:
     def put_lock(self, owner: str) -> None:
         self.dynamo.put_row(STATES.table, {"key": {"S": "Leader"}, "ownerName": {"S": owner}})
 
-    def migration(self, worker: str = "w-1", *, migrate: bool = False, create_legacy: bool = False) -> TableMigration:
+    def migration(
+        self,
+        worker: str = "w-1",
+        *,
+        migrate: bool = False,
+        create_legacy: bool = False,
+        client_version: Configured | None = None,
+    ) -> TableMigration:
         service = self.dynamo.client(worker)
         return TableMigration(
             StatesTable(service),
@@ -109,6 +116,7 @@ class Bed:
                     migrates_to_lease_table=migrate,
                     bake_s=BAKE_S,
                     metadata_layout=MetadataLayout.LEGACY if create_legacy else MetadataLayout.AUTO,
+                    client_version=client_version,
                 ),
                 lease_table=on_demand(LEASES.table),
             ),
@@ -538,7 +546,7 @@ def election_of(bed: Bed, name: str, migration: TableMigration) -> LockElection:
 class Worker:
     """A worker's version machine over `bed`, and what it was told to run."""
 
-    def __init__(self, bed: Bed, configured: Configured, name: str = "w-1", *, routes: TableMigration) -> None:
+    def __init__(self, bed: Bed, configured: Configured | None, name: str = "w-1", *, routes: TableMigration) -> None:
         self.bed = bed
         self.entered: list[ClientVersion] = []
         self.running: Components | None = None
@@ -553,6 +561,7 @@ class Worker:
             random.Random(name),
             worker_id=name,
             configured=configured,
+            lease_duration_s=10.0,
             is_leader=self._is_leader,
             view=self._view,
         )
@@ -573,12 +582,12 @@ class Worker:
         return self.view
 
 
-async def single_table_worker(bed: Bed, configured: Configured, name: str = "w-1") -> Worker:
+async def single_table_worker(bed: Bed, configured: Configured | None, name: str = "w-1") -> Worker:
     await bed.create(LEASES)
     return Worker(bed, configured, name, routes=await bed.started(name))
 
 
-async def running_worker(bed: Bed, configured: Configured, name: str = "w-1") -> Worker:
+async def running_worker(bed: Bed, configured: Configured | None, name: str = "w-1") -> Worker:
     worker = await single_table_worker(bed, configured, name)
     await worker.machine.start(worker.enter)
     bed.tasks = [*getattr(bed, "tasks", []), asyncio.create_task(worker.machine.run(worker.enter))]  # type: ignore[attr-defined]
@@ -588,6 +597,7 @@ async def running_worker(bed: Bed, configured: Configured, name: str = "w-1") ->
 C3X = Configured.VERSION_3X
 COMPATIBLE = Configured.COMPATIBLE_WITH_2X
 PHASE1 = Configured.COMPATIBLE_WITH_2X_PHASE1
+AS_2X = ClientVersion.INIT
 UPGRADE = ClientVersion.UPGRADE_FROM_2X
 V2X = ClientVersion.V2X
 ROLLBACK = ClientVersion.V3X_WITH_ROLLBACK
@@ -609,6 +619,98 @@ async def test_what_is_entered_and_written_at_start(bed, configured, stored):
         assert bed.stored(CLIENT_VERSION, LEASES) is version
     else:
         assert bed.dynamo.row(LEASES.table, "Migration3.0") == before
+
+
+def put_leases(bed: Bed, counter: int, *, typed: bool = False) -> None:
+    """As a worker makes and renews them: of KCL 2.x, or of 3.5."""
+    row = {"leaseOwner": {"S": "w-2x"}, "leaseCounter": {"N": str(counter)}, "checkpoint": {"S": "TRIM_HORIZON"}}
+    row |= {"entityType": {"S": "LEASE"}} if typed else {}
+    for number in range(2):
+        bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": f"shardId-{number}"}, **row})
+
+
+async def renewing(bed: Bed, *, typed: bool = False) -> None:
+    for counter in range(1, 1000):
+        put_leases(bed, counter, typed=typed)
+        await bed.clock.sleep(3)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+@virtual
+async def test_by_itself_a_worker_begins_as_2x_in_a_table_of_2x(bed, lives):
+    worker = await single_table_worker(bed, None)
+    put_leases(bed, 1)
+    bed.tasks = [asyncio.create_task(renewing(bed))] if lives else []
+    before = bed.clock.monotonic()
+    assert await worker.machine.start(worker.enter) is AS_2X
+    assert bed.clock.monotonic() == before, "whose the table is does not depend on who lives"
+    assert bed.dynamo.row(LEASES.table, "Migration3.0") is None
+
+
+@pytest.mark.parametrize(("configured", "typed"), [(C3X, False), (C3X, True)])
+@virtual
+async def test_3x_is_refused_beside_leases_that_move_in_a_bare_table(bed, configured, typed):
+    worker = await single_table_worker(bed, configured)
+    bed.tasks = [asyncio.create_task(renewing(bed, typed=typed))]
+    await bed.clock.sleep(1)
+    with pytest.raises(StartupError, match=r"rules of KCL 2\.x: w-2x\. .* remove clientVersionConfig"):
+        await worker.machine.start(worker.enter)
+    assert worker.entered == []
+    assert bed.dynamo.row(LEASES.table, "Migration3.0") is None
+
+
+@virtual
+async def test_3x_takes_over_a_table_of_2x_in_which_nothing_moves(bed):
+    worker = await single_table_worker(bed, C3X)
+    put_leases(bed, 7)
+    assert await worker.machine.start(worker.enter) is V3X
+    assert bed.clock.monotonic() >= 10.0
+    assert bed.stored(CLIENT_VERSION, LEASES) is V3X
+
+
+@pytest.mark.parametrize(("lives", "version"), [(True, AS_2X), (False, V3X)])
+@virtual
+async def test_a_bare_table_made_by_newer_workers_is_of_2x_while_they_live(bed, lives, version):
+    worker = await single_table_worker(bed, None)
+    put_leases(bed, 1, typed=True)
+    bed.tasks = [asyncio.create_task(renewing(bed, typed=True))] if lives else []
+    assert await worker.machine.start(worker.enter) is version
+
+
+@virtual
+async def test_a_fleet_that_has_just_begun_is_not_taken_for_one_of_2x(bed):
+    """Its first worker had not written the row when the second one read it, and has leases when that one looks on."""
+    worker = await single_table_worker(bed, C3X)
+    bed.tasks = [asyncio.create_task(renewing(bed, typed=True))]
+    await bed.clock.sleep(1)
+    starting = asyncio.create_task(worker.machine.start(worker.enter))
+    await bed.clock.sleep(5)
+    bed.put_version(V3X)
+    assert await starting is V3X
+
+
+@virtual
+async def test_who_began_as_2x_by_itself_follows_the_row_when_there_is_one(bed):
+    worker = await single_table_worker(bed, None)
+    put_leases(bed, 1)
+    await worker.machine.start(worker.enter)
+    bed.tasks = [asyncio.create_task(worker.machine.run(worker.enter))]
+    bed.put_version(UPGRADE)
+    await bed.clock.sleep(91)
+    assert worker.entered == [AS_2X, UPGRADE]
+
+
+@virtual
+async def test_on_the_way_from_2x_all_other_rows_are_kept_out_of_its_table(bed):
+    await bed.create(LEASES)
+    put_leases(bed, 1)
+    migration = bed.migration(client_version=COMPATIBLE)
+    await migration.start()
+    assert migration.routes.write_place == STATES
+    worker = Worker(bed, COMPATIBLE, routes=migration)
+    assert await worker.machine.start(worker.enter) is UPGRADE
+    assert bed.stored(CLIENT_VERSION, STATES) is UPGRADE
+    assert set(bed.dynamo.rows(LEASES.table)) == {"shardId-0", "shardId-1"}
 
 
 @virtual
@@ -825,11 +927,12 @@ async def test_survive_the_deletion_of_the_metrics_table_after_a_rollback(bed):
 
 
 @virtual
-async def test_the_first_row_beside_rows_of_older_workers_is_warned_about(bed, caplog):
+async def test_a_table_that_2x_fills_meanwhile_gets_no_other_row(bed):
     worker = await single_table_worker(bed, COMPATIBLE)
-    bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}})
-    await worker.machine.start(worker.enter)
-    assert "workers older than KCL 3.5 created rows of the lease table (1 without" in caplog.text
+    put_leases(bed, 1)
+    with pytest.raises(StartupError, match="start this worker again"):
+        await worker.machine.start(worker.enter)
+    assert set(bed.dynamo.rows(LEASES.table)) == {"shardId-0", "shardId-1"}
 
 
 def test_an_update_is_built_from_the_row_that_was_read():

@@ -15,7 +15,6 @@ from mld.fleet.migrate.version_machine import (
     initial_version,
     may_flip,
     observe_readiness,
-    warning_about_peers,
 )
 from mld.properties.values import ClientVersionConfig as Configured
 
@@ -103,21 +102,18 @@ def test_3x_is_final(stored):
 
 
 @pytest.mark.parametrize(
-    ("version", "untyped", "in_lease_table", "warns"),
-    [
-        (UPGRADE, 3, True, True),
-        (V3X, 3, True, True),
-        (UPGRADE, 3, False, False),
-        (UPGRADE, 0, True, False),
-        (INIT, 3, True, False),
-    ],
+    ("stored", "of_2x", "other"),
+    [(None, INIT, V3X), (UPGRADE, UPGRADE, UPGRADE), (V2X, V2X, V2X), (ROLLBACK, V3X, V3X), (V3X, V3X, V3X)],
 )
-def test_a_first_row_beside_possible_older_workers_is_warned_about(version, untyped, in_lease_table, warns):
-    warning = warning_about_peers(version, untyped, in_lease_table)
-    assert (warning is not None) == warns
-    if warning:
-        assert "mld.metadataLayout=legacy" in warning
-        assert "PHASE1" in warning
+def test_without_a_setting_the_table_decides_where_no_row_does(stored, of_2x, other):
+    assert initial_version(None, stored, is_of_2x=True) is of_2x
+    assert initial_version(None, stored, is_of_2x=False) is other
+
+
+@pytest.mark.parametrize("stored", [UPGRADE, V2X, ROLLBACK, V3X])
+def test_who_works_as_2x_without_being_told_to_follows_the_row(stored):
+    assert followed(INIT, stored, None) is stored
+    assert followed(INIT, stored, PHASE1) is INIT
 
 
 # --- readiness

@@ -174,7 +174,7 @@ def test_a_missing_table_is_well_only_where_no_fleet_reports() -> None:
 @pytest.mark.parametrize(
     ("reports", "is_3x", "health", "words"),
     [
-        ([], True, Health.WARN, "all are workers that do not report (KCL 2.x, or gone); this file says"),
+        ([], True, Health.WARN, "all are workers that do not report (KCL 2.x, or gone); the fleet works by"),
         ([], False, Health.OK, "all are workers that do not report"),
         (["java"], True, Health.OK, "all run Java 3.x"),
         (["java", "mld 1"], True, Health.OK, "2 kinds share the table: Java 3.x, mld 1"),

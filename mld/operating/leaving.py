@@ -1,0 +1,85 @@
+"""`mld leave-3x`: takes out of the lease table what KCL 2.x cannot read. Rule: coordination#bare-tables.
+
+What is left are leases, in a form that says to workers of mld that 2.x may use the table: they begin by its rules then.
+The row that puts the fleet into 3.x mode goes last. So an act that broke off has left a fleet of 3.x, and the same
+command again does the rest.
+
+Workers of 3.x make such rows, so none may live. They report; workers of 2.x do not, and may be there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mld.fleet.migrate.states import CLIENT_VERSION
+from mld.leases import rows, writes
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.rows import COORDINATOR_TABLE_KEY, Place
+from mld.leases.table import Condition, LeaseTable, LeaseWrite, Value
+from mld.operating.acting import Report, carry_out, perform, save_rows
+from mld.operating.application import Application
+from mld.operating.fleet_reader import REQUEST_TIMEOUT_S
+from mld.operating.operator_hold import Observed, reporting_workers
+from mld.operating.options import Asked
+from mld.operating.plan import ActPlan, Change, Outcome, RawTable, Row
+
+TITLE = "the lease table becomes one that KCL 2.x can read"
+STOP_REMEDY = "stop them first: they write what KCL 2.x cannot read"
+
+
+def plan_leaving(table: RawTable, coordinator_rows: Iterable[Row] = (), coordinator: Place | None = None) -> ActPlan:
+    """Return what is left to write, of the lease table and of the coordinator table of KCL 3.0 to 3.4."""
+    changes = [
+        Change("no longer says that it was made for KCL 3.5", _without_type(row, removes=(rows.ENTITY_TYPE,)))
+        for row in table.rows
+        if rows.is_lease(row) and rows.ENTITY_TYPE in row
+    ]
+    gone = sorted(table.scan.others, key=lambda row: (_key(row) == CLIENT_VERSION.key, _key(row)))
+    changes += [Change("goes", _without_type(row)) for row in gone]
+    for row in coordinator_rows:
+        if row[COORDINATOR_TABLE_KEY]["S"] == CLIENT_VERSION.key:
+            seen = Value(":seen", row[CLIENT_VERSION.attribute])
+            write = writes.yes_or_no("leave", CLIENT_VERSION.key, Condition.equal(CLIENT_VERSION.attribute, seen))
+            changes.append(Change(f"goes from {coordinator.table if coordinator else ''}", write, coordinator))
+    return ActPlan(TITLE, tuple(changes))
+
+
+def _without_type(row: Row, **how: tuple[str, ...]) -> LeaseWrite[bool]:
+    """Change or delete the row, if it is still of the kind that was seen."""
+    seen = Condition.equal(rows.ENTITY_TYPE, Value(":type", row[rows.ENTITY_TYPE]))
+    return writes.yes_or_no("leave", _key(row), seen, **how)
+
+
+def _key(row: Row) -> str:
+    return str(row[rows.KEY]["S"])
+
+
+async def make_room_for_2x(app: Application, asked: Asked) -> int:
+    """Take out what KCL 2.x cannot read, or only show it; the exit code. Raises ActRefusedError, TableError."""
+    seen = await app.require_table()
+    coordinator = Place(app.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
+    plan = plan_leaving(seen.table, await app.rows_of(coordinator.table), coordinator)
+
+    def table_of(change: Change) -> LeaseTable:
+        if change.place is None:
+            return app.leases
+        return DynamoLeaseTable(
+            app.dynamo,
+            app.clock,
+            table_name=change.place.table,
+            request_timeout_s=REQUEST_TIMEOUT_S,
+            key_name=change.place.key,
+        )
+
+    def save() -> Path:
+        return save_rows("mld leave-3x", app.settings, seen.table.rows, app.clock.wall(), asked.backup_file)
+
+    async def write(report: Report) -> Sequence[Outcome]:
+        return await carry_out(plan, table_of, app.clock, report=report)
+
+    return await perform(plan, asked, save, write, lambda: _require_none_of_3x(app, seen))
+
+
+async def _require_none_of_3x(app: Application, seen: Observed) -> None:
+    await app.require_no_workers(seen, STOP_REMEDY, whom=reporting_workers(seen).__contains__)
