@@ -407,6 +407,10 @@ _FANOUT = (
 _OWN = (
     Key("mld.strict", BOOL, Section.OWN, "Treat every warning about this file as an error.", default=False,
         boxed=True, sets="strict"),
+    Key("mld.reBalanceFixedWidth", BOOL, Section.OWN,
+        "reBalanceThresholdPercentage is the width of the band in percentage points, half of it on each side of the "
+        "average: at a low average the jitter of a quiet fleet moves no leases.", default=False, boxed=True,
+        note="As KCL has an option for from 3.5.3 on.", sets="fleet.is_band_fixed"),
     Key("mld.protocolVersion", INT, Section.OWN,
         "Dialect spoken with the child: 2, or 1 for record processors written for KCL 1.x.", default=2, boxed=True,
         minimum=1, maximum=2, sets="child.protocol_version"),

@@ -133,6 +133,7 @@ class FleetSettings:
     throughput_max_kbps: float
     dampening_percent: int
     threshold_percent: int
+    is_band_fixed: bool
     overshoot: bool
     balance_every: int
     ignores_load: bool

@@ -315,6 +315,10 @@ class LineSplitter:
         """Size of the unfinished line so far."""
         return len(self._pending)
 
+    def beginning(self, bytes_max: int) -> str:
+        """Return how the unfinished line begins."""
+        return self._pending[:bytes_max].decode("utf-8", "replace")
+
     def feed(self, data: bytes) -> list[str]:
         """Return the lines these bytes complete, without their ends."""
         if self._after_cr and data:

@@ -30,7 +30,7 @@ from itertools import chain
 from pathlib import PurePath
 from typing import IO, cast
 
-from mld.consumer.child_log import ChildLogger
+from mld.consumer.child_log import ChildLogger, LoggedLines
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
 from mld.core.log_fields import about
@@ -252,7 +252,6 @@ class ChildOutput(asyncio.Protocol):
 
 
 UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
-STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
 LOGGED_PER_STEP = 50  # lines, of some 20 us each; stderr is paused while more wait
 EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
@@ -379,7 +378,7 @@ class PipeChild:
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
         self._sent: signal.Signals | None = None  # to a child that still ran, to end it
-        self._errors = LineSplitter()
+        self._errors = LoggedLines()
         self._unlogged: deque[str] = deque()  # of stderr
         self._is_logging_on = False  # in the next turn of the loop
         self._is_stderr_over = False
@@ -473,8 +472,6 @@ class PipeChild:
 
     def _stderr_bytes(self, data: bytes) -> None:
         self._unlogged.extend(self._errors.feed(data))
-        if self._errors.buffered_bytes > STDERR_LINE_BYTES_MAX:
-            self._unlogged.extend(self._errors.eof())
         self._log_some()
 
     def _stderr_eof(self) -> None:

@@ -16,9 +16,11 @@ from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
 from mld.properties.redaction import HIDDEN, is_secret_key
-from mld.protocol.codec import refuse_constant
+from mld.protocol.codec import LineSplitter, refuse_constant
 
 LINE_CHARACTERS_MAX = 16 * 1024
+GOES_ON = "(this line goes on; the rest of it is left out)"
+UNFINISHED_BYTES_MAX = LINE_CHARACTERS_MAX - 2 - len(GOES_ON)
 MEMBERS_MAX = 400  # of a line: each is looked at for secrets, and takes some 3 us
 FIELDS_MAX = 64  # of each object, and of each list
 NAME_CHARACTERS_MAX = 128
@@ -139,6 +141,38 @@ def _bounded(value: Any, depth: int) -> Any:
         case float() if not math.isfinite(value):
             return str(value)
     return value
+
+
+class LoggedLines:
+    """Feed bytes of an output, get the lines to log: each once, however long it is, and whether or not it ends.
+
+    Of a line that goes on and on the beginning comes at once, and at its end how much was left out.
+    """
+
+    def __init__(self) -> None:
+        self._splitter = LineSplitter()
+        self._left_out: int | None = None
+        """Bytes of the line that has been shown in part; None: there is none."""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return what these bytes make known."""
+        if self._left_out is not None:
+            ends = [end for mark in (b"\n", b"\r") if (end := data.find(mark)) >= 0]
+            self._left_out += min(ends, default=len(data))
+        return self._shown(self._splitter.feed(data))
+
+    def eof(self) -> list[str]:
+        """Return what is left."""
+        return self._shown(self._splitter.eof())
+
+    def _shown(self, lines: list[str]) -> list[str]:
+        if self._left_out is not None and lines:
+            lines[0], self._left_out = f"… {self._left_out} bytes more of this line", None
+        buffered = self._splitter.buffered_bytes
+        if self._left_out is None and buffered > UNFINISHED_BYTES_MAX:
+            lines.append(f"{self._splitter.beginning(UNFINISHED_BYTES_MAX)}… {GOES_ON}")
+            self._left_out = buffered - UNFINISHED_BYTES_MAX
+        return lines
 
 
 class ChildLogger:

@@ -14,6 +14,7 @@ shorter, so that a processor that cannot work at all, because its database is do
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from random import Random
@@ -252,11 +253,25 @@ RESTART_REASONS: Mapping[type[Exception], str] = {
 
 
 def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
-    """Return what went wrong, and how the child ended; the last line that it wrote to stderr comes first."""
-    word = next((word for word in reversed(last_words) if word.strip()), None)
-    if word is None:
-        return f"{error} ({ended})"
-    return f"{word} ({ended if isinstance(error, ProcessorGoneError) else error})"
+    """Return what went wrong, and how the child ended.
+
+    The exception of which a child died comes first. Any other line of its stderr may have nothing to do with it, so the
+    last one comes at the end.
+    """
+    died = isinstance(error, ProcessorGoneError)
+    words = [word.strip() for word in last_words if word.strip()]
+    cause = next((word for word in reversed(words) if _EXCEPTION.match(word)), None) if died else None
+    if cause is not None:
+        return f"{cause} ({ended})"
+    what = ended if died and words else f"{error} ({ended})"
+    return f"{what}; last on stderr: {words[-1]}" if words else what
+
+
+_EXCEPTION = re.compile(
+    r"(?:Caused by: |Exception in thread \"[^\"]*\" |Uncaught |panic: |fatal error: |thread '[^']*'[^:]* panicked)*"
+    r"(?:(?:[A-Za-z_]\w*[.:$]+)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|(?<=panic: )|(?<=panicked)|(?<=error: ))"
+)
+"""How the line begins that names the exception a program of Python, Java, Node, Ruby, Go or Rust dies of."""
 
 
 class ShardCheckpoints:

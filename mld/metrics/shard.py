@@ -195,7 +195,8 @@ class ShardMetrics:
     """1 for each."""
     subscriptions: Tally = tally(
         "mld_subscriptions_total",
-        "Subscriptions of enhanced fan-out: opened, renewed, ended, refused or broken.",
+        "Subscriptions of enhanced fan-out: opened, renewed, ended, refused, broken or taken (by somebody who "
+        "subscribed by the same consumer).",
         "result",
     )
     is_subscribed: bool = field(init=False, default=False)
@@ -480,6 +481,8 @@ class ShardMetrics:
                 since_s, why = self.last_error_wall_s, self.last_error
             case ShardActivity.FAILING if self.last_error is not None:
                 return f"at {iso_time(self.last_error_wall_s)}: {self.last_error}"
+            case ShardActivity.IDLE if self.behind_ms is None and self.failed_reads.count:  # from its first read on
+                since_s, why = self.failed_reads.since_s, self.failed_reads.last
             case _:
                 return None
         return f"since {iso_time(since_s or 0.0)}: {why}"

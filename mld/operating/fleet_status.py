@@ -453,7 +453,7 @@ def _why(
         case Verdict.UNKNOWN if status is None:
             return f"silent for {duration(age_s)}" + (f": {THROTTLED}" if is_throttled else "")
         case Verdict.UNKNOWN:
-            return "not read yet"
+            return "not read yet" if status is None or status.why is None else f"not read yet: {status.why}"
         case Verdict.FAILING if lease.failing_now is not None:
             words = f"failed {lease.failing_now.failures} times without a checkpoint"
             return words if status is None or status.why is None else f"{words}, {status.why}"

@@ -74,6 +74,9 @@ IN_USE_MAX = 8
 """More refusals in a row than fit into that window mean that the consumer is not ACTIVE."""
 YIELD_S = TAKEOVER_S + 1.0
 """Pause after another worker took over the subscription: most likely it has the lease, and we will soon learn that."""
+CONTESTED_TAKEOVERS = 3
+CONTESTED_WITHIN_S = 900.0
+"""So many takeovers in so long, while the lease stays, are no move of the lease: two applications have one consumer."""
 LIFE_S = 300.0
 """Longest life of a subscription."""
 RENEW_AFTER_S = 270.0
@@ -129,6 +132,14 @@ class Course:
     failed_s: float = 0.0
     reaction: SubscriptionReaction = SubscriptionReaction.AGAIN
     yield_s: float = YIELD_S
+    takeovers_s: tuple[float, ...] = ()
+    """When others took the last subscriptions over."""
+
+
+def is_contested(course: Course) -> bool:
+    """Return whether somebody who does not want the lease takes the subscription again and again."""
+    times = course.takeovers_s
+    return len(times) == CONTESTED_TAKEOVERS and times[-1] - times[0] <= CONTESTED_WITHIN_S
 
 
 def point_of(course: Course, now_s: float, wall_s: float) -> StartingPoint:
@@ -167,8 +178,17 @@ def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) 
         continuation = None
     elif isinstance(error, InvalidStreamArgumentError) and not was_open:
         read = starting_points.refused(read)
+    takeovers_s = course.takeovers_s
+    if reaction is SubscriptionReaction.YIELD:
+        takeovers_s = (*takeovers_s, now_s)[-CONTESTED_TAKEOVERS:]
     return replace(
-        course, read=read, failures=course.failures + 1, failed_s=now_s, reaction=reaction, continuation=continuation
+        course,
+        read=read,
+        failures=course.failures + 1,
+        failed_s=now_s,
+        reaction=reaction,
+        continuation=continuation,
+        takeovers_s=takeovers_s,
     )
 
 
@@ -371,6 +391,7 @@ class FanOutReader(ShardReader):
         self._yield_s = yield_s
         self._course: Course | None = None
         self._arn: str | None = None  # the consumer of the last subscription
+        self._is_contested = False
         self._open: Subscription | None = None
         self._renewal: asyncio.Task[Opened] | None = None
         self._renewal_due_s = 0.0
@@ -575,8 +596,9 @@ class FanOutReader(ShardReader):
     async def _recover(self, error: StreamError, *, was_open: bool) -> None:
         self._waits_for_others()
         self._course = failed(self._at, error, self._clock.monotonic(), was_open=was_open)
-        self._metrics.subscriptions.add("broken" if was_open else "refused")
         reaction = self._course.reaction
+        is_taken = reaction is SubscriptionReaction.YIELD
+        self._metrics.subscriptions.add("taken" if is_taken else "broken" if was_open else "refused")
         logger.log(
             self._level_of(error),
             "the subscription to shard %s failed, going on with %s: %s",
@@ -585,11 +607,28 @@ class FanOutReader(ShardReader):
             error,
             extra={"action": "subscription_failed", "shard": self.shard_id, "failures": self._at.failures},
         )
+        if is_taken:
+            self._say_if_contested()
         if reaction is not SubscriptionReaction.ASK:
             return
         if await self._consumer_is_replaced() or not isinstance(error, StreamNotFoundError):
             return
         await self._report_missing()
+
+    def _say_if_contested(self) -> None:
+        """Say once for each reader that its subscription is not its own."""
+        if not is_contested(self._at) or self._is_contested:
+            return
+        self._is_contested = True
+        words = (
+            f"somebody else takes the subscription by {self._arn} again and again, and this worker keeps the lease: "
+            "another application uses the same consumer; give each its own (fanoutConfig.consumerName or consumerArn)"
+        )
+        self._metrics.erred(words, self._clock.wall())
+        logger.error(
+            "shard %s: %s", self.shard_id, words,
+            extra={"action": "subscription_contested", "shard": self.shard_id, "consumer": self._arn},
+        )  # fmt: skip
 
     async def _consumer_is_replaced(self) -> bool:
         """Return whether the registered consumer was missing; if that is unclear, the shard's own consumer judges."""

@@ -12,7 +12,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus, Verdict
+from mld.operating.fleet_status import FleetStatus, Verdict, known_here
 from mld.protocol.messages import Record
 from mld.serving.daemon_status import DaemonStatus
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, settings_of
@@ -115,6 +115,22 @@ async def test_a_shard_that_could_never_be_read_says_why(world: Fleet) -> None:
     (shard,) = (await look(world)).shards
     assert (shard.verdict, shard.behind_s) == (Verdict.UNREADABLE, None)
     assert "AccessDenied" in (shard.why or "")
+
+
+@pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
+@virtual
+async def test_a_shard_that_is_refused_at_its_start_says_why_before_it_counts_as_unreadable(mode: str) -> None:
+    async with fleet(1, retrievalMode=mode) as world:
+        running = world.start("w1")
+        forbid(running, READS | {"GetShardIterator"})
+        await world.until(lambda: any(part.failed_reads.count for part in running.metrics.shards.values()))
+        (part,) = running.metrics.shards.values()
+        assert part.activity_at(world.clock.wall()) is ShardActivity.IDLE
+        assert "AccessDenied" in (part.why_at(world.clock.wall()) or "")
+        status = status_of(world, running)
+        (shard,) = [known_here(one, part, world.clock.wall(), 60.0) for one in (await look(world)).shards]
+        assert shard.verdict is Verdict.UNKNOWN and (shard.why or "").startswith("not read yet: since ")
+        assert status.why_not_ready() is None
 
 
 @in_fleet(1)

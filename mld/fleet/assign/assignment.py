@@ -561,7 +561,8 @@ def _sources(view: View) -> list[tuple[float, Load]]:
 def _hot(view: View, metric: str) -> list[Load]:
     loads = [load for load in view.loads.values() if metric in load.values]
     average = view.averages[metric]
-    margin = average * view.settings.fleet.threshold_percent / 100
+    percent = view.settings.fleet.threshold_percent
+    margin = percent / 2 if view.settings.fleet.is_band_fixed else average * percent / 100
     over = [
         load for load in loads if load.values[metric] >= average + margin or load.values[metric] > load.limit(metric)
     ]

@@ -16,12 +16,14 @@ from mld.consumer import child_log
 from mld.consumer.child_log import (
     CHILD_PREFIX,
     FIELDS_MAX,
+    GOES_ON,
     LINE_CHARACTERS_MAX,
     MEMBERS_MAX,
     NO_MESSAGE,
     RESERVED,
     ChildEvent,
     ChildLogger,
+    LoggedLines,
     event_of,
 )
 from mld.logging.logs import JsonLines, TextFormatter
@@ -153,6 +155,25 @@ def logged(line: str, formatter: logging.Formatter, level: int = logging.INFO) -
     logger.addHandler(handler)
     ChildLogger(logger, "child_stderr", "shardId-000000000007", 4711, as_fields=True).log(line)
     return out.getvalue().splitlines()
+
+
+@given(st.binary(max_size=200).map(lambda data: data * 500), st.integers(1, 70_000))
+def test_a_line_is_logged_once_however_long_it_is_and_however_it_comes(data: bytes, chunk: int) -> None:
+    lines = LoggedLines()
+    shown = [one for at in range(0, len(data), chunk) for one in lines.feed(data[at : at + chunk])] + lines.eof()
+    count = len(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n").split(b"\n"))
+    assert len([one for one in shown if one]) <= 2 * count
+
+
+def test_a_line_that_does_not_end_is_begun_at_once_and_counted_at_its_end() -> None:
+    lines = LoggedLines()
+    (begun,) = lines.feed(b"x" * 20_000)
+    assert begun.startswith("xxx") and begun.endswith(GOES_ON) and len(begun) <= LINE_CHARACTERS_MAX
+    assert [lines.feed(b"x" * 65_536) for _ in range(100)] == [[]] * 100
+    left_out = 20_000 + 100 * 65_536 + 5 - begun.count("x")
+    assert lines.feed(b"x" * 5 + b"\nnext\n") == [f"… {left_out} bytes more of this line", "next"]
+    (begun,) = lines.feed(b"y" * 20_000)
+    assert lines.eof() == [f"… {20_000 - begun.count('y')} bytes more of this line"]
 
 
 @given(st.dictionaries(st.text(max_size=12) | st.sampled_from(sorted(RESERVED)), JSON_VALUES, max_size=8))

@@ -362,6 +362,18 @@ def test_an_idle_worker_without_metrics_is_the_first_choice() -> None:
     assert targets(decide(leases, plain("a", "b", "c"), balance=False)) == {"u": "c"}
 
 
+@pytest.mark.parametrize(("values", "moves"), [((6, 4), 0), ((9.9, 0.1), 0), ((10, 0), 1), ((60, 40), 1)])
+def test_a_band_of_fixed_width_leaves_the_jitter_of_a_quiet_fleet_alone(
+    values: tuple[float, float], moves: int
+) -> None:
+    """Ten percentage points around the average; relative to it, 6 and 4 percent are far apart."""
+    leases = [lease(f"{owner}{number}", owner, 10) for owner in "ab" for number in range(5)]
+    workers = [cpu("a", values[0]), cpu("b", values[1])]
+    fixed = decide(leases, workers, settings=rules(is_band_fixed=True))
+    assert bool(fixed.moves) is bool(moves)
+    assert decide(leases, workers).moves
+
+
 def test_without_overshoot_a_lease_above_the_take_stays() -> None:
     leases = [lease("a1", "a", 100), lease("b1", "b", 1)]
     workers = [cpu("a", 60), cpu("b", 10)]

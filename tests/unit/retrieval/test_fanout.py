@@ -17,7 +17,14 @@ from mld.core import errors
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from mld.retrieval import fanout
-from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader, RegisteredConsumer
+from mld.retrieval.fanout import (
+    CONTESTED_TAKEOVERS,
+    CONTESTED_WITHIN_S,
+    EVENTS_MAX,
+    OPEN_TIMEOUT_S,
+    FanOutReader,
+    RegisteredConsumer,
+)
 from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX, Budget
 from mld.retrieval.reader import Delivery, EndOfShard, ReaderShares, Records, ShardMissing
 from mld.retrieval.starting_points import LATEST_MARGIN_S
@@ -317,6 +324,39 @@ async def test_who_is_taken_over_gives_way_before_it_takes_over_again(
     assert len(fan_out.points()) == 2
     await asyncio.sleep(10)
     assert len(fan_out.points()) == 3
+
+
+@with_reader()
+async def test_a_second_application_on_the_same_consumer_is_said_once(
+    fan_out: MemoryFanOut, reader: FanOutReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        return [one.getMessage() for one in caplog.records if vars(one).get("action") == "subscription_contested"]
+
+    await reader.start(TRIM_HORIZON, INITIAL)
+    for takeover in range(1, 6):
+        fan_out.streams.put(1)
+        await read(reader, 1)
+        await asyncio.sleep(7)
+        await fan_out.subscribe(fan_out.arn_of("app"), "shard-0", HORIZON)
+        fan_out.subscriptions[-1].closed = True
+        await asyncio.sleep(30)
+        assert len(said()) == (takeover >= CONTESTED_TAKEOVERS)
+    assert "another application uses the same consumer; give each its own" in said()[0]
+    assert reader._metrics.subscriptions.value()["taken"] == 5
+    assert reader._metrics.last_error is not None and "by arn:" in reader._metrics.last_error
+
+
+@with_reader()
+async def test_a_subscription_that_is_taken_seldom_is_no_contest(
+    fan_out: MemoryFanOut, reader: FanOutReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    for _ in range(2 * CONTESTED_TAKEOVERS):
+        await asyncio.sleep(CONTESTED_WITHIN_S)
+        await fan_out.subscribe(fan_out.arn_of("app"), "shard-0", HORIZON)
+        fan_out.subscriptions[-1].closed = True
+    assert "subscription_contested" not in {vars(one).get("action") for one in caplog.records}
 
 
 @with_reader(arn="arn:mine")
