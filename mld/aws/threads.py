@@ -326,8 +326,11 @@ class Poster:
         except HostReadError:
             raise
         except Exception as error:  # of HTTP, TLS, a proxy, or for want of a thread
-            reason = getattr(error, "reason", None)
-            raise HostReadError(f"{type(reason or error).__name__}: {reason or error}") from None
+            reason = getattr(error, "reason", None) or error
+            words = (
+                str(reason) if isinstance(reason, OSError) else "not posted"
+            )  # others quote the address, or an answer
+            raise HostReadError(f"{type(reason).__name__}: {words}") from None
 
     def close(self) -> None:
         """End the threads; a post under way is not waited for."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import stat
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -220,6 +221,8 @@ def _may_be_made(outcomes: Sequence[Outcome]) -> bool:
 
 FORMAT = "mld-rows"
 VERSION = 1
+LINE_CHARACTERS_MAX = 8 * 1024 * 1024
+"""A row of DynamoDB has 400 KB; as JSON, escaped, a few times as much."""
 MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
@@ -345,12 +348,21 @@ def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        with path.open(encoding="ascii") as file:
-            yield from file
+        with open(path, encoding="ascii", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BackupError(f"{path} is no file of `mld export`: it is no regular file")
+            while line := file.readline(LINE_CHARACTERS_MAX):
+                if len(line) == LINE_CHARACTERS_MAX and not line.endswith("\n"):
+                    raise BackupError(f"{path} is no file of `mld export`: no row is so long")
+                yield line
     except UnicodeDecodeError:
         raise BackupError(f"{path} is no file of `mld export`: it is not text") from None
     except OSError as error:
         raise BackupError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # of a pipe, for who writes into it
 
 
 def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:

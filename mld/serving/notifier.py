@@ -9,6 +9,7 @@ then. A post that fails is made again after the next look, for as long as there 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +35,9 @@ POSTS_MAX = 10
 ATTEMPTS_MAX = 3
 PAUSES_S = (2.0, 8.0)
 POST_TIMEOUT_S = 10.0
+ZERO_WIDTH_SPACE = "\u200b"
+_BRACKETS = str.maketrans("<>", "\u2039\u203a")
+_MARKUP = re.compile(r"@(?=\w)|\](?=\()")
 SUBJECTS_MAX = 20
 """Named in a post; all are counted."""
 
@@ -119,6 +123,11 @@ class AlertBook:
         self._posted = self._posted | {*post.alerts} if post.begins else self._posted - {*post.alerts}
 
 
+def _plain(text: str) -> str:
+    """Return the text without what chats take for a named link or a call to everybody: a record may have written it."""
+    return _MARKUP.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, text.translate(_BRACKETS))
+
+
 def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber) -> Mapping[str, Any]:
     """Return what is posted. `text` alone says all; it is what chats show."""
     named = post.alerts[:SUBJECTS_MAX]
@@ -126,7 +135,7 @@ def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber) -> Mappin
     why = next((f": {alert.why}" for alert in named if alert.why), "") if post.begins else ""
     over = "" if post.begins else "over: "
     return {
-        "text": scrub(f"{me.application}: {over}{post.kind} ({len(post.alerts)}): {names}{why}"),
+        "text": _plain(scrub(f"{me.application}: {over}{post.kind} ({len(post.alerts)}): {names}{why}")),
         "application": me.application,
         "alert": post.kind,
         "status": "begun" if post.begins else "ended",

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +21,7 @@ WATCH_POLL_S = 0.5
 SAID_LINES_MAX = 1_000
 """Lines kept while there is no child to pass them to."""
 TAG = "spark: "
+LINE_BYTES_MAX = 16 * 1024
 HOST_LOCK = "host.lock"
 
 
@@ -71,7 +72,7 @@ class PrintedLines:
         self._delivering = loop.create_task(self._keep_delivering())
 
     def _pump(self, pipe: BinaryIO) -> None:
-        for line in pipe:
+        for line in _lines(pipe):
             self._kept.append(TAG + self._fit(line.decode("utf-8", "replace").rstrip("\r\n")) + "\n")
             if not self._scheduled:
                 self._scheduled = True
@@ -92,6 +93,14 @@ class PrintedLines:
         while True:
             await asyncio.sleep(WATCH_POLL_S)
             self.deliver()
+
+
+def _lines(pipe: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a pipe; of one that is too long, or never ends, the beginning."""
+    while line := pipe.readline(LINE_BYTES_MAX):
+        yield line
+        while line and not line.endswith(b"\n"):
+            line = pipe.readline(LINE_BYTES_MAX)
 
 
 def clear(directory: Path, *, daemon_lives: bool) -> None:

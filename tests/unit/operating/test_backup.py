@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 from collections.abc import Iterator
@@ -43,6 +44,20 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 ROWS = st.lists(st.dictionaries(NAMES, VALUES, min_size=1, max_size=4), max_size=4)
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "one endless line"])
+def test_what_is_no_file_of_rows_is_refused_without_reading_it_all(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    if kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(BackupError, match="no regular file|no row is so long"):
+        read_backup(path)
 
 
 @given(rows=ROWS)

@@ -402,3 +402,10 @@ async def test_alerts_reach_a_real_server_once_it_answers_and_the_log_never_name
         poster.close()
     assert {one["alert"] for one in server.bodies} == {"failing"}
     assert TOKEN not in caplog.text
+
+
+def test_what_a_record_wrote_calls_nobody_and_hides_no_address() -> None:
+    alert = Alert("failing", "shardId-0", "w1", "ValueError: '<!channel> @here <https://evil.example/|open> [a](b)'")
+    text = document(Post("failing", True, (alert,)), Identity("app", "s", "w", "0"), 1.0, Scrubber())["text"]
+    assert not {"<", ">", "@here", "](b"} & {text[at : at + size] for size in (1, 3, 5) for at in range(len(text))}
+    assert "https://evil.example/|open" in text
