@@ -327,9 +327,7 @@ class Poster:
             raise
         except Exception as error:  # of HTTP, TLS, a proxy, or for want of a thread
             reason = getattr(error, "reason", None) or error
-            words = (
-                str(reason) if isinstance(reason, OSError) else "not posted"
-            )  # others quote the address, or an answer
+            words = str(reason) if isinstance(reason, OSError) else "not posted"  # others may quote the address
             raise HostReadError(f"{type(reason).__name__}: {words}") from None
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ class PrintedLines:
         self._delivering = loop.create_task(self._keep_delivering())
 
     def _pump(self, pipe: BinaryIO) -> None:
-        for line in _lines(pipe):
+        for line in bounded_lines(pipe):
             self._kept.append(TAG + self._fit(line.decode("utf-8", "replace").rstrip("\r\n")) + "\n")
             if not self._scheduled:
                 self._scheduled = True
@@ -95,7 +95,7 @@ class PrintedLines:
             self.deliver()
 
 
-def _lines(pipe: BinaryIO) -> Iterator[bytes]:
+def bounded_lines(pipe: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a pipe; of one that is too long, or never ends, the beginning."""
     while line := pipe.readline(LINE_BYTES_MAX):
         yield line

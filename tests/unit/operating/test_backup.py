@@ -56,7 +56,7 @@ def test_what_is_no_file_of_rows_is_refused_without_reading_it_all(tmp_path: Pat
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40)
-    with pytest.raises(BackupError, match="no regular file|no row is so long"):
+    with pytest.raises(BackupError, match=r"no regular file|no row is so long"):
         read_backup(path)
 
 

@@ -357,6 +357,10 @@ async def test_a_server_that_hangs_costs_the_time_out_and_nobody_waits_for_it() 
         assert await failure_of(server.url, 0.3) == "no answer within 0.3 s"
 
 
+async def test_an_address_that_cannot_be_asked_for_is_not_named() -> None:
+    assert await failure_of(f"http://127.0.0.1:9/\x07{TOKEN}") == "InvalidURL: not posted"
+
+
 async def test_a_server_that_is_away_is_a_failure_in_words() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
