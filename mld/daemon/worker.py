@@ -194,8 +194,6 @@ class Worker:
     async def _initialize_once(self) -> None:
         scan_started_at = self.parts.clock.monotonic()
         scan = await self._scan_or_create()
-        for key, reason in scan.corrupt:
-            log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
         self._log_step("lease table scanned", "table_scanned", scan_started_at)
         self.sources.check(scan)
         await self.fleet.start(scan)

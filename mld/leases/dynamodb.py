@@ -195,6 +195,8 @@ def _find(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 3.0  # a third of the default lease duration: a hanging request must not cost the lease
+CORRUPT_REPORTED_EVERY_S = 3600.0
+"""How often a row that stays unreadable is logged."""
 SCAN_TIMEOUT_S = 20.0  # a page is up to 1 MB; nothing expires because of a slow scan
 SEGMENTS_MAX = 32
 SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
@@ -248,6 +250,8 @@ class DynamoLeaseTable:
         self._known: dict[str, Lease] = {}
         """The rows as seen last, of which the table is made again."""
         self._lost_since: float | None = None
+        self._corrupt_reported: dict[str, tuple[str, float]] = {}
+        """What was logged of unreadable rows, and when, by key."""
         self._creates_from = -math.inf
         """No rows for shards before this: as long after our part as we waited, all workers have done theirs."""
 
@@ -302,9 +306,20 @@ class DynamoLeaseTable:
         if self._lost_since is None:  # else somebody may be making it again, row by row
             seen = {lease.key: lease for lease in found.leases}
             self._known = seen if part is None else self._known | seen
-        for key, reason in found.corrupt:
-            log.error("lease row %s ignored: %s", key, reason, extra=about("lease_row_corrupt", key))
+        self._report_corrupt(found.corrupt, is_whole=part is None)
         return TableScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
+
+    def _report_corrupt(self, corrupt: Sequence[tuple[str, str]], *, is_whole: bool) -> None:
+        """Log each row that cannot be read when it is first seen so, and once an hour as long as that lasts."""
+        now_s, reported = self._clock.monotonic(), {}
+        for key, reason in corrupt:
+            before = self._corrupt_reported.get(key)
+            if before is None or before[0] != reason or now_s - before[1] >= CORRUPT_REPORTED_EVERY_S:
+                words = "lease row %s cannot be read: %s; other rows are not affected: repair or delete it"
+                log.error(words, key, reason, extra=about("lease_corrupt", key))
+                before = reason, now_s
+            reported[key] = before
+        self._corrupt_reported = reported if is_whole else self._corrupt_reported | reported
 
     async def _scan_segment(self, params: dict[str, Any], found: _Found, timeout_s: float) -> None:
         is_first = True

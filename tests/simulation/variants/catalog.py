@@ -242,7 +242,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a child may checkpoint what it never got",
         (
             "consumer.lifecycle",
-            "        if not self.last <= position <= self.largest:\n",
+            "        if position != self.last and not self._was_given(position):\n",
             "        if False:\n",
         ),
     ),

@@ -219,6 +219,32 @@ async def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
 
 
 @virtual
+async def test_an_unreadable_row_is_logged_once_then_hourly_and_again_for_another_reason(caplog) -> None:
+    clock = LoopClock()
+    dynamo = MemoryDynamo(clock)
+    table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
+    await table.ensure()
+    row = {"leaseKey": {"S": "s"}, "leaseOwner": {"S": "me"}, "checkpoint": {"S": "TRIM_HORIZON"}}
+    dynamo.put_row(TABLE, row)
+
+    async def reports(seconds: int) -> int:
+        """How often it is logged while the table is read every half minute."""
+        caplog.clear()
+        for _ in range(seconds // 30):
+            await table.scan()
+            await clock.sleep(30)
+        return len([record for record in caplog.records if record.action == "lease_corrupt"])
+
+    assert [await reports(3600) for _ in range(3)] == [1, 1, 1]
+    dynamo.put_row(TABLE, row | {"leaseCounter": {"S": "x"}})
+    assert await reports(60) == 1, "another reason"
+    dynamo.delete_row(TABLE, "s")
+    await table.scan()
+    dynamo.put_row(TABLE, row)
+    assert await reports(60) == 1, "it was well in between"
+
+
+@virtual
 async def test_writes_that_keep_a_lease_have_a_time_out_of_their_own() -> None:
     limits: list[tuple[str, float | None]] = []
     clock = LoopClock()
