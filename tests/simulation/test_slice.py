@@ -14,6 +14,7 @@ SLICES = {
     "fanout": (0, 1, 7),
     "multi-stream": (0, 1, 5),
     "wide": (1, 0, 1),
+    "odd": (0, 1, 10),
 }
 """By mode: the first seed, how many `make test` runs, and how many `make test-all`."""
 

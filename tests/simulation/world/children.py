@@ -49,6 +49,9 @@ class DrawnProcessor:
         self._ledger = ledger
         self._clock = clock
         self._rng = rng
+        self._careless = Random(f"careless {process}")  # of its own: runs without it stay what they are
+        self._stored: dict[int, tuple[str, int]] = {}
+        """The last place that each child was told to be stored."""
 
     async def __call__(self, child: MemoryChild) -> None:
         at: tuple[str, int] = ("", 0)
@@ -65,6 +68,7 @@ class DrawnProcessor:
                 await self._process(child, message["records"], at, checkpoints=not is_late)
             elif message["action"] == "initialize":
                 at = (message["sequenceNumber"], message["subSequenceNumber"] or 0)
+                self._stored[child.number] = at
                 self._ledger.begins_at(child.number, child.shard_id, *at)
                 await self._other(child, message["action"], at)
             else:
@@ -90,6 +94,7 @@ class DrawnProcessor:
         while (message := await self._receive(child))["action"] != "checkpoint":
             following = message
         if message["error"] is None:
+            self._stored[child.number] = meant
             self._ledger.answered(self._process_name, child.shard_id, *meant)
         return following
 
@@ -98,7 +103,21 @@ class DrawnProcessor:
         self._ledger.asked(self._process_name, child.shard_id, *meant)
         error = await child.checkpoint() if plain else await child.checkpoint(*meant)
         if error is None:
+            self._stored[child.number] = meant
             self._ledger.answered(self._process_name, child.shard_id, *meant)
+
+    async def _ask_carelessly(self, child: MemoryChild, at: tuple[str, int], *, is_end: bool = False) -> bool:
+        """Name what this child was not given; whether that ends its shard. 0 changes nothing, but ends a shard of which
+        nothing is left.
+        """
+        name = self._careless.choice(("0", "0", "1", "9" * 56, "LATEST" if at[0].isdigit() else "1"))
+        ends = is_end and name == "0" and self._stored.get(child.number) == at
+        if ends:
+            self._ledger.asked(self._process_name, child.shard_id, "SHARD_END", 0)
+        error = await child.checkpoint(name)
+        if error is None and name != "0":
+            self._ledger.accepted_too_much(self._process_name, child.shard_id)
+        return ends and error is None
 
     async def _ask_too_much(self, child: MemoryChild, at: tuple[str, int]) -> None:
         if at[0].isdigit() and await child.checkpoint(str(int(at[0]) + TOO_MUCH), 0) is None:
@@ -120,6 +139,8 @@ class DrawnProcessor:
             raise ChildExit
         if rng.random() < rates.child_wrong:
             await self._ask_too_much(child, at)
+        if self._careless.random() < rates.child_careless:
+            await self._ask_carelessly(child, at)
         if rng.random() < rates.child_silent:
             return
         if rates.child_silent and rng.random() < 0.3:  # somewhere in the middle, then perhaps at the end
@@ -138,6 +159,9 @@ class DrawnProcessor:
                 raise ChildExit
             if self._rng.random() < 0.2:
                 await self._clock.sleep(self._rng.uniform(0.0, SLOW_WORK_MAX_S))
+            is_careless = self._careless.random() < self.rates.child_careless
+            if is_careless and await self._ask_carelessly(child, at, is_end=True):
+                return
             if self._rng.random() >= self.rates.child_silent / 4:
                 await self._checkpoint(child, ("SHARD_END", 0))
         elif action == "shutdownRequested" and self._rng.random() < 0.8:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.world.extras import grouped, limited, operated, stopped, weighed
-from tests.simulation.world.plan import ALL_FEATURES, ROWS_BY_HAND, Kind, Plan, draw
+from tests.simulation.world.plan import ALL_FEATURES, ODD_FEATURES, ROWS_BY_HAND, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
 from tests.simulation.world.plan_live import draw_live
 from tests.simulation.world.plan_migrate import draw_migration
+from tests.simulation.world.plan_odd import draw_odd
 from tests.simulation.world.plan_streams import NOT_FOR_STREAMS, STREAM_KINDS, draw_streams
 from tests.simulation.world.plan_wide import draw_wide
 
@@ -34,6 +35,7 @@ MODES: dict[str, Callable[[int], Plan]] = {
     "fanout": draw_fan_out,
     "multi-stream": draw_streams,
     "wide": draw_wide,
+    "odd": draw_odd,
 }
 
 
@@ -44,13 +46,16 @@ def draw_of(mode: str, seed: int) -> Plan:
 
 def features_of(mode: str) -> frozenset[str]:
     """Which kinds of trouble a mode has at all."""
-    taken = ALL_FEATURES - {kind.value for kind in FLEET_KINDS}
+    if mode == "odd":
+        return ODD_FEATURES | features_of("3x") - {"twin", "delete_stream", *(kind.value for kind in ROWS_BY_HAND)}
+    taken = ALL_FEATURES - ODD_FEATURES - {kind.value for kind in FLEET_KINDS}
     if mode == "fanout":
         return taken - {"java2", "iterator_expired"}
     if mode == "2x":
         return taken - FAN_OUT_FEATURES
     ours = (
         ALL_FEATURES
+        - ODD_FEATURES
         - FAN_OUT_FEATURES
         - {"java2", "retention_s"}
         - {kind.value for kind in (*MIGRATION_KINDS, *STREAM_KINDS)}

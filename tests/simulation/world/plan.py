@@ -90,12 +90,15 @@ class Kind(Enum):
     """By hand: the row with the list of streams is deleted."""
     LIST_ROW_DAMAGED = "list_row_damaged"
     """By hand: the row cannot be read, and a leader writes another over it."""
+    ODD_ROW = "odd_row"
+    """By hand, until the calm: a row gets a checkpoint or hash keys that its shard cannot have."""
     OPERATE = "operate"
     """An operator's act `text`, planned `argument` seconds before it is carried out."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
 
 
+ODD_FEATURES = frozenset({Kind.ODD_ROW.value, "child_careless"})
 ROWS_BY_HAND = (Kind.DELETE_ROW, Kind.CORRUPT_ROW, Kind.REASSIGN_ROW, Kind.FINISH_ROW)
 
 
@@ -143,6 +146,8 @@ class Rates:
     child_hangs: float = 0.0
     child_silent: float = 0.0
     """Does not checkpoint a batch."""
+    child_careless: float = 0.0
+    """Asks for a checkpoint at what it was not given, also when its shard ends."""
     child_fails_to_start: float = 0.0
     surprise: float = 0.0
     """Per call of any port of our workers: an exception that no port is meant to raise."""

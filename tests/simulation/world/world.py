@@ -58,6 +58,9 @@ PRICE_TURNS = 5
 CALLS_PER_LEASE_S = 4.0
 CALLS_PER_WORKER_S = 20.0
 
+ODD = (("checkpoint", "0"), ("checkpoint", "1"), ("checkpoint", "9" * 56), ("startingHashKey", "7"))
+"""What a person may write into a row: attribute and value."""
+ODD_SHARDS_MIN = 4
 LEADER_KINDS = (Kind.LEADER_CRASH, Kind.LEADER_PAUSE, Kind.LEADER_CUT)
 
 Trace = Callable[[str], None]
@@ -468,6 +471,7 @@ class World:
         )
         self._settings_by_config: dict[tuple[str, bool], Settings] = {}
         self._rows_to_repair: dict[str, Any] = {}
+        self._odd_rows: dict[str, tuple[str, Any, Any]] = {}
         self._events: set[asyncio.Task[None]] = set()
         self._stream_deleted = False
         self.cut_at = -math.inf
@@ -692,6 +696,8 @@ class World:
                 self._reshard(action)
             case Kind.DELETE_ROW | Kind.CORRUPT_ROW:
                 self._edit_row(action)
+            case Kind.ODD_ROW:
+                self._make_row_odd(action)
             case Kind.REASSIGN_ROW:
                 self._reassign_row(action)
             case Kind.FINISH_ROW:
@@ -886,6 +892,32 @@ class World:
             self._rows_to_repair[key] = row
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"S": "corrupt"}})
 
+    def _make_row_odd(self, action: Action) -> None:
+        """At most one row of a few: most of them fit."""
+        shards = self._open_shards()
+        key = shards[action.worker % len(shards)].shard_id
+        row = self.dynamo.row(TABLE, key) if self._has_table() else None
+        name, odd = ODD[int(action.argument)]
+        if row is None or len(shards) < ODD_SHARDS_MIN or self._odd_rows or "startingHashKey" not in row:
+            return
+        self.ledger.edited_by_hand(key)
+        if self.fleet_ledger is not None:
+            self.fleet_ledger.edited_by_hand(key)
+        self.trace(f"{key} gets the odd {name} {odd} by hand")
+        self._odd_rows[key] = (name, row[name], {"S": odd})
+        self.dynamo.put_row(TABLE, {**row, name: {"S": odd}})
+
+    def _mend_odd_rows(self) -> None:
+        """What is still odd becomes what it was. Nobody may go on by a copy of the row: the counter jumps."""
+        for key, (name, before, odd) in self._odd_rows.items():
+            row = self.dynamo.row(TABLE, key)
+            if row is not None and row[name] == odd:
+                self.trace(f"{key} is mended by hand")
+                self.ledger.mended_at = self.now()
+                self.ledger.edited_by_hand(key)
+                counter = {"N": str(int(row["leaseCounter"]["N"]) + 1000)}
+                self.dynamo.put_row(TABLE, {**row, name: before, "leaseCounter": counter})
+
     def _reassign_row(self, action: Action) -> None:
         shards = self._open_shards()
         key = shards[action.worker % len(shards)].shard_id
@@ -937,6 +969,7 @@ class World:
             self.ledger.mended_at = self.now()
             counter = int(row["leaseCounter"]["N"]) + 1000
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
+        self._mend_odd_rows()
         if any(action.kind is Kind.OPERATE for action in self.plan.actions):
             await asyncio.sleep(self.plan.stale_reads_s)  # else a look may not show what was done last
             await self._end_acts()
