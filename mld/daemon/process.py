@@ -327,7 +327,19 @@ async def run_daemon(
         pages = membership.pages if membership else None
         disks = () if reloader is None else places_of(reloader.running, with_log=True)
         parts = ShowingParts(
-            settings, worker, worker_id, metrics, reach, dynamo, factory, clock, manager, reader.scrub, pages, disks
+            settings,
+            worker,
+            worker_id,
+            metrics,
+            reach,
+            dynamo,
+            factory,
+            clock,
+            manager,
+            reader.scrub,
+            properties_file,
+            pages,
+            disks,
         )
         grace_s = settings.shutdown_grace_s
         if until_tip is not None:

@@ -52,6 +52,8 @@ class ShowingParts:
     clock: Clock
     manager: ServiceManager
     scrub: Scrubber
+    properties_file: str = ""
+    """As commands that help name it."""
     group_pages: Path | None = None
     """Of one of a group of workers: where its pages are asked for by whoever serves those of all."""
     disks: Sequence[DiskPlace] = ()
@@ -109,6 +111,7 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
         spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid()) if spark else lambda: None,
         scrub=parts.scrub,
         own_events=lambda: recorder.recent,
+        file=parts.properties_file,
     )
 
 
@@ -152,7 +155,7 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
 
     poster, fleet = Poster(url, POST_TIMEOUT_S), parts.worker.fleet
     notifier = Notifier(
-        poster.post, status.look, lambda: fleet.speaks, table, parts.clock, status.identity, parts.scrub
+        poster.post, status.look, lambda: fleet.speaks, table, parts.clock, status.identity, parts.scrub, status.file
     )
     with closing(poster):
         async with in_background(notifier.run, "raising alerts", parts.clock):

@@ -37,6 +37,12 @@ class TableScan:
         return not (self.leases or self.corrupt)
 
     @property
+    def lease_counts(self) -> tuple[int, int]:
+        """Leases, and those of open shards; both count what cannot be read."""
+        unread = len(self.corrupt)
+        return len(self.leases) + unread, sum(not lease.is_complete for lease in self.leases) + unread
+
+    @property
     def unreadable(self) -> frozenset[str]:
         """Keys of the leases that cannot be read."""
         return frozenset(key for key, _ in self.corrupt)

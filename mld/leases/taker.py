@@ -173,8 +173,9 @@ class LeaseTaker:
         takes.to_take.note(len(plan.choices) - plan.very_old)
         takes.very_old.note(plan.very_old)
         takes.spillover.note(plan.spillover)
-        table.corrupt = len(scan.corrupt)
+        table.corrupt, table.corrupt_rows = len(scan.corrupt), scan.corrupt
         if self._worker.is_leader:
+            table.lease_counts = scan.lease_counts
             table.workers, table.unassigned = plan.workers, plan.available
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:

@@ -28,7 +28,7 @@ from mld.metrics.disks import DiskMetrics
 from mld.metrics.events import EventBuffer
 from mld.metrics.instruments import Progress
 from mld.metrics.operations import OPERATIONS
-from mld.metrics.shard import ShardActivity, ShardMetrics, nobody_asks, none_waits
+from mld.metrics.shard import NO_READER, ShardActivity, ShardMetrics, nobody_asks, none_waits
 from mld.metrics.worker import SparkFigures, TableMetrics, WorkerMetrics
 
 ENDED_MAX = 1_000
@@ -144,6 +144,13 @@ class Metrics:
     def in_activity(self, activity: ShardActivity, at: Instant) -> int:
         """Return how many shards are about this."""
         return sum(part.activity_at(at.wall_s) is activity for part in self.shards.values())
+
+    def why_unread(self, wall_s: float) -> str | None:
+        """Return why none of the shards can be read; None if one can, or there is none."""
+        parts = self.shards.values()
+        if not parts or any(part.activity_at(wall_s) not in NO_READER for part in parts):
+            return None
+        return f"none of its {len(parts)} shards can be read: {next(iter(parts)).why_at(wall_s)}"
 
     @shown("mld_leases", "Leases held.", java="RenewAllLeases CurrentLeases")
     def held(self, _: Instant) -> int:

@@ -67,6 +67,10 @@ class ShardActivity(Enum):
     PAUSED = "paused"
 
 
+NO_READER = frozenset({ShardActivity.UNREADABLE, ShardActivity.PARKED})
+"""What a consumer is about that gets no records from Kinesis."""
+
+
 class FetchResult(Enum):
     """How a read of a shard ended."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mld.metrics.configuration import ConfigurationMetrics
@@ -36,12 +37,16 @@ class TableMetrics:
         "mld_workers_of_other_applications",
         "Live workers in the lease table that read another stream than this one: two applications have one table.",
     )
+    corrupt_rows: tuple[tuple[str, str], ...] = field(init=False, default=())
+    """Key and reason of those that are leases."""
+    lease_counts: tuple[int, int] | None = field(init=False, default=None)
+    """Leases, and those of open shards, as the leader sees them."""
     holes_of: dict[str | None, int] = field(init=False, default_factory=dict)
     """Gaps in the hash range that no lease covers, by stream; None is the only stream."""
 
     def forget_leadership(self) -> None:
         """Forget what only the leader looks for."""
-        self.workers = self.unassigned = None
+        self.workers = self.unassigned = self.lease_counts = None
         self.holes_of = {}
 
     @shown(
@@ -161,6 +166,12 @@ class WorkerMetrics:
     table: TableMetrics = field(init=False, default_factory=TableMetrics)
     configuration: ConfigurationMetrics = field(init=False, default_factory=ConfigurationMetrics)
     disks: DiskMetrics = field(init=False, default_factory=DiskMetrics)
+    fault_counts: Mapping[str, int] = field(init=False, default_factory=dict)
+    """Of each kind, as judged last."""
     spark: SparkFigures | None = field(init=False, default=None)
     """Of this daemon's session host; None where there is none."""
     operations: Operations = field(init=False, default_factory=Operations)
+
+    @shown("mld_faults", "What this worker knows to be wrong, by kind: with itself, its shards and the table.", "kind")
+    def faults(self, _: Instant) -> Mapping[str, int]:
+        return self.fault_counts

@@ -29,13 +29,14 @@ from mld.aws.wire.requests import proxies_of
 from mld.check.refusals import faults_of
 from mld.core.disks import DiskPlace, room_of
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
-from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
-from mld.core.terminal import find_executable, runnable
+from mld.core.streams import IteratorType, Shard, StartingPoint, StreamKind
+from mld.core.terminal import FILE_VARIABLE, find_executable, runnable
 from mld.fleet.report.reporter import ReportsTable
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.dynamodb import INDEX_NAME
 from mld.leases.rows import KEY, REPORTS_TABLE_KEY, Place
 from mld.operating import findings
+from mld.operating.faults import FleetSight, Listed
 from mld.operating.findings import Diagnosis, Health, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
 from mld.operating.fleet_status import FleetStatus
@@ -48,14 +49,12 @@ from mld.properties.spark import PROGRAM
 from mld.properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
 from mld.protocol.messages import split_command
 from mld.retrieval.reader_factory import kind_of
-from mld.tracking.stream_set import within_stream
 
 TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 _PORTS = {"http": 80, "https": 443}
 SPARK_CHECK_TIMEOUT_S = 120.0
 NO_TABLE_STREAM = "check streamArn: the table's LatestStreamArn, which changes when the stream is switched off and on"
-SWITCH_ON = "its records last 24 hours; to go on, switch the stream on and set streamArn to its new ARN"
 NO_STREAM = "check streamName or streamArn, regionName and the account of the credentials"
 LABELS: dict[str, str] = {
     "kinesis": "Kinesis",
@@ -79,7 +78,7 @@ class Doctor:
         self._factory = client_factory(settings)
         self._offset_s: float | None = None
         self._shards: tuple[Shard, ...] | None = None
-        self._shards_of: dict[str, tuple[Shard, ...]] = {}  # of each of several streams that could be listed
+        self._listed: dict[str | None, Listed] = {}  # by the label of the stream, if it could be listed
         self._found: list[Diagnosis] = []
 
     async def examine(self) -> list[Diagnosis]:
@@ -90,7 +89,8 @@ class Doctor:
         self._found += [*self._dead_letter(), *await asyncio.to_thread(self._disks), self._files()]
         self._found += await asyncio.to_thread(lambda: list(self._daemons_here()))
         scrub = Scrubber()
-        return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in self._found]
+        found = findings.with_one_remedy(self._found)
+        return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in found]
 
     async def _run(self, *probes: Awaitable[None]) -> None:
         for probe in probes:
@@ -182,8 +182,8 @@ class Doctor:
             await alone._run(alone._stream())
             self._found += _under(one.name, alone._found)
             shards += alone._shards or ()
-            if alone._shards is not None:
-                self._shards_of[one.name] = alone._shards
+            if None in alone._listed:
+                self._listed[one.name] = alone._listed[None]
             self._offset_s = alone._offset_s if self._offset_s is None else self._offset_s
         self._shards = tuple(shards)
 
@@ -210,7 +210,8 @@ class Doctor:
         try:
             async with streams_of(self._settings) as streams:
                 summary = await streams.describe()
-                self._shards = (await streams.list_shards(None, None)).shards
+                self._shards = tuple((await all_shards(streams)).values())
+                self._listed[None] = Listed(self._shards, summary.status)
                 if self._shards:
                     operation = "GetShardIterator"
                     start = StartingPoint(IteratorType.TRIM_HORIZON)
@@ -219,11 +220,7 @@ class Doctor:
                     await streams.get_records(iterator, 1)
         except StreamError as error:
             raise ProbeEnded(refusal("stream", f"dynamodb:{operation}", _cause(error), NO_TABLE_STREAM)) from error
-        words = f"{summary.status}, {len(self._shards)} shards"
-        is_off = summary.status == STREAM_DISABLED
-        self._found.append(
-            warn("stream", f"{words}: no change is recorded any more", SWITCH_ON) if is_off else ok("stream", words)
-        )
+        self._found.append(ok("stream", f"{summary.status}, {len(self._shards)} shards"))
         allowed = "DescribeStream, GetShardIterator and GetRecords are allowed"
         words = allowed if self._shards else "DescribeStream is allowed; there is no shard yet"
         self._found.append(ok("reading", words))
@@ -239,6 +236,7 @@ class Doctor:
                 self._shards = tuple((await all_shards(streams)).values())
         except StreamError as error:
             raise ProbeEnded(refusal(about, "kinesis:ListShards", _cause(error))) from error
+        self._listed[None] = Listed(self._shards)
         shard = next((shard for shard in self._shards if shard.is_open), None)
         if shard is None:
             raise ProbeEnded(warn(about, "the stream has no open shard", NO_STREAM))
@@ -363,13 +361,10 @@ class Doctor:
             form = "several streams" if other.stream is not None else "one stream"
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
             raise ProbeEnded(fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}"))
+        file = "" if self._file == os.environ.get(FILE_VARIABLE) else self._file
         self._found += findings.rows_findings(
-            status, leases, None if is_multi else self._shards, is_3x=await self._is_3x()
+            FleetSight(fleet=status, listed=self._listed, file=file), is_3x=await self._is_3x()
         )
-        for name, listed in self._shards_of.items():
-            own = [within_stream(one.lease) for one in status.shards if one.label == name]
-            if own:
-                self._found += _under(name, findings.against_stream(own, listed))
         return status
 
     def _open_shards(self) -> int | None:

@@ -6,7 +6,7 @@ A finding is `ok`, `warn` (it works, or may work, but somebody should look) or `
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -15,14 +15,11 @@ from mld.aws.service import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.core.clock import iso_time
 from mld.core.disks import DiskPlace, DiskRoom, in_words
 from mld.core.errors import AwsError, MldError
-from mld.core.steps import finish
-from mld.core.streams import Shard
 from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
-from mld.leases.lease import Lease
 from mld.metrics.configuration import restart_words
+from mld.operating.faults import KINDS, FleetFault, FleetSight, Severity
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
-from mld.operating.naming import names_of
-from mld.shards.identity import foreign_evidence, oddity
+from mld.operating.verdicts import general_faults
 
 CONSUMERS_MAX = 20
 """Consumers of enhanced fan-out that a stream may have."""
@@ -30,7 +27,6 @@ SKEW_WARN_S = 30.0
 SKEW_FAIL_S = 300.0
 """AWS refuses signatures that are this far off."""
 RETENTION_SHORT_HOURS = 24
-NAMED_MAX = 3
 YOUNGER_S = 5.0
 """A table found missing is made again a lease duration later, which is more than this."""
 AGE_TOLD_S = 2 * 86_400.0
@@ -267,51 +263,35 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
     return warn("billing", f"{words}; renewing {open_shards} leases takes about {needed} a second", remedy)
 
 
-def rows_findings(
-    status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None, *, is_3x: bool = True
-) -> Iterator[Diagnosis]:
-    """Yield the rows, and whether they belong to this stream. `shards` None: they could not be listed."""
-    for key, why in status.corrupt[:NAMED_MAX]:
-        remedy = "repair it, or delete it and restore from a backup"
-        yield fail("lease rows", f"row {key} cannot be read: {why}", remedy)
-    if not leases:
+def rows_findings(seen: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosis]:
+    """Yield what is wrong with the rows, by themselves and beside what the service lists, and who shares them."""
+    assert seen.fleet is not None
+    if not seen.fleet.shards and not seen.corrupt:
         yield ok("lease rows", "none yet; the first start makes them")
         return
-    if shards is not None:
-        yield from against_stream(leases, shards)
-    if status.holes:
-        words = f"no open lease covers the hash keys {status.holes[0].start} to {status.holes[0].end}"
-        yield warn("hash range", words, "a running fleet repairs this within minutes; see `mld leases`")
-    yield from _versions(status, is_3x=is_3x)
+    faults = [fault for fault in general_faults(seen) if KINDS[fault.kind].of_setup]
+    yield from map(diagnosis, faults)
+    if not faults:
+        listed = ", all of this stream" if None in seen.listed else ""
+        yield ok("lease rows", f"{len(seen.fleet.shards)} rows{listed}")
+    yield from _versions(seen.fleet, is_3x=is_3x)
 
 
-def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> Iterator[Diagnosis]:
-    """Yield whether these leases, by the shards' own names, belong to the stream with these shards."""
-    about, foreign = "rows and stream", finish(foreign_evidence(shards, leases))
-    if foreign is not None:
-        words, _, remedy = foreign.partition("; ")
-        yield fail(about, words, remedy)
-        return
-    listed = {shard.shard_id: shard for shard in shards}
-    keys = {lease.key for lease in leases}
-    if not keys & listed.keys():
-        remedy = "check streamName, regionName and applicationName; `mld reset` begins anew for another stream"
-        yield fail(about, f"none of the {len(keys)} rows is of a shard of this stream", remedy)
-        return
-    odd = [why for lease in leases if lease.key in listed and (why := oddity(listed[lease.key], lease)) is not None]
-    for why in odd[:NAMED_MAX]:
-        words, _, remedy = why.partition("; ")
-        yield fail(about, words, remedy)
-    gone = sorted(lease.key for lease in leases if lease.key not in listed and not lease.is_complete)
-    lacking = sorted(shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in keys)
-    if gone:
-        words = f"{len(gone)} open rows are of shards that are not listed any more: {names_of(gone, NAMED_MAX)}"
-        yield warn(about, words, "the daemon ends them once it is certain that they are past retention")
-    if lacking:
-        words = f"{len(lacking)} open shards have no row: {names_of(lacking, NAMED_MAX)}"
-        yield warn(about, words, "a running fleet makes them when their parents have ended, or within minutes")
-    if not (odd or gone or lacking):
-        yield ok(about, f"{len(keys)} rows, all of this stream")
+def diagnosis(fault: FleetFault) -> Diagnosis:
+    """Return a fault as a finding."""
+    health = Health.FAIL if fault.severity is Severity.PAGE else Health.WARN
+    about = "lease rows" if fault.stream is None else f"{fault.stream}: lease rows"
+    return Diagnosis(health, about, f"{fault.subject}: {fault.words}", fault.remedy)
+
+
+def with_one_remedy(found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Return the findings with each remedy once: what has the same cause has the same remedy."""
+    given: set[str] = set()
+    said = []
+    for one in found:
+        said.append(replace(one, remedy="") if one.remedy in given else one)
+        given.add(one.remedy)
+    return said
 
 
 def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:

@@ -56,8 +56,6 @@ class Verdict(Enum):
 RANKS: Mapping[str, int] = {verdict.value: rank for rank, verdict in enumerate(Verdict)}
 """By the word; the worst is 0."""
 TROUBLE = frozenset(Verdict) - {Verdict.OK, Verdict.ENDED}
-NO_READER = frozenset({ShardActivity.UNREADABLE, ShardActivity.PARKED})
-"""What a consumer is about that gets no records from Kinesis."""
 UNITS = ((2.0, "s", 1.0), (120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
 DAY_S = 86_400.0
 _TOLD: Mapping[str, Verdict] = {
@@ -431,6 +429,14 @@ def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: flo
     """Return the view of a shard of the worker that looks, by what it knows itself."""
     status = ShardStatus(own.activity_at(wall_s).value, int(wall_s), own.lag_ms(wall_s), why=own.why_at(wall_s))
     return rejudged(view, status, lag_max_s)
+
+
+def own_view(own: ShardMetrics, worker: str, wall_s: float, lag_max_s: float) -> ShardView:
+    """Return the view of a shard of the worker that looks, by what it knows without any row."""
+    view = view_without_row(own, worker, wall_s)
+    is_paused = own.activity_at(wall_s) is ShardActivity.PAUSED
+    paused = replace(view, lease=replace(view.lease, paused="by an operator")) if is_paused else view
+    return known_here(paused, own, wall_s, lag_max_s)
 
 
 def view_without_row(own: ShardMetrics, worker: str, wall_s: float) -> ShardView:

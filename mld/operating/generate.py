@@ -24,8 +24,10 @@ import mld
 from mld.check.refusals import refusals
 from mld.core.streams import StreamKind
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
+from mld.operating.faults import FaultKind
 from mld.operating.naming import settings_of_one
 from mld.operating.options import Asked, asks, finish
+from mld.operating.verdicts import all_kinds
 from mld.properties.lines import ConfigurationError, has_reference
 from mld.properties.loader import LoadedConfiguration, entries_of, load
 from mld.properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key, printable
@@ -59,8 +61,12 @@ def _text(value: Value, part: str) -> str:
     return part if isinstance(value, tuple) else str(value)
 
 
-def prometheus_rules(settings: Settings, retention_s: int) -> str:
-    """Return alerting rules of Prometheus, in YAML; JSON strings are YAML strings."""
+RUNBOOKS = "docs/use/{page}.md"
+"""Where the pages are that alerts lead to, unless the operator says."""
+
+
+def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
+    """Return alerting rules of Prometheus, in YAML (JSON strings are): the template's, and one for each other kind."""
     from mld.aws.service import THROTTLING_CODES
     from mld.core.disks import LOW_SHARE
 
@@ -72,8 +78,36 @@ def prometheus_rules(settings: Settings, retention_s: int) -> str:
         "throttling_codes": "|".join(sorted(THROTTLING_CODES)),
         "quarter_s": str(retention_s // 4),
         "low_share": f"{LOW_SHARE:g}",
+        **_pages(runbooks),
     }
-    return "\n".join(filled("alerts.yaml", values))
+    lines = list(filled("alerts.yaml", values))
+    written = {line.partition("alert: ")[2] for line in lines}
+    own: dict[str, list[FaultKind]] = {}
+    for kind in all_kinds():
+        if kind.alert not in written and kind.hold_s is not None:
+            own.setdefault(kind.alert, []).append(kind)
+    for alert, kinds in own.items():
+        first = kinds[0]
+        lines += filled(
+            "alert.yaml",
+            values
+            | {
+                "alert": alert,
+                "kinds": "|".join(kind.name for kind in kinds),
+                "hold": f"{first.hold_s:g}",
+                "severity": first.severity.value,
+                "summary": json.dumps(first.meaning),
+                "description": json.dumps(first.first),
+                "anchor": first.runbook,
+            },
+        )
+    return "\n".join(lines)
+
+
+def _pages(runbooks: str) -> dict[str, str]:
+    """Return the addresses of the pages that alerts lead to."""
+    pages = {"operations": "operations", "spark": "spark-operating"}
+    return {name: _inner(runbooks.replace("{page}", page)) for name, page in pages.items()}
 
 
 def grafana_dashboard(settings: Settings) -> str:
@@ -131,7 +165,7 @@ def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
     return ""
 
 
-def cloudformation_alarms(settings: Settings, retention_s: int) -> str:
+def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
     """Return a template of CloudFormation with the alarms. Its parameter names the topic to notify.
 
     A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
@@ -143,7 +177,8 @@ def cloudformation_alarms(settings: Settings, retention_s: int) -> str:
 
     wanted = Wanted.of(settings)
     resources: dict[str, Any] = {}
-    alarms = json.loads("\n".join(filled("alarms.json", {"quarter_ms": str(retention_s * 1000 // 4)})))
+    values = {"quarter_ms": str(retention_s * 1000 // 4), **_pages(runbooks)}
+    alarms = json.loads("\n".join(filled("alarms.json", values)))
     for name, alarm in alarms.items():
         metric = JAVA_BY_NAME[alarm.pop("operation"), alarm["MetricName"]]
         if settings.is_multi_stream and Dimension.STREAM in metric.dimensions and wanted.has(Dimension.STREAM):
@@ -205,12 +240,20 @@ def table(asked: Asked, is_json: bool) -> None:
 @click.option(
     "--retention-hours", type=click.IntRange(24, 8760), default=24, show_default=True, help="How long the stream keeps."
 )
-def alerts(asked: Asked, by_cloudwatch: bool, retention_hours: int) -> None:
+@click.option(
+    "--runbooks",
+    default=RUNBOOKS,
+    show_default=True,
+    metavar="URL",
+    help="Where your people find the pages of mld; {page} stands for the name of one.",
+)
+def alerts(asked: Asked, by_cloudwatch: bool, retention_hours: int, runbooks: str) -> None:
     """Print what should wake somebody, with what to do first: for Prometheus (the default), or for CloudWatch."""
     settings = asked.settings()
     if why := unseen(settings, by_cloudwatch=by_cloudwatch):
         say(why)
-    _print((cloudformation_alarms if by_cloudwatch else prometheus_rules)(settings, retention_hours * 3600))
+    make = cloudformation_alarms if by_cloudwatch else prometheus_rules
+    _print(make(settings, retention_hours * 3600, runbooks))
 
 
 @click.command("dashboard")

@@ -28,6 +28,8 @@ from mld.properties.values import SOCKET_OFF
 
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 5.0
+PAGE = "page"
+"""The severity of what wakes somebody (`mld.operating.faults`)."""
 _MARKS = {"toChild": "->", "fromChild": "<-"}
 
 
@@ -104,6 +106,8 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
     It is asked over a socket that only its user can open, without a port and without AWS. Without a properties file it
     is the one daemon that runs here. --live and --ready are probes for a supervisor: one line, exit code 0 or 1; of
     several workers, such as those of one unit, all must be well.
+
+    Exit code 1 if it does not make progress, or knows of something that should wake somebody.
     """
 
     def show() -> int:
@@ -121,7 +125,8 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
 
             click.echo(printable(daemon_headline(value)))
             print_listing(daemon_listing(value))
-        return EXIT_OK if value["isAlive"] else EXIT_FAILURE
+        is_well = value["isAlive"] and not any(one["severity"] == PAGE for one in value["faults"])
+        return EXIT_OK if is_well else EXIT_FAILURE
 
     finish(show)
 

@@ -15,6 +15,7 @@ from typing import Any
 from mld.core.clock import iso_time
 from mld.core.positions import Position, shard_of_key
 from mld.metrics.events import NOBODY, Event
+from mld.operating.faults import FleetFault, fault_value, is_of_shard
 from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration, furthest
 from mld.operating.naming import names_of
 from mld.properties.redaction import printable, printable_lines
@@ -24,6 +25,8 @@ CHECKPOINT_DIGITS = 12
 ERROR_CHARACTERS_MAX = 80
 IF_TOLD = frozenset({"stream", "where", "up"})
 """Columns that are shown if there is something in them."""
+FAULTS_SHOWN = 20
+"""Told below a listing; a program gets them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +51,32 @@ def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) 
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
+def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
     """Return one row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
     names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
-    return _shards_listing(names, shards, (*_totals(status), *_faults(status)))
+    return _shards_listing(names, status, shards, faults)
 
 
-def lag_listing(status: FleetStatus) -> Listing:
-    """Return the open shards with their verdicts, the worst first."""
-    return _shards_listing("stream, shard, verdict, behind>, owner, note", status.open_shards, _totals(status))
+def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
+    """Return the open shards with their verdicts, the worst first, and what is wrong with the table as a whole."""
+    return _shards_listing("stream, shard, verdict, behind>, owner, note", status, status.open_shards, faults)
 
 
-def _shards_listing(names: str, shards: Iterable[ShardView], notes: Iterable[str]) -> Listing:
-    cells = [_SHARD_CELLS[name] for name in names.split(", ")]
-    return _listing(names, (tuple(cell(shard) for cell in cells) for shard in worst_first(shards)), notes)
+def _shards_listing(
+    names: str, status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault]
+) -> Listing:
+    cells = [_SHARD_CELLS[name] for name in names.split(", ") if name != "note"]
+    remedies = {fault.shard: fault.remedy for fault in faults}
+    rows = ((*(cell(shard) for cell in cells), note(shard, remedies.get(shard.key))) for shard in worst_first(shards))
+    shown = {shard.key for shard in shards}
+    return _listing(names, rows, (*_totals(status), *told(fault for fault in faults if fault.shard not in shown)))
+
+
+def told(faults: Iterable[FleetFault]) -> list[str]:
+    """Return faults as lines, with their remedies; of many only some."""
+    lines = [fault.sentence for fault in faults]
+    more = len(lines) - FAULTS_SHOWN
+    return lines if more <= 0 else [*lines[:FAULTS_SHOWN], f"and {more} more"]
 
 
 def _unless_ended(cell: Callable[[ShardView], str]) -> Callable[[ShardView], str]:
@@ -72,8 +87,8 @@ def _kbps(shard: ShardView) -> str:
     return "" if shard.lease.throughput_kbps is None else f"{shard.lease.throughput_kbps:.1f}"
 
 
-def note(shard: ShardView) -> str:
-    """Say what an operator should know about a shard, in a few words; nothing for most."""
+def note(shard: ShardView, remedy: str | None = None) -> str:
+    """Say what an operator should know about a shard, in a few words, and what helps; nothing for most."""
     lease = shard.lease
     parents = () if shard.verdict is Verdict.ENDED else sorted(map(_number, lease.parents))
     parts = (
@@ -83,7 +98,7 @@ def note(shard: ShardView) -> str:
         "probed" if shard.is_probed else None,
         f"child of {', '.join(parents)}" if parents else None,
     )
-    return "; ".join(filter(None, parts))
+    return " -> ".join(filter(None, ("; ".join(filter(None, parts)), remedy)))
 
 
 _SHARD_CELLS: Mapping[str, Callable[[ShardView], str]] = {
@@ -95,7 +110,6 @@ _SHARD_CELLS: Mapping[str, Callable[[ShardView], str]] = {
     "behind>": _unless_ended(lambda shard: duration(shard.behind_s)),
     "KB/s>": _unless_ended(_kbps),
     "checkpoint": lambda shard: short(shard.lease.checkpoint),
-    "note": note,
 }
 """What stands in a column about a shard."""
 
@@ -119,15 +133,7 @@ def _totals(status: FleetStatus) -> list[str]:
     return [f"{len(status.open_shards)} open shards: {words}{more}; furthest behind: {duration(status.behind_s)}"]
 
 
-def _faults(status: FleetStatus) -> list[str]:
-    faults = [f"row {key} cannot be read: {why}" for key, why in status.corrupt]
-    for label, holes in status.holes_of.items():
-        where = "" if label is None else f" of stream {label}"
-        faults += [f"no open lease covers the hash keys {hole.start} to {hole.end}{where}" for hole in holes]
-    return faults
-
-
-def streams_listing(status: FleetStatus) -> Listing:
+def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
     """Return one row for each of several streams: shards by verdict, how far behind, and holes."""
     rows = []
     ids = {shard.label: shard.lease.stream for shard in status.shards}
@@ -146,11 +152,11 @@ def streams_listing(status: FleetStatus) -> Listing:
             )
         )
     names = "stream, identifier, open shards>, verdicts, furthest behind>, KB/s>, holes>"
-    return _listing(names, rows, (*_totals(status), *_faults(status)))
+    return _listing(names, rows, (*_totals(status), *told(fault for fault in faults if not is_of_shard(fault))))
 
 
-def workers_listing(status: FleetStatus) -> Listing:
-    """Return one row for each worker."""
+def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
+    """Return one row for each worker, and what is wrong but for single shards."""
     names = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
@@ -159,7 +165,8 @@ def workers_listing(status: FleetStatus) -> Listing:
     if status.leader and status.leader not in {one.worker for one in status.workers if one.is_alive is not False}:
         leader += ", which is not among them"
     rows = (_worker_row(worker, status.taken_s) for worker in status.workers)
-    return _listing(names, rows, (f"{alive} live {workers}, {leader}",))
+    notes = told(fault for fault in faults if not is_of_shard(fault))
+    return _listing(names, rows, (f"{alive} live {workers}, {leader}", *notes))
 
 
 def _worker_row(worker: WorkerView, now_s: float) -> tuple[str, ...]:
@@ -264,7 +271,8 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
         *value.get("configuration", {}).get("words", ()),
         *(disk["why"] for disk in value.get("disks", ())),
     )
-    return list(filter(None, notes))
+    lines = [f"{one['subject']}: {one['words']} -> {one['remedy']}" for one in value["faults"]]
+    return [*filter(None, notes), *lines[:FAULTS_SHOWN]]
 
 
 # --- for machines -----------------------------------------------------------------------------------------------------
@@ -282,7 +290,7 @@ def event_value(event: Event) -> dict[str, Any]:
     }
 
 
-def shard_value(shard: ShardView) -> dict[str, Any]:
+def shard_value(shard: ShardView, remedy: str | None = None) -> dict[str, Any]:
     """Return one shard, in plain values; times in seconds, None for what is unknown."""
     share = shard.share
     return {
@@ -307,6 +315,7 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
         "failures": 0 if shard.failing is None else shard.failing.failures,
         "why": shard.why,
         "note": note(shard),
+        "remedy": remedy,
     }
 
 
@@ -331,13 +340,22 @@ def worker_value(worker: WorkerView) -> dict[str, Any]:
     }
 
 
-def fleet_value(status: FleetStatus, shards: Iterable[ShardView] | None = None) -> dict[str, Any]:
+def shard_values(shards: Iterable[ShardView], faults: Iterable[FleetFault]) -> list[dict[str, Any]]:
+    """Return shards in plain values, each with what helps it."""
+    remedies = {fault.shard: fault.remedy for fault in faults}
+    return [shard_value(shard, remedies.get(shard.key)) for shard in shards]
+
+
+def fleet_value(
+    status: FleetStatus, shards: Iterable[ShardView] | None = None, faults: Sequence[FleetFault] = ()
+) -> dict[str, Any]:
     """Return the whole fleet, in plain values; `shards` if not all of them are wanted."""
     return {
         "takenAt": status.taken_s,
         "leader": status.leader,
         "behindSeconds": status.behind_s,
-        "shards": [shard_value(shard) for shard in (status.shards if shards is None else shards)],
+        "faults": [fault_value(fault) for fault in faults],
+        "shards": shard_values(status.shards if shards is None else shards, faults),
         "workers": [worker_value(worker) for worker in status.workers],
         "holes": [
             {"stream": label, "from": str(hole.start), "to": str(hole.end)}

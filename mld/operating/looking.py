@@ -25,7 +25,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mld.core.clock import LoopClock
+from mld.core.clock import LoopClock, in_turns
 from mld.core.errors import MldError
 from mld.core.terminal import (
     EXIT_FAILURE,
@@ -40,13 +40,15 @@ from mld.core.terminal import (
 from mld.leases.lease import Lease
 from mld.operating import listings
 from mld.operating.events import EventsTable, events_in
+from mld.operating.faults import FleetFault, FleetSight, fault_value
 from mld.operating.fleet_reader import dynamo_of, fleet_reader, look_at_account, with_stream
-from mld.operating.fleet_status import LAG_MAX_S, TROUBLE, FleetStatus, chosen
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, chosen
 from mld.operating.listings import Listing, RecordView
 from mld.operating.naming import ChosenShard, chosen_shard, lease_of, with_short_ids
 from mld.operating.options import Asked, PointType, asks, finish, output_option, with_remedy
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
-from mld.operating.stream_access import SpanReader, peek_at, probed, run_replay, span_start, streams_of
+from mld.operating.stream_access import SpanReader, listed_of, peek_at, probed, run_replay, span_start, streams_of
+from mld.operating.verdicts import faults_steps, is_green
 from mld.properties.redaction import Scrubber, printable
 from mld.retrieval.starting_points import initial_position
 
@@ -79,17 +81,19 @@ _watch = click.option("--watch", is_flag=True, help="Look again every few second
 @_output
 @_watch
 def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool, output: str, watch: bool) -> None:
-    """Show every shard, the worst first: state, owner, how far behind, checkpoint; and holes in the hash range.
+    """Show every shard, the worst first: state, owner, how far behind, checkpoint; and what is wrong, with the remedy.
 
     The answer comes from one scan of the lease table, so it needs no access to the stream or to a daemon.
+
+    Exit code 1 if something is wrong that should wake somebody.
     """
 
-    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+    def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
         shards = status.shards if show_all else status.open_shards
-        value = listings.fleet_value(status, shards)
+        value = listings.fleet_value(status, shards, faults)
         if by == "stream":
-            return listings.streams_listing(status), value
-        return listings.leases_listing(status, shards), value
+            return listings.streams_listing(status, faults), value
+        return listings.leases_listing(status, shards, faults), value
 
     _look(asked, shown, output, watch=watch, stream_name=stream_name)
 
@@ -99,19 +103,30 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
 @_output
 @_watch
 def workers(asked: Asked, output: str, watch: bool) -> None:
-    """Show every worker: version, leases, CPU, when it was last heard, who leads."""
+    """Show every worker: version, leases, CPU, when it was last heard, who leads.
 
-    def shown(status: FleetStatus) -> tuple[Listing, Any]:
-        value = {"leader": status.leader, "workers": [listings.worker_value(worker) for worker in status.workers]}
-        return listings.workers_listing(status), value
+    Exit code 1 if something is wrong that should wake somebody.
+    """
+
+    def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
+        value = {
+            "leader": status.leader,
+            "faults": [fault_value(fault) for fault in faults],
+            "workers": [listings.worker_value(worker) for worker in status.workers],
+        }
+        return listings.workers_listing(status, faults), value
 
     _look(asked, shown, output, watch=watch)
 
 
 @click.command()
 @asks()
-@click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
-@click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
+@click.option(
+    "--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or anything is wrong."
+)
+@click.option(
+    "--probe", is_flag=True, help="Ask Kinesis too: which shards there are, and the lag of those that do not tell it."
+)
 @_stream
 @_output
 @_watch
@@ -120,20 +135,20 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
 
     The verdicts: stopped, unreadable, parked, failing, stalled, unknown, lagging, paused or ok.
 
-    Exit code 1 with --max, if a shard is further behind, stands still, has no owner, or does not say how far it is.
+    Exit code 1 if something is wrong that should wake somebody: a shard that stands still or has no owner, a row that
+    cannot be read, keys without a lease. With --max also if a shard is further behind, paused, or does not say how far
+    it is: 0 is green.
     """
 
-    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+    def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
         value = {
             "behindSeconds": status.behind_s,
-            "shards": [listings.shard_value(shard) for shard in status.open_shards],
+            "faults": [fault_value(fault) for fault in faults],
+            "shards": listings.shard_values(status.open_shards, faults),
         }
-        return listings.lag_listing(status), value
+        return listings.lag_listing(status, faults), value
 
-    def is_met(status: FleetStatus) -> bool:
-        return lag_max_s is None or not any(shard.verdict in TROUBLE for shard in status.open_shards)
-
-    _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, is_met=is_met, probe=probe, stream_name=stream_name)
+    _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, probe=probe, stream_name=stream_name)
 
 
 @click.command()
@@ -167,35 +182,40 @@ def events(asked: Asked, since_s: float | None, worker: str | None, output: str)
 
 def _look(
     asked: Asked,
-    shown: Callable[[FleetStatus], tuple[Listing, Any]],
+    shown: Callable[[FleetStatus, Sequence[FleetFault]], tuple[Listing, Any]],
     output: str,
     *,
     watch: bool,
     lag_max_s: float | None = None,
     probe: bool = False,
-    is_met: Callable[[FleetStatus], bool] = lambda _: True,
     stream_name: str | None = None,
 ) -> None:
-    """Look at the fleet, or at one stream of it, print, and exit."""
+    """Look at the fleet, or at one stream of it, print, and exit: with 0 if nothing is wrong (`is_green`)."""
     settings = asked.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
 
     async def looking() -> int:
         async with fleet_reader(settings, bound_s) as reader:
 
-            async def look() -> FleetStatus:
-                status = chosen(await reader.look(), stream_name)
-                return await probed(settings, status, bound_s) if probe else status
+            async def look() -> tuple[FleetStatus, Sequence[FleetFault]]:
+                status, listed = chosen(await reader.look(), stream_name), {}
+                if probe:
+                    status, listed = await probed(settings, status, bound_s), await listed_of(settings, status)
+                return status, await in_turns(
+                    faults_steps(FleetSight(fleet=status, listed=listed, file=asked.shown_file))
+                )
 
-            async def listed() -> Listing:
-                return shown(await look())[0]
+            async def listing() -> Listing:
+                return shown(*await look())[0]
 
             if watch and output == "table" and sys.stdout.isatty():
-                await follow(listed, Console(highlight=False, markup=False))
+                await follow(listing, Console(highlight=False, markup=False))
             while True:
-                FORMATS[output](*shown(status := await look()), watch)
+                status, faults = await look()
+                FORMATS[output](*shown(status, faults), watch)
                 if not watch:
-                    return EXIT_OK if is_met(status) else EXIT_FAILURE
+                    is_met = is_green(faults, strictly=lag_max_s is not None)
+                    return EXIT_OK if is_met else EXIT_FAILURE
                 await asyncio.sleep(WATCH_PERIOD_S)
 
     finish(looking, is_open_ended=watch)

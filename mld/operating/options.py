@@ -63,6 +63,11 @@ class Asked:
     execute: bool = False
     backup_file: str | None = None
 
+    @property
+    def shown_file(self) -> str:
+        """The file as commands that help name it; empty where the environment does."""
+        return "" if self.file == os.environ.get(FILE_VARIABLE) else self.file
+
     def settings(self) -> Settings:
         """Load the file; exit with 2, and what is wrong with it, if it cannot be used."""
         return settings_of(self.file, self.overrides)

@@ -41,6 +41,7 @@ from mld.core.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, Init
 from mld.core.streams import ChildBatch, HashRange, IteratorType, Page, Shard, StartingPoint, Streams
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, find_executable, runnable, say
 from mld.leases.lease import Lease, ShardStatus
+from mld.operating.faults import Listed
 from mld.operating.fleet_reader import opened
 from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, rejudged
 from mld.operating.listings import RecordView, view_of
@@ -269,6 +270,20 @@ async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> F
         key = min(refused)
         say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
     return with_probed(status, answers, lag_max_s)
+
+
+async def listed_of(settings: Settings, status: FleetStatus) -> dict[str | None, Listed]:
+    """Return what the service says of each stream of the file, by label; without those that cannot be asked."""
+    found: dict[str | None, Listed] = {}
+    each: list[tuple[str | None, Settings]] = [(one.name, settings_of_one(settings, one)) for one in settings.streams]
+    for label, one in each or [(None, settings)]:
+        try:
+            async with streams_of(one) as streams:
+                summary = await streams.describe()
+                found[label] = Listed(tuple((await all_shards(streams)).values()), summary.status)
+        except StreamError as error:
+            say(f"the shards of {label or settings.stream_title} could not be listed: {error}")
+    return found
 
 
 def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Settings, list[Lease]]]:

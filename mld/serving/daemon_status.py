@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from mld.core import error_boundary
 from mld.core.clock import Clock, in_turns
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
+from mld.core.steps import finish
 from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
@@ -26,8 +27,10 @@ from mld.metrics.instruments import LateLoop
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.worker import SparkFigures
+from mld.operating.faults import FleetSight, Own, Probe, fault_value
 from mld.operating.fleet_reader import FleetReader
-from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
+from mld.operating.fleet_status import LAG_MAX_S, THROTTLED, FleetStatus, ShardView, own_view
+from mld.operating.verdicts import counts, general_faults, own_faults_steps, why_not
 from mld.properties.redaction import Scrubber
 from mld.serving.status import Document, RecordRates, StatusView, in_pieces
 
@@ -58,6 +61,8 @@ class DaemonStatus:
     """Of the log: it knows the secrets of the file."""
     own_events: Callable[[], Sequence[Event]] = tuple
     """What this worker has noted lately; shown where the table has no history."""
+    file: str = ""
+    """The properties file, as remedies name it."""
 
     def __post_init__(self) -> None:
         self._rates = RecordRates()
@@ -80,27 +85,42 @@ class DaemonStatus:
             if now - sampled_at >= LOOK_PERIOD_S:
                 sampled_at, self.metrics.worker.spark = now, self.spark_figures()
                 self._rates.note(self.metrics.shards, now)
+                faults = await in_turns(own_faults_steps(self._own(), self._own_views(), self.file), self.clock)
+                self.metrics.worker.fault_counts = counts(faults)
 
     def why_not_ready(self) -> str | None:
-        """Return why this daemon is not ready; None if it is: initialized, not stopping, with its table in reach,
-        and able to read one of its shards, if it has any.
+        """Return why this daemon is not ready; None if it is: initialized, not stopping, and without a fault that
+        makes it so.
         """
-        if not self.is_ready():
-            return "not initialized, or stopping"
-        out_of_reach = self.reach.why_out_of_reach(self.clock.monotonic())
-        return self.scrub(out_of_reach) if out_of_reach else self._why_unread()
-
-    def _why_unread(self) -> str | None:
-        wall_s, parts = self.clock.wall(), list(self.metrics.shards.values())
-        if not parts or any(part.activity_at(wall_s) not in NO_READER for part in parts):
-            return None
-        return self.scrub(f"none of its {len(parts)} shards can be read: {parts[0].why_at(wall_s)}")
+        return self._why_not(Probe.READY) if self.is_ready() else "not initialized, or stopping"
 
     def why_not_alive(self) -> str | None:
         """Return which loops make no progress, in words; None if this daemon lives."""
-        overdue = self.overdue()
-        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in overdue)
-        return f"no progress: {words}" if overdue else None
+        return self._why_not(Probe.LIVE)
+
+    def _why_not(self, probe: Probe) -> str | None:
+        why = why_not(probe, general_faults(FleetSight(own=self._own(), file=self.file)))
+        return None if why is None else self.scrub(why)
+
+    def _own(self) -> Own:
+        """Return what this worker knows of itself now, but for its shards one by one."""
+        now, table = self.clock.monotonic(), self.metrics.worker.table
+        labels = self.metrics.stream_labels
+        return Own(
+            worker=self.identity.worker,
+            late=self.overdue(),
+            unreached=self.reach.why_out_of_reach(now),
+            unread=self.metrics.why_unread(self.clock.wall()),
+            is_throttled=self.reach.is_throttled(now),
+            corrupt=table.corrupt_rows,
+            holes={None if id_ is None else labels.get(id_, id_): count for id_, count in table.holes_of.items()},
+            rows=table.lease_counts,
+        )
+
+    def _own_views(self) -> Iterator[ShardView]:
+        """Yield the views of the shards of this worker, by what it knows itself."""
+        wall_s, me = self.clock.wall(), self.identity.worker
+        return (own_view(part, me, wall_s, LAG_MAX_S) for part in list(self.metrics.shards.values()))
 
     def overdue(self) -> list[LateLoop]:
         """Return the loops that make no progress; none if this daemon lives."""
@@ -139,6 +159,7 @@ class DaemonStatus:
             "unexpectedErrors": self.metrics.worker.unexpected_errors,
             "configuration": self.metrics.worker.configuration.value(),
             "disks": self.metrics.worker.disks.value(),
+            "faults": [fault_value(one) for one in finish(own_faults_steps(self._own(), self._own_views(), self.file))],
         }
 
     async def look(self) -> tuple[FleetStatus | None, str | None]:
@@ -163,6 +184,7 @@ class DaemonStatus:
             spark=self.spark_sessions(),
             events=(fleet and fleet.events) or tuple(self.own_events()),
             scrub=self.scrub,
+            seen=FleetSight(fleet=fleet, unread=self._trouble, own=self._own(), file=self.file),
         )
 
     async def _look(self) -> FleetStatus | None:

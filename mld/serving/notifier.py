@@ -1,6 +1,6 @@
 """Posts to a webhook what is wrong with the fleet, and that it is over (`mld.notify`). Rule: coordination#notifier.
 
-The judgements are those of the page and of `mld lag` (`operating.fleet_status`). One worker of the fleet speaks: it
+The judgements are those of all who look (`operating.verdicts`). One worker of the fleet speaks: it
 looks once a minute and posts what has been so for a while. What was posted stands in the table, so that the next one to
 speak goes on from there. Who spoke when the table went out of reach tells that, and its end: nobody can be chosen
 then. A post that fails is made again after the next look, for as long as there is a reason.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mld.aws.threads import HostReadError
@@ -19,17 +19,14 @@ from mld.core.clock import Clock, iso_time
 from mld.core.error_boundary import survived
 from mld.metrics.registry import Identity
 from mld.operating.events import EventsTable
-from mld.operating.fleet_status import TROUBLE, FleetStatus, ShardView, Verdict
+from mld.operating.faults import HOLD_S, KINDS, FleetFault, FleetSight, runbook_of
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.verdicts import faults_of
 from mld.properties.redaction import Scrubber
 
 log = logging.getLogger(__name__)
 
 LOOK_PERIOD_S = 60.0
-HOLD_S = 110.0
-"""For how long something must be so, or be over, before it is posted: two looks. Leases move, and processors fail once
-in a while."""
-PAUSE_HOLD_S = 4 * 3600.0
-"""Of a pause, which somebody wanted: as long as for the alert of Prometheus."""
 POSTS_MAX = 10
 """After one look, so in a minute."""
 ATTEMPTS_MAX = 3
@@ -42,76 +39,45 @@ SUBJECTS_MAX = 20
 """Named in a post; all are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """One thing that is wrong: its kind, which is a verdict, `hole`, `corrupt` or `table`, and what it is about."""
-
-    kind: str
-    subject: str
-    owner: str | None = field(default=None, compare=False)
-    why: str | None = field(default=None, compare=False)
-
-    @property
-    def id(self) -> str:
-        """How the table knows it."""
-        return f"{self.kind} {self.subject}"
-
-    @classmethod
-    def known_as(cls, name: str) -> Alert:
-        """Return the alert that the table knows by this name."""
-        return cls(*name.partition(" ")[::2])
-
-
-TABLE = Alert("table", "lease table")
+TABLE = FleetFault("table", "lease table")
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Alerts of one kind that begin, or end, at the same look."""
+    """Faults of one kind that begin, or end, at the same look."""
 
     kind: str
     begins: bool
-    alerts: tuple[Alert, ...]
+    alerts: tuple[FleetFault, ...]
 
 
-def alerts_of(fleet: FleetStatus) -> set[Alert]:
-    """Return what is wrong with the fleet."""
-    found = {
-        Alert(shard.verdict.value, shard.name, shard.owner, shard.why)
-        for shard in fleet.open_shards
-        if shard.verdict in TROUBLE and not _never_told(shard)
-    }
-    for label, holes in fleet.holes_of.items():
-        found |= {Alert("hole", f"{label or ''} from hash key {hole.start}".strip()) for hole in holes}
-    return found | {Alert("corrupt", key, why=why) for key, why in fleet.corrupt}
-
-
-def _never_told(shard: ShardView) -> bool:
-    """Return whether its worker tells nothing, as Java's do: that is no news."""
-    return shard.verdict is Verdict.UNKNOWN and shard.age_s is None
+def hold_of(kind: str) -> float | None:
+    """Return for how long a fault of this kind must be so before it is posted; None: it is not."""
+    known = KINDS.get(kind)
+    return HOLD_S if known is None else known.hold_s
 
 
 class AlertBook:
     """Decides what is to be posted. `posted` are the ids of alerts that were posted and have not ended. Pure."""
 
     def __init__(self, posted: Iterable[str]) -> None:
-        self._posted = {Alert.known_as(name) for name in posted}
-        self._since: dict[Alert, float] = {}
+        self._posted = {FleetFault.known_as(name) for name in posted}
+        self._since: dict[FleetFault, float] = {}
         """Since when what is not posted is so, or what is posted is over."""
 
     @property
     def posted(self) -> frozenset[str]:
         return frozenset(alert.id for alert in self._posted)
 
-    def due(self, found: Collection[Alert], now: float) -> list[Post]:
+    def due(self, found: Collection[FleetFault], now: float) -> list[Post]:
         """Return what to post after a look."""
-        changed = {*found} ^ self._posted
+        changed = {fault for fault in found if hold_of(fault.kind) is not None} ^ self._posted
         self._since = {alert: self._since.get(alert, now) for alert in changed}
-        due: dict[tuple[str, bool], list[Alert]] = {}
+        due: dict[tuple[str, bool], list[FleetFault]] = {}
         for alert in changed:
             begins = alert not in self._posted
-            hold_s = PAUSE_HOLD_S if begins and alert.kind == Verdict.PAUSED.value else HOLD_S
-            if now - self._since[alert] >= hold_s:
+            hold_s = hold_of(alert.kind) if begins else HOLD_S
+            if hold_s is not None and now - self._since[alert] >= hold_s:
                 due.setdefault((alert.kind, begins), []).append(alert)
         return [
             Post(kind, begins, tuple(sorted(alerts, key=lambda alert: alert.subject)))
@@ -132,17 +98,29 @@ def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber) -> Mappin
     """Return what is posted. `text` alone says all; it is what chats show."""
     named = post.alerts[:SUBJECTS_MAX]
     names = ", ".join(alert.subject for alert in named) + (", …" if len(post.alerts) > len(named) else "")
-    why = next((f": {alert.why}" for alert in named if alert.why), "") if post.begins else ""
+    first = named[0]
+    why = f": {first.words} → {first.remedy}" if post.begins else ""
     over = "" if post.begins else "over: "
     return {
         "text": _plain(scrub(f"{me.application}: {over}{post.kind} ({len(post.alerts)}): {names}{why}")),
         "application": me.application,
         "alert": post.kind,
+        "severity": first.severity.value,
         "status": "begun" if post.begins else "ended",
         "count": len(post.alerts),
-        "subjects": [{"name": one.subject, "owner": one.owner, "why": one.why and scrub(one.why)} for one in named],
+        "subjects": [_subject(one, scrub) for one in named],
+        "runbook": runbook_of(post.kind),
         "at": iso_time(wall_s),
         "worker": me.worker,
+    }
+
+
+def _subject(fault: FleetFault, scrub: Scrubber) -> Mapping[str, Any]:
+    return {
+        "name": fault.subject,
+        "owner": fault.owner,
+        "why": scrub(fault.words) or None,
+        "remedy": scrub(fault.remedy) or None,
     }
 
 
@@ -162,6 +140,8 @@ class Notifier:
     clock: Clock
     identity: Identity
     scrub: Scrubber
+    file: str = ""
+    """The properties file, for remedies."""
 
     async def run(self) -> None:
         """Look and post, until cancelled."""
@@ -176,15 +156,15 @@ class Notifier:
                     await self._tell(book, self._found(book, fleet, trouble))
             await self.clock.sleep(LOOK_PERIOD_S)
 
-    def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[Alert]:
+    def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[FleetFault]:
         """Return what is wrong now. While the table cannot be read nothing is known to have begun or ended, and once
         another worker speaks, it is for that one to tell."""
         if trouble is None and self.speaks():
-            return alerts_of(fleet)
-        others = {*map(Alert.known_as, book.posted)} - {TABLE}
-        return others if trouble is None else {*others, replace(TABLE, why=trouble)}
+            return {*faults_of(FleetSight(fleet=fleet, file=self.file))}
+        others = {*map(FleetFault.known_as, book.posted)} - {TABLE}
+        return others if trouble is None else {*others, *faults_of(FleetSight(unread=trouble, file=self.file))}
 
-    async def _tell(self, book: AlertBook, found: Collection[Alert]) -> None:
+    async def _tell(self, book: AlertBook, found: Collection[FleetFault]) -> None:
         posts = book.due(found, self.clock.monotonic())
         before = book.posted
         for post in posts[:POSTS_MAX]:

@@ -19,6 +19,7 @@ from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import TREND_STEP_S, ShardMetrics, trend_values
+from mld.operating.faults import FleetSight, fault_value
 from mld.operating.fleet_status import (
     LAG_MAX_S,
     RANKS,
@@ -30,9 +31,10 @@ from mld.operating.fleet_status import (
     view_without_row,
 )
 from mld.operating.listings import event_value, shard_value, worker_value
+from mld.operating.verdicts import fault_of, general_faults
 from mld.properties.redaction import Scrubber
 
-SAID_BY_OTHERS = ("why", "note", "lastError", "reason")
+SAID_BY_OTHERS = ("why", "note", "lastError", "words", "remedy")
 """Texts that children, AWS and rows of the table have a part in."""
 
 
@@ -87,6 +89,8 @@ class StatusView:
     """What happened, the oldest first."""
     scrub: Scrubber = field(default_factory=Scrubber)
     """For what children and others have said."""
+    seen: FleetSight = field(default_factory=FleetSight)
+    """What faults are found in."""
 
     def head(self) -> Document:
         """Return the document without its long lists."""
@@ -113,7 +117,7 @@ class StatusView:
         lists = {
             "workers": self._workers(),
             "holes": self._holes(),
-            "corrupt": self._corrupt(),
+            "faults": map(fault_value, general_faults(self.seen)),
             "events": self._events(),
             "shards": self._shards(),
         }
@@ -133,10 +137,6 @@ class StatusView:
             for begin, end in map(share_of, holes):
                 yield {"stream": label, "from": begin, "to": end}
 
-    def _corrupt(self) -> Iterator[Document]:
-        for key, why in () if self.fleet is None else self.fleet.corrupt:
-            yield {"key": key, "reason": why}
-
     def _events(self) -> Iterator[Document]:
         """Yield the newest events, and those with the last lines of a child, the newest first."""
         events = self.events
@@ -153,10 +153,14 @@ class StatusView:
         for view in self.fleet.shards:
             held = own.get(view.key) if view.owner in (me, None) else None
             if held is None or view.verdict is Verdict.ENDED:
-                yield _of_table(view, self.at.wall_s)
+                yield _of_table(view, self.at.wall_s, self._remedy(view))
             else:
                 known = known_here(view, held, self.at.wall_s, self.lag_max_s)
-                yield _shard_value(known) | _of_own(held, self.at, self.rates)
+                yield _shard_value(known, self._remedy(known)) | _of_own(held, self.at, self.rates)
+
+    def _remedy(self, view: ShardView) -> str | None:
+        fault = fault_of(view, self.seen)
+        return None if fault is None else fault.remedy
 
 
 def in_pieces(
@@ -189,10 +193,10 @@ def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[
     yield "}\n"
 
 
-def _of_table(view: ShardView, wall_s: float) -> Document:
+def _of_table(view: ShardView, wall_s: float, remedy: str | None) -> Document:
     """Return a shard as its row tells; what only its worker knows is None."""
     told = view.lease.status
-    return _shard_value(view) | {
+    return _shard_value(view, remedy) | {
         "isHere": False,
         "busySeconds": None,
         "restarts": None,
@@ -204,8 +208,8 @@ def _of_table(view: ShardView, wall_s: float) -> Document:
     }
 
 
-def _shard_value(view: ShardView) -> Document:
-    value = shard_value(view)
+def _shard_value(view: ShardView, remedy: str | None = None) -> Document:
+    value = shard_value(view, remedy)
     del value["isProbed"]  # a daemon asks Kinesis for nobody's sake
     for name in ("from", "to", "toldSecondsAgo"):
         if value[name] is not None:

@@ -15,19 +15,11 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import duration
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 60.0
-TROUBLE = (
-    ShardActivity.UNREADABLE,
-    ShardActivity.PARKED,
-    ShardActivity.FAILING,
-    ShardActivity.STALLED,
-    ShardActivity.PAUSED,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,12 @@ def summary_of(before: Totals, after: Totals, metrics: Metrics, at: Instant, in_
     behind_s = metrics.furthest_behind_s(at)
     if behind_s is not None:
         fields["behind_ms"] = round(behind_s * 1000)
-    return fields | {one.value: count for one in TROUBLE if (count := metrics.in_activity(one, at))}
+    return fields | _wrong(metrics)
+
+
+def _wrong(metrics: Metrics) -> dict[str, int]:
+    """Return how many faults of each kind this worker knows of, without kinds that it knows none of."""
+    return {kind: count for kind, count in metrics.worker.fault_counts.items() if count}
 
 
 @asynccontextmanager
@@ -99,7 +96,7 @@ def status_line(metrics: Metrics, at: Instant) -> str:
     if count == 0:
         return ", ".join(["no shards", *of_files])
     parts = [f"{count} shard{'s' * (count != 1)}"]
-    parts += [f"{number} {one.value}" for one in TROUBLE if (number := metrics.in_activity(one, at))]
+    parts += [f"{number} {kind}" for kind, number in _wrong(metrics).items()]
     behind_s = metrics.furthest_behind_s(at)
     if behind_s is not None and behind_s < 1:
         behind_s = round(behind_s, 2)

@@ -396,6 +396,7 @@ class Assigner:
         sorted_out = reports.sort_out(everything, self.clock.wall(), ReportRules.of(self.settings.fleet))
         self._report_corrupt(found.corrupt)
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
+        self._table_seen.corrupt_rows, self._table_seen.lease_counts = scan.corrupt, scan.lease_counts
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self.clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
         for listener in self.listeners:

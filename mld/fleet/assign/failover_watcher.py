@@ -157,6 +157,7 @@ class FailoverWatcher:
         read = await in_turns(reports_among(scan.others))
         found = read.reports
         self.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
+        self.metrics.worker.table.corrupt_rows = scan.corrupt
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
         self._tell_of_neighbours(everybody)

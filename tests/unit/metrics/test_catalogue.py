@@ -50,6 +50,7 @@ def busy_worker() -> Metrics:
     metrics.worker.configuration.note_read("app.properties", 900.0)
     metrics.worker.disks.rooms = {DiskPlace("deadLetter", Path("/letters")): DiskRoom(1_000, 0.5)}
     metrics.worker.spark = SparkFigures(1_000.0, 30.0, 900.0, 990.0, 2, 3, 4, 5)
+    metrics.worker.fault_counts = {"hole": 0}
     table = metrics.worker.table
     table.workers, table.unassigned, table.corrupt, table.without_room, table.holes_of = 2, 0, 0, 0, {None: 0}
     table.strangers = 0

@@ -15,6 +15,7 @@ from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.configuration import ConfigurationMetrics
 from mld.metrics.events import Event, EventKind
 from mld.operating import findings
+from mld.operating.faults import FleetSight, Listed
 from mld.operating.findings import Diagnosis, Health
 from mld.operating.fleet_status import ViewRules, fleet_status
 
@@ -122,7 +123,8 @@ def test_an_index_that_is_missing_is_made_by_the_next_start() -> None:
 
 def rows(leases: list[Lease], shards: list[Shard] | None, corrupt: tuple[tuple[str, str], ...] = ()) -> list[Diagnosis]:
     status = fleet_status(leases, (), None, 0.0, ViewRules(10.0), corrupt=corrupt)
-    return findings.rows_findings(status, leases, shards)
+    listed = {} if shards is None else {None: Listed(shards)}
+    return [one for one in findings.rows_findings(FleetSight(fleet=status, listed=listed)) if one.about != "workers"]
 
 
 @pytest.mark.parametrize(
@@ -152,14 +154,26 @@ def test_an_event_from_before_the_table_tells_that_it_was_lost() -> None:
 def test_rows_are_held_against_the_stream() -> None:
     lease = Lease("a", Position("150"), owner=None, hash_range=ALL)
     shard = Shard("a", ALL, "100")
-    assert healths(rows([lease], [shard])) == {"rows and stream": Health.OK}
-    assert healths(rows([lease], [Shard("b", ALL, "100")]))["rows and stream"] is Health.FAIL
-    assert healths(rows([lease], [Shard("a", HashRange(0, 5), "100")]))["rows and stream"] is Health.FAIL
-    assert healths(rows([lease], [shard, Shard("b", ALL, "100")]))["rows and stream"] is Health.WARN
+    assert healths(rows([lease], [shard])) == {"lease rows": Health.OK}
+    assert healths(rows([lease], [Shard("b", ALL, "100")]))["lease rows"] is Health.FAIL
+    assert healths(rows([lease], [Shard("a", HashRange(0, 5), "100")]))["lease rows"] is Health.FAIL
+    assert healths(rows([lease], [shard, Shard("b", ALL, "100")]))["lease rows"] is Health.FAIL
     gone = Lease("old", TRIM_HORIZON, owner=None)
-    assert healths(rows([lease, gone], [shard]))["rows and stream"] is Health.WARN
-    assert healths(rows([lease], None)) == {}
+    assert healths(rows([lease, gone], [shard]))["lease rows"] is Health.WARN
+    assert healths(rows([lease], None)) == {"lease rows": Health.OK}
     assert healths(rows([], [shard])) == {"lease rows": Health.OK}
+
+
+def test_one_fault_gets_one_advice() -> None:
+    """A shard without a row is a hole, too; a row that cannot be read is no missing one."""
+    left, right = HashRange(0, 5), HashRange(6, HASH_KEY_MAX)
+    lease, shards = Lease("a", Position("150"), hash_range=left), [Shard("a", left, "100"), Shard("b", right, "100")]
+    (found,) = rows([lease], shards)
+    assert "1 open shard has no row" in found.words
+    (found,) = rows([lease], shards, corrupt=(("b", "no checkpoint"),))
+    assert "cannot be read" in found.words
+    twice = [findings.fail("Kinesis", "expired", "renew them"), findings.fail("DynamoDB", "expired", "renew them")]
+    assert [one.remedy for one in findings.with_one_remedy(twice)] == ["renew them", ""]
 
 
 def test_a_missing_table_is_well_only_where_no_fleet_reports() -> None:
@@ -188,18 +202,19 @@ def test_who_shares_the_table(reports: list[str], is_3x: bool, health: Health, w
     ]
     lease = Lease("a", Position("150"), owner="java", hash_range=ALL)
     status = fleet_status([lease], told, None, 0.0, ViewRules(10.0))
-    (found,) = [one for one in findings.rows_findings(status, [lease], None, is_3x=is_3x) if one.about == "workers"]
+    (found,) = [one for one in findings.rows_findings(FleetSight(fleet=status), is_3x=is_3x) if one.about == "workers"]
     assert (found.health, words in found.words) == (health, True), found.words
 
 
 def test_a_worker_that_tells_its_lag_is_no_java_worker() -> None:
     lease = Lease("a", Position("150"), owner="w1", hash_range=ALL, status=ShardStatus("idle", 0, 0))
-    assert "all run mld" in {one.words for one in rows([lease], None)}
+    status = fleet_status([lease], (), None, 0.0, ViewRules(10.0))
+    assert "all run mld" in {one.words for one in findings.rows_findings(FleetSight(fleet=status))}
 
 
 def test_holes_and_rows_that_cannot_be_read_are_told() -> None:
     half = Lease("a", TRIM_HORIZON, owner=None, hash_range=HashRange(0, 5))
-    assert healths(rows([half], None))["hash range"] is Health.WARN
+    assert healths(rows([half], None))["lease rows"] is Health.FAIL
     assert healths(rows([half], None, corrupt=(("x", "why"),)))["lease rows"] is Health.FAIL
 
 

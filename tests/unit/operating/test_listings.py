@@ -19,7 +19,9 @@ from mld.fleet.leader.lock import LockRow
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.operating import listings, looking
+from mld.operating.faults import FleetFault, FleetSight
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.verdicts import faults_of
 from tests.virtual_time import run_virtual
 
 NOW_S = 1_763_661_600
@@ -84,6 +86,10 @@ def fleet() -> FleetStatus:
     return fleet_status(leases, reports, lock, NOW_S, ViewRules(10.0), corrupt=[])
 
 
+def faults_in(status: FleetStatus) -> tuple[FleetFault, ...]:
+    return faults_of(FleetSight(fleet=status, file="app"))
+
+
 def printed(listing: listings.Listing, monkeypatch: pytest.MonkeyPatch) -> str:
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
@@ -91,17 +97,21 @@ def printed(listing: listings.Listing, monkeypatch: pytest.MonkeyPatch) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
+HOLE = (
+    "no open lease covers the hash keys from 297747071055821155530452781502797185024 to "
+    "340282366920938463463374607431768211455 -> mld doctor app"
+)
 LEASES = """\
 shard                 state       owner   behind   KB/s  checkpoint     note
-shardId-000000000006  stopped     b:3    unknown         …321519628402  its owner is dead
-shardId-000000000004  parked      a:2       0 ms         …321519628402  since 12:00: Kinesis does not know it
-shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times without a checkpoint, noon: broke
-shardId-000000000005  unknown     java   unknown         TRIM_HORIZON   its worker does not tell
-shardId-000000000002  lagging     a:1        2 h         …321519628402
+shardId-000000000006  stopped     b:3    unknown         …321519628402  its owner is dead -> mld workers app
+shardId-000000000004  parked      a:2       0 ms         …321519628402  since 12:00: Kinesis does not know it -> mld doctor app
+shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times without a checkpoint, noon: broke -> mld peek app 3 --at checkpoint
+shardId-000000000005  unknown     java   unknown         TRIM_HORIZON   its worker does not tell -> mld lag app --probe
+shardId-000000000002  lagging     a:1        2 h         …321519628402  mld lag app --watch
 shardId-000000000001  processing  a:1     340 ms  512.2  …321519628402  child of 0
 shardId-000000000007  idle        a:1       0 ms         …321519628402  goes to a:2
 7 open shards: 1 stopped, 1 parked, 1 failing, 1 unknown, 1 lagging, 2 ok; 1 ended; furthest behind: 2 h
-no open lease covers the hash keys 297747071055821155530452781502797185024 to 340282366920938463463374607431768211455"""
+"""  # noqa: E501 - the lines of a wide terminal
 
 WORKERS = """\
 worker  kind       leases  share   CPU  furthest behind  last heard  note
@@ -109,22 +119,24 @@ a:1     mld 0.2.0       3    43%  42 %              2 h     2 s ago
 a:2     mld 0.2.0       2    29%                   0 ms     2 s ago  leader
 b:3     mld 0.2.0       1    14%                unknown    80 s ago  dead
 java    unknown         1    14%                unknown   no report  of KCL 2.x, which never reports, or gone
-2 live workers, 1 unknown, led by a:2"""
+2 live workers, 1 unknown, led by a:2
+"""
 
 LAG = """\
 shard                 verdict   behind  owner  note
-shardId-000000000006  stopped  unknown  b:3    its owner is dead
-shardId-000000000004  parked      0 ms  a:2    since 12:00: Kinesis does not know it
-shardId-000000000003  failing     0 ms  a:2    failed 7 times without a checkpoint, noon: broke
-shardId-000000000005  unknown  unknown  java   its worker does not tell
-shardId-000000000002  lagging      2 h  a:1
+shardId-000000000006  stopped  unknown  b:3    its owner is dead -> mld workers app
+shardId-000000000004  parked      0 ms  a:2    since 12:00: Kinesis does not know it -> mld doctor app
+shardId-000000000003  failing     0 ms  a:2    failed 7 times without a checkpoint, noon: broke -> mld peek app 3 --at checkpoint
+shardId-000000000005  unknown  unknown  java   its worker does not tell -> mld lag app --probe
+shardId-000000000002  lagging      2 h  a:1    mld lag app --watch
 shardId-000000000001  ok        340 ms  a:1    child of 0
 shardId-000000000007  ok          0 ms  a:1    goes to a:2
-7 open shards: 1 stopped, 1 parked, 1 failing, 1 unknown, 1 lagging, 2 ok; 1 ended; furthest behind: 2 h"""
+7 open shards: 1 stopped, 1 parked, 1 failing, 1 unknown, 1 lagging, 2 ok; 1 ended; furthest behind: 2 h
+"""  # noqa: E501
 
 
 def test_leases(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(listings.leases_listing(fleet, fleet.open_shards), monkeypatch) == LEASES
+    assert printed(listings.leases_listing(fleet, fleet.open_shards, faults_in(fleet)), monkeypatch) == LEASES + HOLE
 
 
 @pytest.mark.parametrize("leader", ["b:3", "gone"])
@@ -134,7 +146,7 @@ def test_a_leader_that_does_not_live_is_said_to_be_none_of_the_living(leader: st
 
 
 def test_a_long_listing_looks_as_a_short_one(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = listings.leases_listing(fleet, fleet.open_shards)
+    listing = listings.leases_listing(fleet, fleet.open_shards, faults_in(fleet))
     short = printed(listing, monkeypatch)
     monkeypatch.setattr(looking, "ROWS_MAX", 0)
     assert printed(listing, monkeypatch) == short
@@ -147,11 +159,11 @@ def test_wide_and_hostile_characters_are_aligned_in_a_long_listing(monkeypatch: 
 
 
 def test_workers(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(listings.workers_listing(fleet), monkeypatch) == WORKERS
+    assert printed(listings.workers_listing(fleet, faults_in(fleet)), monkeypatch) == WORKERS + HOLE
 
 
 def test_lag(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(listings.lag_listing(fleet), monkeypatch) == LAG
+    assert printed(listings.lag_listing(fleet, faults_in(fleet)), monkeypatch) == LAG + HOLE
 
 
 def test_a_name_cannot_break_out_of_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,14 +240,14 @@ def several() -> FleetStatus:
 def test_several_streams_have_a_column_and_each_its_holes(
     several: FleetStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = printed(listings.leases_listing(several, several.shards), monkeypatch)
+    text = printed(listings.leases_listing(several, several.shards, faults_in(several)), monkeypatch)
     assert [line.split()[:2] for line in text.splitlines()[:4]] == [
         ["stream", "shard"],
         ["clicks", shard_id(0)],
         ["shop", shard_id(0)],
         ["shop", shard_id(1)],
     ]
-    assert text.splitlines()[-1].endswith("of stream clicks")
+    assert text.splitlines()[-1].endswith("of stream clicks -> mld doctor app")
     assert printed(listings.lag_listing(several), monkeypatch).splitlines()[1].split()[0] == "clicks"
 
 

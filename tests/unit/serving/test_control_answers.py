@@ -64,10 +64,10 @@ async def test_a_daemon_is_alive_while_its_loops_keep_their_word():
     assert await daemon.ask("live") == {"isMet": True, "words": "ok"}
     await daemon.clock.sleep(20.0)
     verdict = await daemon.ask("live")
-    assert (verdict["isMet"], verdict["words"]) == (False, "no progress: renewals (silent for 20 s)")
+    assert (verdict["isMet"], verdict["words"]) == (False, "no progress: renewals (silent for 20 s) -> restart it")
     value = await daemon.ask("status")
     assert value["isAlive"] is False
-    assert "not alive: no progress: renewals (silent for 20 s)" in daemon_listing(value).notes
+    assert "not alive: no progress: renewals (silent for 20 s) -> restart it" in daemon_listing(value).notes
 
 
 @virtual
@@ -93,7 +93,11 @@ async def test_the_shards_of_the_daemon_the_furthest_behind_first():
     assert [row[0][-1] for row in listing.rows] == ["2", "1", "3"]
     assert [row[2] for row in listing.rows] == ["90 s", "500 ms", "unknown"]
     assert listing.rows[2][6] == "1" and listing.rows[2][7].endswith("…")
-    assert listing.notes == ("3 shards; furthest behind: 90 s",)
+    assert listing.notes == (
+        "3 shards; furthest behind: 90 s",
+        "shardId-000000000002: 90 s behind -> mld lag --watch",
+        "shardId-000000000003: not read yet -> mld workers",
+    )
 
 
 @virtual

@@ -22,25 +22,23 @@ from mld.core.clock import Clock
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.registry import Identity
 from mld.operating.events import KEY, EventsTable, alerts_in
+from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, FleetFault, FleetSight
 from mld.operating.fleet_status import FleetStatus
+from mld.operating.verdicts import faults_of
 from mld.properties.redaction import Scrubber
 from mld.serving.notifier import (
     ATTEMPTS_MAX,
-    HOLD_S,
     LOOK_PERIOD_S,
-    PAUSE_HOLD_S,
     POSTS_MAX,
     SUBJECTS_MAX,
-    Alert,
     AlertBook,
     Notifier,
     Post,
-    alerts_of,
     document,
 )
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock
-from tests.unit.operating.test_fleet_status import LEFT, NOW_S, lease, view
+from tests.unit.operating.test_fleet_status import NOW_S, lease, view
 from tests.virtual_time import virtual
 
 ME = Identity("clicks", "clicks-stream", "w-1", "0.2.0")
@@ -52,31 +50,16 @@ TOKEN = "t0ken-in-a-path"
 # --- which, pure ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("row", "kinds"),
-    [
-        pytest.param(lease(), set(), id="well"),
-        pytest.param(FAILING, {"failing"}, id="failing"),
-        pytest.param(lease(owner=None), {"stopped"}, id="nobody's"),
-        pytest.param(lease(status=ShardStatus("idle", NOW_S - 100, 0)), {"unknown"}, id="silent"),
-        pytest.param(lease(status=None), set(), id="a worker of Java, which never tells"),
-        pytest.param(lease(paused="by me"), {"paused"}, id="paused"),
-        pytest.param(lease(hash_range=LEFT), {"hole"}, id="a hole"),
-    ],
-)
-def test_alerts_are_the_judgements_of_the_page(row: Lease, kinds: set[str]) -> None:
-    assert {alert.kind for alert in alerts_of(view(row))} == kinds
-
-
-def test_a_row_that_cannot_be_read_is_an_alert() -> None:
-    assert {alert.id for alert in alerts_of(view(lease(), corrupt=[("shardId-9", "no counter")]))} == {
-        "corrupt shardId-9"
-    }
+def test_the_silence_of_javas_workers_is_shown_and_not_posted() -> None:
+    (silent,) = faults_of(FleetSight(fleet=view(lease(status=None))))
+    book = AlertBook(())
+    book.due([silent], 0.0)
+    assert book.due([silent], 10 * HOLD_S) == []
 
 
 def test_what_begins_together_is_one_post_and_so_is_what_ends_together() -> None:
     book = AlertBook(())
-    found = {Alert("failing", f"shardId-{n}") for n in range(3)} | {Alert("parked", "shardId-9")}
+    found = {FleetFault("failing", f"shardId-{n}") for n in range(3)} | {FleetFault("parked", "shardId-9")}
     assert book.due(found, 0.0) == []
     posts = book.due(found, HOLD_S)
     assert [(post.kind, post.begins, len(post.alerts)) for post in posts] == [("failing", True, 3), ("parked", True, 1)]
@@ -93,23 +76,28 @@ def test_what_begins_together_is_one_post_and_so_is_what_ends_together() -> None
 
 
 def test_what_comes_and_goes_within_two_looks_is_not_posted() -> None:
-    book, flicker = AlertBook(()), {Alert("stopped", "shardId-0")}
+    book, flicker = AlertBook(()), {FleetFault("stopped", "shardId-0")}
     for look in range(20):
         assert book.due(flicker if look % 2 else (), look * LOOK_PERIOD_S) == []
 
 
 def test_a_pause_is_somebodys_wish_for_four_hours() -> None:
-    book, paused = AlertBook(()), {Alert("paused", "shardId-0")}
+    book, paused = AlertBook(()), {FleetFault("paused", "shardId-0")}
     book.due(paused, 0.0)
     assert book.due(paused, PAUSE_HOLD_S - 1) == []
     assert len(book.due(paused, PAUSE_HOLD_S)) == 1
 
 
 def test_a_post_has_no_secret_and_names_some_of_many() -> None:
-    alerts = tuple(Alert("failing", f"shardId-{n:03}", "w-2", "KeyError, password=hunter22") for n in range(300))
+    alerts = tuple(
+        FleetFault("failing", f"shardId-{n:03}", "KeyError, password=hunter22", "mld peek 3") for n in range(300)
+    )
     told = document(Post("failing", True, alerts), ME, NOW_S, Scrubber())
     assert (told["count"], len(told["subjects"]), told["status"]) == (300, SUBJECTS_MAX, "begun")
     assert told["text"].startswith("clicks: failing (300): shardId-000, ")
+    assert told["text"].endswith(" → mld peek 3")
+    assert told["runbook"] == "docs/use/operations.md#a-shard-is-failing"
+    assert told["subjects"][0]["remedy"] == "mld peek 3"
     assert told["at"] == "2025-11-20T18:00:00Z"
     assert "hunter22" not in json.dumps(told)
 
@@ -268,7 +256,7 @@ async def test_a_webhook_that_fails_is_asked_a_few_times_a_minute_and_gets_it_la
 async def test_there_are_ten_posts_a_minute_at_most() -> None:
     stage = await Stage(VirtualClock()).with_row()
     running = stage.start()
-    kinds = [Alert(f"kind{number:02}", "x") for number in range(25)]
+    kinds = [FleetFault(f"kind{number:02}", "x") for number in range(25)]
     book = AlertBook(())
     book.due(kinds, -HOLD_S)
     notifier = Notifier(stage.post, stage.look, lambda: True, stage.table, stage.clock, ME, Scrubber())
@@ -409,7 +397,9 @@ async def test_alerts_reach_a_real_server_once_it_answers_and_the_log_never_name
 
 
 def test_what_a_record_wrote_calls_nobody_and_hides_no_address() -> None:
-    alert = Alert("failing", "shardId-0", "w1", "ValueError: '<!channel> @here <https://evil.example/|open> [a](b)'")
+    alert = FleetFault(
+        "failing", "shardId-0", "w1", "ValueError: '<!channel> @here <https://evil.example/|open> [a](b)'"
+    )
     text = document(Post("failing", True, (alert,)), Identity("app", "s", "w", "0"), 1.0, Scrubber())["text"]
     assert not {"<", ">", "@here", "](b"} & {text[at : at + size] for size in (1, 3, 5) for at in range(len(text))}
     assert "https://evil.example/|open" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from mld.metrics.declaring import Instant
@@ -9,14 +11,15 @@ from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
 from mld.serving.summary import status_line
 
-PROCESSING, FAILING, PARKED = ShardActivity.PROCESSING, ShardActivity.FAILING, ShardActivity.PARKED
+PROCESSING = ShardActivity.PROCESSING
 
 
-def line(*shards: tuple[ShardActivity, int | None]) -> str:
+def line(*shards: tuple[ShardActivity, int | None], faults: Mapping[str, int] | None = None) -> str:
     metrics = Metrics()
     for number, (activity, behind_ms) in enumerate(shards):
         part = metrics.begin(f"shardId-{number:012}", 0.0)
         part.forced_activity, part.behind_ms, part.behind_wall_s = activity, behind_ms, 1.0
+    metrics.worker.fault_counts = faults or {}
     return status_line(metrics, Instant(0.0, 1.0))
 
 
@@ -24,8 +27,8 @@ def test_the_line_says_how_many_shards_what_is_wrong_and_how_far_behind() -> Non
     assert line() == "no shards"
     assert line((PROCESSING, None)) == "1 shard, lag unknown"
     assert line(*[(PROCESSING, 0)] * 11, (PROCESSING, 340)) == "12 shards, 340 ms behind"
-    assert line((PROCESSING, 0), (FAILING, 0), (PARKED, None)) == "3 shards, 1 parked, 1 failing, 0 ms behind"
-    assert line((ShardActivity.PAUSED, 0)) == "1 shard, 1 paused, 0 ms behind"
+    three = line(*[(PROCESSING, 0)] * 3, faults={"corrupt": 0, "parked": 1, "failing": 1})
+    assert three == "3 shards, 1 parked, 1 failing, 0 ms behind"
 
 
 def test_the_line_says_which_file_cannot_be_used_and_what_waits_for_a_restart() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import ShardActivity
 from mld.serving.summary import Totals, summary_of, summing_up
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
@@ -40,10 +39,12 @@ def test_the_fields_are_what_was_done_since_and_what_is_so_now() -> None:
 
 def test_a_lag_that_nobody_knows_is_missing_and_a_parked_shard_is_told() -> None:
     metrics = Metrics()
-    metrics.begin("a", 0.0).forced_activity = ShardActivity.PARKED
+    metrics.begin("a", 0.0)
+    metrics.worker.fault_counts = {"hole": 0, "parked": 1}
     fields = summary_of(Totals(), Totals(), metrics, NOW, 60.0)
     assert "behind_ms" not in fields
     assert fields["parked"] == 1
+    assert "hole" not in fields
 
 
 @virtual

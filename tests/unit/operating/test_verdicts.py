@@ -1,0 +1,222 @@
+"""What is wrong with a fleet, by everything that may be known of it: each kind is found, named and remedied."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mld.core.positions import SHARD_END
+from mld.core.streams import HASH_KEY_MAX, STREAM_DISABLED, HashRange, Shard
+from mld.leases.lease import Lease, ShardStatus
+from mld.metrics.instruments import LateLoop
+from mld.operating.faults import KINDS, FaultKind, FleetFault, FleetSight, Listed, Own, Probe, Severity, fault_value
+from mld.operating.fleet_status import Verdict
+from mld.operating.generate import prometheus_rules
+from mld.operating.verdicts import UNTOLD, all_kinds, counts, faults_of, is_green, why_not
+from tests.support.fleet import settings_of
+from tests.unit.operating.test_fleet_status import LEFT, NOW_S, lease, view
+
+ALL = HashRange(0, HASH_KEY_MAX)
+RIGHT = HashRange(LEFT.end + 1, HASH_KEY_MAX)
+SHARD_3 = "shardId-000000000003"
+FILE = "app.properties"
+DOCTOR, WORKERS = "mld doctor app.properties", "mld workers app.properties"
+ORDERS, CLICKS = "111111111111:orders:17", "111111111111:clicks:17"
+UNREAD = ((SHARD_3, "no owner"),)
+
+
+def in_stream(stream: str, shard: str, **changes: object) -> Lease:
+    return lease(f"{stream}:{shard}", stream=stream, **changes)
+
+
+def kinds(seen: FleetSight) -> set[str]:
+    return {fault.kind for fault in faults_of(seen)}
+
+
+def status(activity: str, why: str | None = None, behind_ms: int | None = 0, ago_s: int = 0) -> ShardStatus:
+    return ShardStatus(activity, NOW_S - ago_s, behind_ms, why=why)
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "remedy"),
+    [
+        pytest.param(lease(SHARD_3), None, "", id="well"),
+        pytest.param(lease(SHARD_3, owner=None), "stopped", WORKERS, id="nobody's"),
+        pytest.param(lease(SHARD_3, status=status("unreadable")), "unreadable", DOCTOR, id="unread"),
+        pytest.param(lease(SHARD_3, status=status("parked")), "parked", DOCTOR, id="parked"),
+        pytest.param(
+            lease(SHARD_3, status=status("failing")),
+            "failing",
+            "mld peek app.properties 3 --at checkpoint",
+            id="failing",
+        ),
+        pytest.param(
+            lease(SHARD_3, status=status("stalled", behind_ms=10**6)),
+            "stalled",
+            "mld restart-child app.properties 3",
+            id="stalled",
+        ),
+        pytest.param(lease(SHARD_3, status=status("idle", ago_s=100)), "unknown", WORKERS, id="silent"),
+        pytest.param(lease(SHARD_3, status=None), UNTOLD, "mld lag app.properties --probe", id="java's"),
+        pytest.param(
+            lease(SHARD_3, status=status("idle", behind_ms=10**6)),
+            "lagging",
+            "mld lag app.properties --watch",
+            id="lagging",
+        ),
+        pytest.param(lease(SHARD_3, paused="by me"), "paused", "mld resume app.properties 3", id="paused"),
+    ],
+)
+def test_each_bad_state_of_a_shard_names_the_command_that_helps(row: Lease, kind: str | None, remedy: str) -> None:
+    more = (lease("shardId-000000000009"),)  # of a worker that lives
+    found = [fault for fault in faults_of(FleetSight(fleet=view(row, *more), file=FILE)) if fault.shard == SHARD_3]
+    assert [(fault.kind, fault.remedy) for fault in found] == ([] if kind is None else [(kind, remedy)])
+
+
+def test_every_verdict_but_well_and_ended_is_a_kind() -> None:
+    assert {one.value for one in Verdict} - {"ok", "ended"} <= KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(FleetSight(fleet=view()), {"empty"}, id="no row at all"),
+        pytest.param(
+            FleetSight(fleet=view(corrupt=[(SHARD_3, "no checkpoint")])), {"corrupt"}, id="one unreadable row"
+        ),
+        pytest.param(
+            FleetSight(fleet=view(lease(checkpoint=SHARD_END, owner=None))),
+            {"nothing-open"},
+            id="all rows at SHARD_END",
+        ),
+        pytest.param(FleetSight(fleet=view(lease(hash_range=LEFT))), {"hole"}, id="a hole"),
+        pytest.param(FleetSight(unread="no answer"), {"table"}, id="tables that cannot be read"),
+        pytest.param(FleetSight(), set(), id="nothing is known"),
+    ],
+)
+def test_a_table_that_is_wrong_is_never_green(seen: FleetSight, expected: set[str]) -> None:
+    assert kinds(seen) == expected
+    assert is_green(faults_of(seen), strictly=True) is (not expected)
+    assert is_green(faults_of(seen), strictly=False) is (not expected)
+
+
+OPEN = Shard("shardId-000000000000", ALL, "100")
+
+
+def listed(*shards: Shard, status: str | None = "ACTIVE") -> dict[str | None, Listed]:
+    return {None: Listed(shards, status)}
+
+
+@pytest.mark.parametrize(
+    ("row", "shards", "expected"),
+    [
+        pytest.param(lease(OPEN.shard_id, hash_range=ALL), listed(OPEN), set(), id="well"),
+        pytest.param(
+            lease(OPEN.shard_id, checkpoint=SHARD_END, owner=None, hash_range=ALL),
+            listed(OPEN),
+            {"ended-open"},
+            id="SHARD_END on an open shard",
+        ),
+        pytest.param(
+            lease(OPEN.shard_id, hash_range=LEFT),
+            listed(Shard(OPEN.shard_id, LEFT, "100"), Shard(SHARD_3, RIGHT, "100")),
+            {"row-missing"},
+            id="a shard without a row, which is the hole, too",
+        ),
+        pytest.param(
+            lease(OPEN.shard_id, hash_range=ALL),
+            listed(Shard(OPEN.shard_id, ALL, "100", "900"), Shard(SHARD_3, ALL, "901", None, OPEN.shard_id)),
+            set(),
+            id="a child whose parent is still read",
+        ),
+        pytest.param(lease(SHARD_3, hash_range=ALL), listed(OPEN), {"foreign"}, id="rows of another stream"),
+        pytest.param(
+            lease(OPEN.shard_id, checkpoint=SHARD_END, owner=None, hash_range=ALL),
+            listed(Shard(OPEN.shard_id, ALL, "100", "200"), status=STREAM_DISABLED),
+            {"stream-off"},
+            id="a stream of DynamoDB that was switched off",
+        ),
+    ],
+)
+def test_the_table_beside_the_stream(row: Lease, shards: dict[str | None, Listed], expected: set[str]) -> None:
+    assert kinds(FleetSight(fleet=view(row), listed=shards)) == expected
+
+
+def test_one_cause_is_one_fault_but_another_stream_has_its_own() -> None:
+    rows = (in_stream(ORDERS, "shardId-000000000000", hash_range=LEFT), in_stream(CLICKS, "shardId-000000000000"))
+    fleet = view(*rows, corrupt=[(f"{CLICKS}:shardId-000000000001", "no owner")])
+    found = {(fault.kind, fault.stream) for fault in faults_of(FleetSight(fleet=fleet))}
+    assert found == {("hole", ORDERS), ("corrupt", CLICKS)}
+
+
+@pytest.mark.parametrize(
+    ("own", "probe", "words"),
+    [
+        (Own(worker="w-1"), Probe.READY, None),
+        (
+            Own(worker="w-1", unreached="no answer for 40 s"),
+            Probe.READY,
+            "no answer for 40 s -> mld doctor app.properties",
+        ),
+        (Own(worker="w-1", unread="none of its 2 shards can be read"), Probe.READY, "none of its 2 shards"),
+        (
+            Own(worker="w-1", corrupt=UNREAD),
+            Probe.READY,
+            f"{SHARD_3}: the row cannot be read: no owner",
+        ),
+        (Own(worker="w-1", holes={None: 1}), Probe.READY, "have no lease"),
+        (Own(worker="w-1", rows=(3, 0)), Probe.READY, "its 3 rows are all at SHARD_END"),
+        (Own(worker="w-1", late=(LateLoop("renewals", 20.0),)), Probe.LIVE, "no progress: renewals (silent for 20 s)"),
+        (Own(worker="w-1", is_throttled=True), Probe.READY, None),
+        (Own(worker="w-1", corrupt=UNREAD), Probe.LIVE, None),
+    ],
+)
+def test_probes_judge_what_a_worker_knows_without_asking(own: Own, probe: Probe, words: str | None) -> None:
+    said = why_not(probe, faults_of(FleetSight(own=own, file=FILE)))
+    assert (said is None) if words is None else (said is not None and words in said)
+
+
+def test_a_pause_and_a_silent_java_worker_wake_nobody_and_are_not_green() -> None:
+    for row in (lease(paused="by me"), lease(status=None)):
+        faults = faults_of(FleetSight(fleet=view(row)))
+        assert is_green(faults, strictly=False)
+        assert not is_green(faults, strictly=True)
+
+
+def test_counts_name_every_kind_so_that_an_alert_ends() -> None:
+    found = counts(faults_of(FleetSight(fleet=view(lease(owner=None)))))
+    assert found.keys() == KINDS.keys()
+    assert (found["stopped"], found["hole"]) == (1, 0)
+
+
+def test_a_remedy_finds_a_file_with_a_blank_and_a_shard_of_one_of_several_streams() -> None:
+    row = in_stream(ORDERS, "shardId-000000000012", paused="by me")
+    (fault,) = faults_of(FleetSight(fleet=view(row, labels={ORDERS: "orders"}), file="my app.properties"))
+    assert fault.remedy == "mld resume 'my app.properties' orders:12"
+
+
+def test_a_kind_that_this_version_does_not_know_is_taken_for_the_worst() -> None:
+    assert FleetFault.known_as("melted shardId-1").severity is Severity.PAGE
+    assert fault_value(FleetFault.known_as("melted shardId-1"))["runbook"] == "docs/use/operations.md"
+
+
+def test_a_parked_position_is_kept_in_the_words() -> None:
+    (fault,) = faults_of(FleetSight(fleet=view(lease(status=status("parked", why="no such shard")))))
+    assert fault.sentence.endswith("no such shard -> mld doctor")
+
+
+PAGES = Path(__file__).parents[3] / "docs/use"
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: kind.name)
+def test_a_kind_is_explained_leads_to_a_runbook_and_fires_an_alert(kind: FaultKind) -> None:
+    assert f"\n| {kind.name} | " in (PAGES / "status-page.md").read_text()
+    headings = re.findall(r"^#+ (.*)$", (PAGES / "operations.md").read_text(), re.MULTILINE)
+    assert kind.runbook in {re.sub(r"[^a-z0-9 -]", "", one.lower()).replace(" ", "-") for one in headings}
+    rules = prometheus_rules(settings_of(), 86_400, "https://wiki/{page}.html")
+    assert f"- alert: {kind.alert}\n" in rules
+    assert rules.count("- alert: ") == rules.count("runbook_url: ")
+    runbooks = re.findall(r'runbook_url: "(.*)"', rules)
+    assert all(re.fullmatch(r"https://wiki/(spark-)?operati(ons|ng)\.html#[a-z-]+", one) for one in runbooks)
