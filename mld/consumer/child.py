@@ -31,6 +31,7 @@ from pathlib import PurePath
 from typing import IO, cast
 
 from mld.consumer.child_log import ChildLogger, LoggedLines
+from mld.consumer.guard import ChildGuard
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
 from mld.core.log_fields import about
@@ -296,6 +297,7 @@ class PipeHost:
         self._stop_timeout_s = stop_timeout_s
         self._environment = dict(environment)
         self._logs_fields = logs_fields
+        self._guard = ChildGuard()
 
     async def start(self, shard: ShardAddress) -> PipeChild:
         stream = shard.stream
@@ -312,7 +314,15 @@ class PipeHost:
             as_fields=self._logs_fields,
             stream=None if stream is None else stream.name,
         )
-        child = PipeChild(process, self._clock, child_log, shard_id=shard.key, stop_timeout_s=self._stop_timeout_s)
+        self._guard.watch(process.pid)
+        child = PipeChild(
+            process,
+            self._clock,
+            child_log,
+            shard_id=shard.key,
+            stop_timeout_s=self._stop_timeout_s,
+            on_gone=self._guard.forget,
+        )
         try:
             await child.connect()
         except BaseException:
@@ -364,8 +374,10 @@ class PipeChild:
         *,
         shard_id: str,
         stop_timeout_s: float,
+        on_gone: Callable[[int], None],
     ) -> None:
         self._process = process
+        self._on_gone = on_gone
         self._clock = clock
         self._child_log = child_log
         self._shard_id = shard_id
@@ -574,7 +586,8 @@ class PipeChild:
         if self._exit_watch is not None:
             self._exit_watch()
             self._exit_watch = None
-        self._process.poll()
+        if self._process.poll() is not None:
+            self._on_gone(self._process.pid)
         self.close_input()
         self._close_outputs()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -132,6 +134,29 @@ def test_a_killed_worker_is_replaced_and_loses_nothing(make_world: MakeWorld, mo
     assert heir.stop() == 0
     world.check()
     world.until(lambda: not victim.survivors(), what="the killed worker's children have ended")
+
+
+STUBBORN = """
+import json, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for line in sys.stdin:
+    print(json.dumps({"action": "status", "responseFor": json.loads(line)["action"]}), flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("interpreter", [sys.executable, str(Path(sys.executable).with_name("mld-zygote"))])
+def test_children_that_nothing_ends_die_with_a_killed_daemon(
+    make_world: MakeWorld, tmp_path: Path, interpreter: str
+) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    world = make_world(shards=2)
+    daemon = world.daemon("w1", f"{interpreter} {tmp_path}/stubborn.py")
+    for number in range(2):
+        daemon.wait_for_event("consumer_started", shard=f"shardId-{number:012}")
+    daemon.kill()
+    world.until(lambda: not daemon.survivors(), what="the killed daemon's children have ended")
 
 
 def test_a_killed_child_is_replaced_from_the_last_checkpoint(make_world: MakeWorld) -> None:
