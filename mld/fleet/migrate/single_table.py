@@ -22,6 +22,7 @@ from mld.fleet.migrate.states import TABLE_MIGRATION, TableRow, TableStatus
 from mld.fleet.report.reports import SUPPORT_CODE, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
+from mld.properties.values import ClientVersionConfig
 
 T = TypeVar("T")
 
@@ -131,6 +132,15 @@ class Routes:
 
     def _with_legacy(self, legacy: Place | None) -> tuple[Place, ...]:
         return (self.leases,) if self.live is TableStatus.COMPLETE or legacy is None else (legacy, self.leases)
+
+
+def several_streams_refusal(lease_table: str) -> str:
+    """Return why a worker of several streams does not start on a table that KCL 2.x may use."""
+    return (
+        f"mld.streams: the list of streams is a row of the lease table {lease_table}, whose leases KCL 2.x has made, and "
+        "2.x could not read the table any more. When no worker of 2.x is left, set "
+        f"clientVersionConfig={ClientVersionConfig.VERSION_3X.value}; until then read the streams with Java"
+    )
 
 
 def missing_reports_warning(routes: Routes, reports_name: str) -> str | None:

@@ -184,10 +184,17 @@ class TableMigration:
 
     async def _is_on_the_way_from_2x(self) -> bool:
         """Return whether this fleet still shares its lease table with 2.x and is to have other rows, which 2.x must
-        not find there (coordination#bare-tables)."""
-        if self.settings.fleet.client_version is not ClientVersionConfig.COMPATIBLE_WITH_2X:
+        not find there (coordination#bare-tables). Raises StartupError if there is no other place for them."""
+        configured, is_several = self.settings.fleet.client_version, self.settings.is_multi_stream
+        is_2x = configured is ClientVersionConfig.COMPATIBLE_WITH_2X
+        may_be_2x = is_2x or (is_several and configured is not ClientVersionConfig.VERSION_3X)
+        if not may_be_2x or await self.coordinator.exists():
             return False
-        return not await self.coordinator.exists() and (await self.states.outline(self.routes.leases)).is_of_2x
+        if not (await self.states.outline(self.routes.leases)).is_of_2x:
+            return False
+        if is_several:
+            raise StartupError(single_table.several_streams_refusal(self.routes.lease_table))
+        return True
 
     async def _ensure_legacy(self) -> None:
         if not await self.coordinator.exists():

@@ -33,6 +33,7 @@ from mld.leases.rows import Place
 from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import ClientVersionConfig as Configured
 from mld.properties.values import MetadataLayout
+from tests.support.fleet import settings_of
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import asked_of_pytest
@@ -924,6 +925,19 @@ async def test_survive_the_deletion_of_the_metrics_table_after_a_rollback(bed):
     await bed.clock.sleep(91)
     assert worker.entered == [ROLLBACK, V2X, UPGRADE]
     running.cancel()
+
+
+@pytest.mark.parametrize("configured", [None, PHASE1, COMPATIBLE])
+@virtual
+async def test_several_streams_have_no_list_in_a_table_of_2x(bed, configured):
+    await bed.create(LEASES)
+    migration = bed.migration(client_version=configured)
+    several = settings_of(streamName="", mld__streams="clicks, orders")
+    migration.settings = replace(several, fleet=migration.settings.fleet)
+    await migration.start()
+    put_leases(bed, 1)
+    with pytest.raises(StartupError, match=r"KCL 2\.x has made"):
+        await migration.start()
 
 
 @virtual
