@@ -137,7 +137,7 @@ class Routes:
 def several_streams_refusal(lease_table: str) -> str:
     """Return why a worker of several streams does not start on a table that KCL 2.x may use."""
     return (
-        f"mld.streams: the list of streams is a row of the lease table {lease_table}, whose leases KCL 2.x has made, and "
+        f"mld.streams: their list would be a row of the lease table {lease_table}, whose leases KCL 2.x has made, and "
         "2.x could not read the table any more. When no worker of 2.x is left, set "
         f"clientVersionConfig={ClientVersionConfig.VERSION_3X.value}; until then read the streams with Java"
     )

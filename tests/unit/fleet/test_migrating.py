@@ -927,6 +927,19 @@ async def test_survive_the_deletion_of_the_metrics_table_after_a_rollback(bed):
     running.cancel()
 
 
+@virtual
+async def test_a_fleet_of_3_5_in_phase_1_goes_on_in_its_one_table(bed):
+    await bed.create(LEASES)
+    put_leases(bed, 1, typed=True)
+    migration = bed.migration(client_version=COMPATIBLE)
+    await migration.start()
+    assert await Worker(bed, COMPATIBLE, routes=migration).machine.start(_enter_nothing) is UPGRADE
+    assert bed.stored(CLIENT_VERSION, LEASES) is UPGRADE
+
+
+async def _enter_nothing(*_: object) -> None: ...
+
+
 @pytest.mark.parametrize("configured", [None, PHASE1, COMPATIBLE])
 @virtual
 async def test_several_streams_have_no_list_in_a_table_of_2x(bed, configured):
