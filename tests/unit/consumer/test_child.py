@@ -474,6 +474,17 @@ async def test_stderr_goes_to_the_log_with_the_shard(caplog):
     assert (record.getMessage(), record.shard, record.levelname) == ("100%s trouble %d", "shardId-000000000007", "INFO")
 
 
+@pytest.mark.usefixtures("read_to_the_end")
+async def test_a_line_on_stderr_that_does_not_end_is_two_events(caplog):
+    caplog.set_level("INFO")
+    child = await start(python("import sys; sys.stderr.write('x' * 3_000_000); sys.stderr.flush(); print('done')"))
+    assert await child.read_line() == "done"
+    await child.end()
+    begun, counted = [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "child_stderr"]
+    assert begun.endswith("the rest of it is left out)")
+    assert counted == f"… {3_000_000 - begun.count('x')} bytes more of this line"
+
+
 async def test_a_missing_command_is_named_with_the_key():
     with pytest.raises(ChildStartError, match=r"/no/such/program.*executableName.*No such file"):
         await start(["/no/such/program"])
