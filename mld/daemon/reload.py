@@ -101,7 +101,7 @@ class Reloader:
         except Exception as error:
             why = str(survived(error, "reloading"))
         why = self._options.scrub(why)
-        log.error("not reloaded: %s", refusal_words(self.file, why, "now"), extra={"action": "reload_failed"})
+        log.error("not reloaded: %s", f"{self.file} {refusal_words(why)}", extra={"action": "reload_failed"})
         return Reload(None, why)
 
     def _reload(self) -> Reload:

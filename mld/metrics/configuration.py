@@ -15,7 +15,6 @@ from mld.core.clock import iso_time
 from mld.metrics.declaring import Instant, gauge, shown
 
 WHY_CHARACTERS_MAX = 1_000
-CONSEQUENCE = "nothing changes until it can be used, and a start fails; `mld check` shows what is wrong with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +57,19 @@ class ConfigurationMetrics:
         """Note that a file could not be used."""
         self.refused[file] = RefusedFile(why[:WHY_CHARACTERS_MAX], at)
 
+    def reasons(self) -> dict[str, str]:
+        """Return by file why it could not be used, and when it was read."""
+        return {file: f"{one.why} (read at {iso_time(one.at)})" for file, one in sorted(self.refused.items())}
+
     def value(self) -> dict[str, Any]:
-        """Return all of it in plain values; `words` are sentences about what is not as the files say."""
-        refused: list[dict[str, Any]] = [
-            {"file": file, "why": one.why, "at": one.at} for file, one in sorted(self.refused.items())
-        ]
-        words = [refusal_words(one["file"], one["why"], iso_time(one["at"])) for one in refused]
-        words += [restart_words(self.waiting)] if self.waiting else []
-        return {"loadedAt": self.loaded_at, "refused": refused, "needsRestart": list(self.waiting), "words": words}
-
-    def in_short(self) -> list[str]:
-        """Return what is not as the files say, in a few words each."""
-        words = [f"{file} cannot be used" for file in sorted(self.refused)]
-        return words + ([restart_words(self.waiting)] if self.waiting else [])
+        """Return all of it in plain values."""
+        refused = [{"file": file, "why": one.why, "at": one.at} for file, one in sorted(self.refused.items())]
+        return {"loadedAt": self.loaded_at, "refused": refused, "needsRestart": list(self.waiting)}
 
 
-def refusal_words(file: str, why: str, when: str) -> str:
-    """Return what is wrong with a file that was read at `when`, and what follows from it."""
-    return f"{file} cannot be used (read {when}): {why}; {CONSEQUENCE}"
+def refusal_words(why: str) -> str:
+    """Return what is wrong with a file, and what follows from it."""
+    return f"cannot be used: {why}; nothing changes until it can, and a start fails"
 
 
 def restart_words(keys: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,14 @@ class DiskMetrics:
             for place, room in self.rooms.items()
         }
         return {name: words for name, words in found.items() if words is not None}
+
+    def troubles(self) -> Iterator[tuple[str, str, str, bool]]:
+        """Yield each place where something is wrong: its name, what, the remedy, and whether nothing can be written."""
+        for name, words in self.faults().items():
+            room = next(room for place, room in self.rooms.items() if place.name == name)
+            remedy = "see what hangs: a disk, or a mount of the network" if room is None else room.remedy
+            is_lost = room is None or room.why is not None
+            yield name, words.partition(": ")[2], remedy or "free some room there before it is full", is_lost
 
     def value(self) -> list[dict[str, Any]]:
         """Return all of it in plain values."""

@@ -104,6 +104,16 @@ class Listed:
     status: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DiskTrouble:
+    """What is wrong with a place; `is_lost`: nothing can be written there now."""
+
+    place: str
+    words: str
+    remedy: str
+    is_lost: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
     """What a worker knows of itself, without asking anybody."""
@@ -123,6 +133,12 @@ class Own:
     """Rows that its loops could not read: key and reason."""
     holes: Mapping[str | None, int] = field(default_factory=dict)
     """Gaps in the hash range by the label of the stream, as the leader sees them."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why files of its configuration could not be used when they were last read."""
+    waiting: Sequence[str] = ()
+    """Keys whose new values need a restart."""
+    disks: Sequence[DiskTrouble] = ()
+    """Places that it or its processor writes to and that are full, or soon will be."""
     rows: tuple[int, int] | None = None
     """Leases in the table, and those of open shards, as the leader sees them."""
 

@@ -16,13 +16,13 @@ from mld.core.clock import iso_time
 from mld.core.disks import DiskPlace, DiskRoom, in_words
 from mld.core.errors import AwsError, MldError
 from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
-from mld.metrics.configuration import restart_words
 from mld.operating.faults import KINDS, FleetFault, FleetSight, Severity
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
 from mld.operating.verdicts import general_faults
 
 CONSUMERS_MAX = 20
 """Consumers of enhanced fan-out that a stream may have."""
+OF_FILES = ("config-refused", "restart-needed")
 SKEW_WARN_S = 30.0
 SKEW_FAIL_S = 300.0
 """AWS refuses signatures that are this far off."""
@@ -317,18 +317,16 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
 
 
 def daemon_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
-    """Yield what a daemon of this machine, by its answer to `mld status`, has against its files."""
-    about, configuration = f"daemon {status.get('pid', '?')}", status.get("configuration", {})
-    words, keys = configuration.get("words", ()), configuration.get("needsRestart", ())
-    for text in words[: len(words) - bool(keys)]:
-        yield fail(about, text, "repair the file, then reload")
-    if keys:
-        yield warn(about, restart_words(keys), "restart the daemon when it suits")
-    for disk in status.get("disks", ()):
-        if disk["place"] == "log" and disk["why"]:  # which only the daemon knows; the other places were tried
-            yield warn(about, disk["why"], "free some room there: its log is lost when it is full")
-    if not words and configuration.get("loadedAt"):
-        yield ok(about, f"runs with its files as they were at {iso_time(configuration['loadedAt'])}")
+    """Yield what a daemon of this machine, by its answer to `mld status`, has against its files and its log's disk.
+
+    Other places were tried from here.
+    """
+    about, loaded_at = f"daemon {status.get('pid', '?')}", status.get("configuration", {}).get("loadedAt")
+    faults = [one for one in status.get("faults", ()) if one["kind"] in OF_FILES or one["subject"] == "log"]
+    for one in faults:
+        yield warn(about, f"{one['subject']}: {one['words']}", one["remedy"])
+    if not faults and loaded_at is not None:
+        yield ok(about, f"runs with its files as they were at {iso_time(loaded_at)}")
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------

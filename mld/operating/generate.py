@@ -68,7 +68,6 @@ RUNBOOKS = "docs/use/{page}.md"
 def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
     """Return alerting rules of Prometheus, in YAML (JSON strings are): the template's, and one for each other kind."""
     from mld.aws.service import THROTTLING_CODES
-    from mld.core.disks import LOW_SHARE
 
     application = json.dumps(settings.application_name)
     values = {
@@ -77,7 +76,6 @@ def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBO
         "group": json.dumps(f"mld {settings.application_name}"),
         "throttling_codes": "|".join(sorted(THROTTLING_CODES)),
         "quarter_s": str(retention_s // 4),
-        "low_share": f"{LOW_SHARE:g}",
         **_pages(runbooks),
     }
     lines = list(filled("alerts.yaml", values))

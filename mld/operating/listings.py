@@ -268,8 +268,6 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
         None if value["isReady"] else f"not ready: {value['whyNotReady']}",
         None if value["isAlive"] else f"not alive: {value['whyNotAlive']}",
         f"{value['unexpectedErrors']} unexpected errors: see the log" if value["unexpectedErrors"] else None,
-        *value.get("configuration", {}).get("words", ()),
-        *(disk["why"] for disk in value.get("disks", ())),
     )
     lines = [f"{one['subject']}: {one['words']} -> {one['remedy']}" for one in value["faults"]]
     return [*filter(None, notes), *lines[:FAULTS_SHOWN]]

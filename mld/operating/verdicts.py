@@ -22,6 +22,7 @@ from dataclasses import replace
 from mld.core.steps import SLICE, Steps, at_once, finish
 from mld.core.streams import STREAM_DISABLED
 from mld.leases.lease import Lease
+from mld.metrics.configuration import refusal_words, restart_words
 from mld.operating.faults import (
     KINDS,
     PAUSE_HOLD_S,
@@ -48,6 +49,7 @@ OWN_SLICE = 50
 UNTOLD = "untold"
 DOCTOR = "mld doctor looks for the reason."
 STUCK, ROWS, TABLE = "a-shard-is-stuck", "rows-that-are-wrong", "the-table-is-out-of-reach"
+WORKER = "a-worker-is-not-well"
 """Anchors of the runbook."""
 
 
@@ -139,13 +141,71 @@ def counts(faults: Iterable[FleetFault]) -> dict[str, int]:
     Severity.PAGE,
     "A loop of a daemon makes no progress.",
     "Its supervisor restarts it; send the trace in its log.",
-    "a-worker-is-not-well",
+    WORKER,
     probe=Probe.LIVE,
 )
 def _hung(seen: FleetSight) -> Iterator[Found]:
     if seen.own is not None and seen.own.late:
         words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in seen.own.late)
         yield Found(seen.own.worker, f"no progress: {words}", "restart it", owner=seen.own.worker)
+
+
+@kind(
+    "config-refused",
+    Severity.TICKET,
+    "A daemon could not use its properties file, or its list of streams, when it last read it: the next start fails.",
+    "mld check shows what is wrong with it; repair the file, then reload.",
+    WORKER,
+    of_setup=False,
+)
+def _config_refused(seen: FleetSight) -> Iterator[Found]:
+    for file, why in {}.items() if seen.own is None else seen.own.refused.items():
+        yield Found(file, refusal_words(why), seen.command("check"), owner=seen.own.worker if seen.own else None)
+
+
+@kind(
+    "restart-needed",
+    Severity.NOTE,
+    "Keys of the properties file have new values that need a restart.",
+    "Restart the daemon when it suits.",
+    WORKER,
+    alert="MldConfigRefused",
+    hold_s=None,
+    of_setup=False,
+)
+def _restart_needed(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None and seen.own.waiting:
+        yield Found(seen.own.worker, restart_words(seen.own.waiting), "restart it when it suits", owner=seen.own.worker)
+
+
+@kind(
+    "disk-unwritable",
+    Severity.PAGE,
+    "A daemon or its processor cannot write where it has to: the disk is full, read-only, or does not answer.",
+    "mld status names the place and the reason; mld doctor tries it.",
+    WORKER,
+    of_setup=False,
+)
+def _disk_unwritable(seen: FleetSight) -> Iterator[Found]:
+    return _disks(seen, is_lost=True)
+
+
+@kind(
+    "disk-low",
+    Severity.TICKET,
+    "Little room is left where a daemon or its processor writes.",
+    "mld status names the place; free some room before it is full.",
+    WORKER,
+    of_setup=False,
+)
+def _disk_low(seen: FleetSight) -> Iterator[Found]:
+    return _disks(seen, is_lost=False)
+
+
+def _disks(seen: FleetSight, *, is_lost: bool) -> Iterator[Found]:
+    for disk in () if seen.own is None else seen.own.disks:
+        if disk.is_lost is is_lost:
+            yield Found(disk.place, disk.words, disk.remedy, owner=seen.own.worker if seen.own else None)
 
 
 @kind(

@@ -27,7 +27,7 @@ from mld.metrics.instruments import LateLoop
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.worker import SparkFigures
-from mld.operating.faults import FleetSight, Own, Probe, fault_value
+from mld.operating.faults import DiskTrouble, FleetSight, Own, Probe, fault_value
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import LAG_MAX_S, THROTTLED, FleetStatus, ShardView, own_view
 from mld.operating.verdicts import counts, general_faults, own_faults_steps, why_not
@@ -115,6 +115,9 @@ class DaemonStatus:
             corrupt=table.corrupt_rows,
             holes={None if id_ is None else labels.get(id_, id_): count for id_, count in table.holes_of.items()},
             rows=table.lease_counts,
+            refused=self.metrics.worker.configuration.reasons(),
+            waiting=self.metrics.worker.configuration.waiting,
+            disks=[DiskTrouble(*one) for one in self.metrics.worker.disks.troubles()],
         )
 
     def _own_views(self) -> Iterator[ShardView]:

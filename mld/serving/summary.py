@@ -91,14 +91,12 @@ def status_line(metrics: Metrics, at: Instant) -> str:
 
     It is made every second. A short lag is rounded, so that the line changes only when something has.
     """
-    count = len(metrics.shards)
-    of_files = [*metrics.worker.configuration.in_short(), *metrics.worker.disks.faults().values()]
+    count, wrong = len(metrics.shards), [f"{number} {kind}" for kind, number in _wrong(metrics).items()]
     if count == 0:
-        return ", ".join(["no shards", *of_files])
-    parts = [f"{count} shard{'s' * (count != 1)}"]
-    parts += [f"{number} {kind}" for kind, number in _wrong(metrics).items()]
+        return ", ".join(["no shards", *wrong])
+    parts = [f"{count} shard{'s' * (count != 1)}", *wrong]
     behind_s = metrics.furthest_behind_s(at)
     if behind_s is not None and behind_s < 1:
         behind_s = round(behind_s, 2)
     parts.append("lag unknown" if behind_s is None else f"{duration(behind_s)} behind")
-    return ", ".join(parts + of_files)
+    return ", ".join(parts)

@@ -14,7 +14,9 @@ import pytest
 from mld.core.disks import DiskPlace, DiskRoom, places_of, room_of
 from mld.metrics.disks import DiskMetrics
 from mld.metrics.events import EventBuffer, EventKind
+from mld.operating.faults import DiskTrouble, FleetSight, Own, Severity
 from mld.operating.findings import Health, disk_finding
+from mld.operating.verdicts import faults_of
 from mld.properties.loader import load
 from mld.serving.disks import ANSWER_TIMEOUT_S, LOOK_PERIOD_S, DiskWatcher
 from tests.twins.streams import VirtualClock
@@ -143,6 +145,17 @@ def test_a_change_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture)
     watched(scenario, ROOM, FULL, FULL, ROOM)
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("deadLetter")]
     assert told == [f"deadLetter: {FULL.why}", "deadLetter: there is room again"]
+
+
+def test_a_place_without_room_is_a_fault_of_its_worker_and_little_room_a_lesser_one() -> None:
+    metrics = DiskMetrics()
+    metrics.rooms = {HERE: FULL, DiskPlace("log", Path("/log")): LOW, DiskPlace("spool", Path("/spool")): ROOM}
+    own = Own(worker="w", disks=[DiskTrouble(*one) for one in metrics.troubles()])
+    full, low = faults_of(FleetSight(own=own))
+    assert (full.kind, full.severity, full.subject) == ("disk-unwritable", Severity.PAGE, "deadLetter")
+    assert full.sentence == f"deadLetter: {FULL.why} -> {FULL.remedy}"
+    assert (low.kind, low.severity, low.subject) == ("disk-low", Severity.TICKET, "log")
+    assert "977 KiB free" in low.words and low.remedy
 
 
 def test_a_disk_that_hangs_is_said_to_and_has_one_look_under_way() -> None:

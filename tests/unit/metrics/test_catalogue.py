@@ -101,9 +101,7 @@ def test_a_file_that_cannot_be_used_is_so_until_it_is_read_without_a_fault() -> 
     configuration.waiting = ("maxRecords",)
     assert value_of(busy, "mld_config_last_reload_successful") == 0
     assert value_of(busy, "mld_config_keys_waiting") == 1
-    told, waiting = configuration.value()["words"]
-    assert told.startswith("streams.txt cannot be used (read 1970-01-01T00:15:50Z): line 3: no name; nothing changes")
-    assert waiting == "the new value of maxRecords needs a restart"
+    assert configuration.reasons() == {"streams.txt": "line 3: no name (read at 1970-01-01T00:15:50Z)"}
     configuration.note_read("streams.txt", 990.0)
     assert value_of(busy, "mld_config_last_reload_successful") == 1
     assert value_of(busy, "mld_config_last_reload_success_timestamp_seconds") == 990.0

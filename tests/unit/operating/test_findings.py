@@ -12,12 +12,12 @@ from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
-from mld.metrics.configuration import ConfigurationMetrics
 from mld.metrics.events import Event, EventKind
 from mld.operating import findings
-from mld.operating.faults import FleetSight, Listed
+from mld.operating.faults import FleetSight, Listed, Own, fault_value
 from mld.operating.findings import Diagnosis, Health
 from mld.operating.fleet_status import ViewRules, fleet_status
+from mld.operating.verdicts import faults_of
 
 ALL = HashRange(0, HASH_KEY_MAX)
 
@@ -229,13 +229,13 @@ def test_a_key_is_hinted_at_only() -> None:
 
 
 def test_a_daemon_that_runs_here_says_what_it_has_against_its_files() -> None:
-    configuration = ConfigurationMetrics()
-    configuration.note_read("app.properties", 900.0)
-    (found,) = findings.daemon_findings({"pid": 7, "configuration": configuration.value()})
+    status = {"pid": 7, "configuration": {"loadedAt": 900.0}, "faults": []}
+    (found,) = findings.daemon_findings(status)
     assert (found.health, found.about) == (Health.OK, "daemon 7")
-    configuration.note_refused("app.properties", "maxRecords: no number", 950.0)
-    configuration.waiting = ("maxRecords",)
-    refused, waiting = findings.daemon_findings({"pid": 7, "configuration": configuration.value()})
-    assert refused.health is Health.FAIL and "no number" in refused.words and "a start fails" in refused.words
-    assert waiting.health is Health.WARN and "maxRecords needs a restart" in waiting.words
+    own = Own(worker="w", refused={"app.properties": "maxRecords: no number"}, waiting=["maxRecords"], holes={None: 1})
+    faults = [fault_value(one) for one in faults_of(FleetSight(own=own))]
+    refused, waiting = findings.daemon_findings({**status, "faults": faults})
+    assert refused.health is waiting.health is Health.WARN
+    assert "no number" in refused.words and "a start fails" in refused.words and refused.remedy == "mld check"
+    assert "maxRecords needs a restart" in waiting.words
     assert list(findings.daemon_findings({"pid": 7})) == [], "one of an older version"

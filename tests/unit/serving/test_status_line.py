@@ -31,14 +31,6 @@ def test_the_line_says_how_many_shards_what_is_wrong_and_how_far_behind() -> Non
     assert three == "3 shards, 1 parked, 1 failing, 0 ms behind"
 
 
-def test_the_line_says_which_file_cannot_be_used_and_what_waits_for_a_restart() -> None:
-    metrics = Metrics()
-    metrics.worker.configuration.note_refused("app.properties", "no number", 1.0)
-    metrics.worker.configuration.waiting = ("maxRecords",)
-    told = "no shards, app.properties cannot be used, the new value of maxRecords needs a restart"
-    assert status_line(metrics, Instant(0.0, 1.0)) == told
-
-
 @pytest.mark.parametrize(
     ("millis", "expected"),
     [
