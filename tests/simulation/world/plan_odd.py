@@ -20,7 +20,7 @@ def draw_odd(seed: int) -> Plan:
     actions = [action for action in plan.actions if action.kind not in NOT_BESIDE]
     for _ in range(rng.randrange(1, 4)):
         at_s = rng.uniform(15.0, plan.trouble_s - 30.0)
-        actions.append(Action(at_s, Kind.ODD_ROW, rng.randrange(64), rng.randrange(4)))
+        actions.append(Action(at_s, Kind.ODD_ROW, rng.randrange(64), rng.randrange(5)))
         if rng.random() < 0.8:  # whoever takes the lease then reads the row
             restart = Action(at_s + rng.uniform(0.1, 10.0), Kind.CRASH, rng.randrange(64), 5.0, "new")
             actions += [

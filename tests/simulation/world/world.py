@@ -58,7 +58,8 @@ PRICE_TURNS = 5
 CALLS_PER_LEASE_S = 4.0
 CALLS_PER_WORKER_S = 20.0
 
-ODD = (("checkpoint", "0"), ("checkpoint", "1"), ("checkpoint", "9" * 56), ("startingHashKey", "7"))
+NUMBERS = ("0", "1", "9" * 56, str((2 << 184) + 1))  # the last one might be of an older stream
+ODD = (*(("checkpoint", number) for number in NUMBERS), ("startingHashKey", "7"))
 """What a person may write into a row: attribute and value."""
 ODD_SHARDS_MIN = 4
 LEADER_KINDS = (Kind.LEADER_CRASH, Kind.LEADER_PAUSE, Kind.LEADER_CUT)
