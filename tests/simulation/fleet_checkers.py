@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mld.daemon.group import FENCE_S
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
-from tests.simulation.world.fleet3x import COORDINATOR, LOCK, is_lease
+from tests.simulation.world.fleet3x import COORDINATOR, LOCK, STRANGER, is_lease
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.support.fleet import TABLE
 from tests.twins.dynamo import Applied
@@ -135,6 +135,8 @@ class FleetLedger:
             return
         row = self._rows.setdefault(key, _Row(self._now()))
         before, after = _pair(write.before), _pair(write.after)
+        if any(owner.startswith(STRANGER) for owner in after if owner is not None):
+            raise self._violation(11, f"{key} goes to {after}, which reads another stream")
         if write.before and key not in self._by_hand and not self._ledger.shard(key).edited:
             if before == after:
                 self._check_handed_over(key, row, write)

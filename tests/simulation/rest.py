@@ -55,6 +55,7 @@ async def check_rest(world: World) -> None:
         if set(world.lease_rows()) == rows:
             break
     _check_rows(world)
+    _check_neighbours(world)
     if (after := _owners(world)) != before:
         moved = sorted(key for key in after.keys() | before.keys() if after.get(key) != before.get(key))
         raise Violation(f"checker 6: leases still move after {world.plan.quiet_s:.0f} s of calm: {moved}")
@@ -153,6 +154,20 @@ def _check_rows(world: World) -> None:
         machine = living[owner]
         if machine.spec.kind == "mld" and not machine.believes(shard.shard_id):
             raise Violation(f"checker 6: {owner} does not know that it owns {shard.shard_id}")
+
+
+def _check_neighbours(world: World) -> None:
+    """Workers of one machine have the same number of open leases, or one more, however busy it is."""
+    counts: dict[str, dict[str, int]] = {}
+    owners = list(_owners(world).values())
+    steered = {action.kind for action in world.plan.actions} & {Kind.OPERATE}
+    for machine in world.machines:
+        if machine.load is not None and machine.process is not None and machine.wanted and not steered:
+            meter = machine.load.load.meter or machine.worker_id
+            counts.setdefault(meter, {})[machine.worker_id] = owners.count(machine.worker_id)
+    for meter, each in counts.items():
+        if max(each.values()) - min(each.values()) > 1:
+            raise Violation(f"checker 6: workers of {meter} share unevenly at rest: {each}")
 
 
 def _check_resources(world: World) -> None:

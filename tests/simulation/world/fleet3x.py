@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from mld.core.clock import Clock
 from mld.core.errors import AwsError
 from mld.daemon.worker import Worker
+from mld.fleet.report import reports
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from tests.support.fleet import TABLE
@@ -24,6 +26,9 @@ COORDINATOR = f"{TABLE}-CoordinatorState"
 REPORTS = f"{TABLE}-WorkerMetricStats"
 LOCK = "Leader"
 NOISE = 3.0
+STRANGER = "stranger-"
+"""What the names of workers of other applications begin with."""
+REPORT_PERIOD_S = 30.0
 FAILING_SHARE = 0.8
 INDEX_OPERATIONS = (("UpdateTable", TABLE), ("Query", TABLE))
 
@@ -64,13 +69,13 @@ class DrawnLoad:
 
     def __init__(self, load: Load, rng: Random, leases: Callable[[], int], is_calm: Callable[[], bool]) -> None:
         self.fails = False
-        self._load = load
+        self.load = load
         self._rng = rng
         self._leases = leases
         self._is_calm = is_calm
 
     async def meter(self) -> str:
-        return self._load.meter
+        return self.load.meter
 
     async def read(self) -> float | None:
         if self.fails and not self._is_calm() and self._rng.random() < FAILING_SHARE:
@@ -79,7 +84,18 @@ class DrawnLoad:
 
     def now(self) -> float:
         noise = 0.0 if self._is_calm() else self._rng.uniform(-NOISE, NOISE)
-        return min(100.0, max(0.0, self._load.base + self._load.per_lease * self._leases() + noise))
+        return min(100.0, max(0.0, self.load.base + self.load.per_lease * self._leases() + noise))
+
+
+async def report_of_another(dynamo: SimulatedDynamo, clock: Clock, seconds: float) -> None:
+    """A worker that reads another stream reports in the lease table for so long, and then leaves its last report."""
+    worker, until = f"{STRANGER}{clock.monotonic():.0f}", clock.monotonic() + seconds
+    while dynamo.has_table(TABLE):
+        own = reports.own_report(worker, {}, clock.wall(), "0.2", told={"stream": "another"})
+        dynamo.put_row(TABLE, {"leaseKey": {"S": worker}, **reports.attributes(own)})
+        if clock.monotonic() + REPORT_PERIOD_S > until:
+            return
+        await clock.sleep(REPORT_PERIOD_S)
 
 
 def create_legacy_tables(dynamo: SimulatedDynamo) -> None:

@@ -76,6 +76,8 @@ class Kind(Enum):
     """When the fleet is ready for it, all workers are restarted to bring everything into one table."""
     LOAD_FAILS = "load_fails"
     """This machine cannot read its load for `argument` seconds."""
+    OTHER_APPLICATION = "other_application"
+    """A worker that reads another stream reports in this lease table for `argument` seconds, then it is dead."""
     DEREGISTER = "deregister"
     """By hand: the consumer of enhanced fan-out goes."""
     LIST_ADD = "list_add"

@@ -100,13 +100,20 @@ def _loads(rng: Random) -> tuple[Load | None, ...]:
 
 
 def draw_3x_hosts(seed: int) -> Plan:
-    """The plan of the same seed in 3.x mode, with the workers on one machine or two, which others keep busy."""
+    """The plan of the same seed in 3.x mode, with the workers on one machine or two, which others keep busy; in some
+    other applications use the table for a while.
+    """
     plan = draw_3x(seed)
     rng = Random(f"3x hosts {seed}")
     assert plan.fleet is not None
     busy = [Load(rng.choice((100.0, 97.0, rng.uniform(0.0, 100.0))), 0.0, f"boot {number}") for number in range(2)]
-    loads = tuple(rng.choice(busy[: rng.choice((1, 2))]) for _ in range(8))
-    return replace(plan, fleet=replace(plan.fleet, loads=loads))
+    machines = busy[: rng.choice((1, 2))]
+    loads = tuple(rng.choice(machines) for _ in range(8))
+    others = []
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        at_s = rng.uniform(15.0, plan.trouble_s)
+        others.append(Action(at_s, Kind.OTHER_APPLICATION, 0, rng.uniform(0.0, plan.trouble_s - at_s)))
+    return replace(plan, actions=in_order([*plan.actions, *others]), fleet=replace(plan.fleet, loads=loads))
 
 
 def _leader_actions(rng: Random, plan: Plan) -> list[Action]:

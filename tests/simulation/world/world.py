@@ -37,6 +37,7 @@ from tests.simulation.world.fleet3x import (
     holds_lock,
     is_lease,
     leader_of,
+    report_of_another,
 )
 from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.migrations import BY_TABLE, check_versions, redeploy_as, to_single_table, tool
@@ -666,6 +667,8 @@ class World:
                 self.event(tool(self, back=action.kind is Kind.TOOL_BACK))
             case Kind.SINGLE_TABLE:
                 self.event(to_single_table(self))
+            case Kind.OTHER_APPLICATION:
+                self.event(report_of_another(self.dynamo, self.clock, action.argument))
             case Kind.LOAD_FAILS:
                 self.event(machine.fail_load(action.argument))
             case Kind.CRASH:
