@@ -139,6 +139,8 @@ class Own:
     """Keys whose new values need a restart."""
     disks: Sequence[DiskTrouble] = ()
     """Places that it or its processor writes to and that are full, or soon will be."""
+    strangers: int = 0
+    """Live workers in the table that read another stream."""
     rows: tuple[int, int] | None = None
     """Leases in the table, and those of open shards, as the leader sees them."""
 

@@ -279,10 +279,11 @@ class FleetStatus:
 
     @property
     def uneven(self) -> tuple[tuple[WorkerView, ...], ...]:
-        """The living workers of each machine whose leases differ by more than one."""
+        """The living workers of each machine whose leases differ by more than one, but for what an operator wants."""
         by_meter: dict[str, list[WorkerView]] = {}
+        pinned = {one.owner for one in self.open_shards if (one.lease.pinned_until_s or 0) > self.taken_s}
         for worker in self.workers:
-            if worker.place.meter and worker.is_alive and worker.drained is None:
+            if worker.place.meter and worker.is_alive and worker.drained is None and worker.worker not in pinned:
                 by_meter.setdefault(worker.place.meter, []).append(worker)
         counts = {meter: [one.leases for one in ones] for meter, ones in by_meter.items()}
         return tuple(tuple(ones) for meter, ones in by_meter.items() if max(counts[meter]) - min(counts[meter]) > 1)

@@ -38,6 +38,9 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
     if worker.drained is not None:
         raise ActRefusedError(f"worker {target} is drained ({worker.drained}): end that first, or choose another")
     lease = view.lease
+    reads = next((one.application for one in fleet.workers if one.worker == view.owner), None)
+    if None not in (reads, worker.application) and reads != worker.application:
+        raise ActRefusedError(f"worker {target} reads stream {worker.application}, and {view.owner} stream {reads}")
     if lease.actual_owner == target and lease.checkpoint_owner is None:
         raise ActRefusedError(f"{lease.key} belongs to {target} already")
     change = _to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
@@ -207,11 +210,14 @@ def _must_not_be_javas(fleet: FleetStatus, view: ShardView, what: str) -> None:
 
 
 def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
+    """Return the loads of those who may get leases of `without`: living workers of the same application."""
     loads = loads_of(view.lease for view in fleet.shards)
+    own = {worker.application for worker in fleet.workers if worker.worker in without} - {None}
     return {
         worker.worker: loads[worker.worker]
         for worker in fleet.workers
         if worker.is_alive and worker.drained is None and worker.worker not in without
+        if not own or worker.application is None or worker.application in own
     }
 
 

@@ -44,6 +44,8 @@ from mld.shards.identity import foreign_evidence, oddity
 from mld.tracking.stream_set import within_stream
 
 NAMED_MAX = 3
+UNEVEN_HOLD_S = 600.0
+"""Handoffs, and what an operator wants for a while, end."""
 OWN_SLICE = 50
 """Shards of a worker between two turns of the loop, 20 µs for each."""
 UNTOLD = "untold"
@@ -295,6 +297,40 @@ def _holes(seen: FleetSight) -> Iterator[Found]:
                 yield Found(
                     f"{label or ''} hash range".strip(), f"{count} parts of it have no lease", remedy, stream=label
                 )
+
+
+@kind(
+    "applications",
+    Severity.PAGE,
+    "Workers that read another stream use the lease table of this application.",
+    "mld workers shows who they are and where; set another applicationName (or tableName) for one, or stop it.",
+    ROWS,
+    alert="MldTwoApplications",
+    probe=Probe.READY,
+)
+def _applications(seen: FleetSight) -> Iterator[Found]:
+    remedy = "set another applicationName (or tableName) for one of them, or stop it"
+    streams = {} if seen.fleet is None else seen.fleet.applications
+    for stream, workers in streams.items():
+        yield Found(stream, f"{names_of(workers, NAMED_MAX)} read it, and others another one, by one table", remedy)
+    if seen.fleet is None and seen.own is not None and seen.own.strangers:
+        words = f"{seen.own.strangers} of its workers read another stream than this one"
+        yield Found("lease table", words, f"{seen.command('workers')} shows which; {remedy}")
+
+
+@kind(
+    "uneven",
+    Severity.TICKET,
+    "Workers of one machine, which measure the same CPU, have very different numbers of leases.",
+    "A leader of mld evens them out within seconds; one of Java cannot tell them apart.",
+    "a-worker-is-not-well",
+    hold_s=UNEVEN_HOLD_S,
+)
+def _uneven(seen: FleetSight) -> Iterator[Found]:
+    for workers in () if seen.fleet is None else seen.fleet.uneven:
+        counts = ", ".join(f"{one.worker} {one.leases}" for one in workers[:NAMED_MAX])
+        remedy = f"a leader of mld evens it out within seconds; under another one: {seen.command('move')}"
+        yield Found(workers[0].place.host or workers[0].worker, f"its workers share unevenly: {counts}", remedy)
 
 
 @kind(

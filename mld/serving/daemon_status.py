@@ -114,6 +114,7 @@ class DaemonStatus:
             is_throttled=self.reach.is_throttled(now),
             corrupt=table.corrupt_rows,
             holes={None if id_ is None else labels.get(id_, id_): count for id_, count in table.holes_of.items()},
+            strangers=table.strangers or 0,
             rows=table.lease_counts,
             refused=self.metrics.worker.configuration.reasons(),
             waiting=self.metrics.worker.configuration.waiting,

@@ -56,6 +56,17 @@ def said(plan: ActPlan) -> dict[str, str]:
     return {change.key[-2:]: change.words for change in plan.changes}
 
 
+def test_nothing_goes_to_a_worker_of_another_application() -> None:
+    reports = (report("a", stream="clicks"), report("b", stream="orders"), report("c"))
+    status = fleet(lease(1, "a"), lease(2, "a"), reports=reports)
+    plan = plan_drain(status, "a", BESIDE, "by me", LEASES_MAX, is_3x=True)
+    assert said(plan) == {"a": plan.changes[0].words, "01": "handed by a to c", "02": "handed by a to c"}
+    assert refused(lambda: plan_move(status, "1", "b", is_3x=True, now_s=NOW)) == (
+        "worker b reads stream orders, and a stream clicks"
+    )
+    assert said(plan_move(status, "1", "c", is_3x=True, now_s=NOW))["01"] == "handed by a to c"
+
+
 # --- move -------------------------------------------------------------------------------------------------------------
 
 

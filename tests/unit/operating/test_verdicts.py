@@ -9,14 +9,15 @@ import pytest
 
 from mld.core.positions import SHARD_END
 from mld.core.streams import HASH_KEY_MAX, STREAM_DISABLED, HashRange, Shard
+from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.instruments import LateLoop
 from mld.operating.faults import KINDS, FaultKind, FleetFault, FleetSight, Listed, Own, Probe, Severity, fault_value
-from mld.operating.fleet_status import Verdict
+from mld.operating.fleet_status import Verdict, fleet_status
 from mld.operating.generate import prometheus_rules
 from mld.operating.verdicts import UNTOLD, all_kinds, counts, faults_of, is_green, why_not
 from tests.support.fleet import settings_of
-from tests.unit.operating.test_fleet_status import LEFT, NOW_S, lease, view
+from tests.unit.operating.test_fleet_status import LEFT, NOW_S, RULES, lease, view
 
 ALL = HashRange(0, HASH_KEY_MAX)
 RIGHT = HashRange(LEFT.end + 1, HASH_KEY_MAX)
@@ -167,6 +168,7 @@ def test_one_cause_is_one_fault_but_another_stream_has_its_own() -> None:
             f"{SHARD_3}: the row cannot be read: no owner",
         ),
         (Own(worker="w-1", holes={None: 1}), Probe.READY, "have no lease"),
+        (Own(worker="w-1", strangers=2), Probe.READY, "2 of its workers read another stream"),
         (Own(worker="w-1", rows=(3, 0)), Probe.READY, "its 3 rows are all at SHARD_END"),
         (Own(worker="w-1", late=(LateLoop("renewals", 20.0),)), Probe.LIVE, "no progress: renewals (silent for 20 s)"),
         (Own(worker="w-1", is_throttled=True), Probe.READY, None),
@@ -205,6 +207,39 @@ def test_a_kind_that_this_version_does_not_know_is_taken_for_the_worst() -> None
 def test_a_parked_position_is_kept_in_the_words() -> None:
     (fault,) = faults_of(FleetSight(fleet=view(lease(status=status("parked", why="no such shard")))))
     assert fault.sentence.endswith("no such shard -> mld doctor")
+
+
+def told(worker: str, ago_s: int = 5, **told_of_it: str) -> WorkerReport:
+    return own_report(worker, {}, NOW_S - ago_s, "0.3", told=told_of_it)
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        pytest.param([told("w-1", stream="clicks"), told("w-2", stream="clicks")], [], id="one application"),
+        pytest.param(
+            [told("w-1", stream="clicks"), told("w-2", stream="orders")], ["clicks", "orders"], id="two applications"
+        ),
+        pytest.param([told("w-1", stream="clicks"), told("dead", 300, stream="orders")], [], id="one is dead"),
+        pytest.param([told("w-1", stream="clicks"), told("w-2")], [], id="one does not tell"),
+    ],
+)
+def test_two_living_applications_in_one_table_are_told(reports: list[WorkerReport], expected: list[str]) -> None:
+    fleet = fleet_status([lease(owner="w-1")], reports, None, NOW_S, RULES)
+    found = [fault for fault in faults_of(FleetSight(fleet=fleet)) if fault.kind == "applications"]
+    assert [fault.subject for fault in found] == expected
+    assert all("set another applicationName" in fault.sentence for fault in found)
+
+
+def test_workers_of_one_machine_that_share_unevenly_are_noted() -> None:
+    reports = [told("w-1", meter="boot", host="ip-1"), told("w-2", meter="boot", host="ip-1"), told("w-3", meter="x")]
+    for owned, expected in (((3, 1, 0), ["ip-1"]), ((2, 1, 7), [])):
+        owners = [f"w-{number}" for number, count in enumerate(owned, 1) for _ in range(count)]
+        rows = [lease(f"shardId-{number:012}", owner=owner) for number, owner in enumerate(owners)]
+        fleet = fleet_status(rows, reports, None, NOW_S, RULES)
+        found = [fault for fault in faults_of(FleetSight(fleet=fleet)) if fault.kind == "uneven"]
+        assert [fault.subject for fault in found] == expected
+        assert {worker.where for worker in fleet.workers} == {"ip-1", ""}
 
 
 PAGES = Path(__file__).parents[3] / "docs/use"
