@@ -156,7 +156,7 @@ def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
 
 
 def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return one row for each worker, and what is wrong but for single shards."""
+    """Return one row for each worker, and the faults."""
     names = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
@@ -165,7 +165,7 @@ def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
     if status.leader and status.leader not in {one.worker for one in status.workers if one.is_alive is not False}:
         leader += ", which is not among them"
     rows = (_worker_row(worker, status.taken_s) for worker in status.workers)
-    notes = told(fault for fault in faults if not is_of_shard(fault))
+    notes = told(faults)
     return _listing(names, rows, (f"{alive} live {workers}, {leader}", *notes))
 
 

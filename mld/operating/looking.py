@@ -48,7 +48,7 @@ from mld.operating.naming import ChosenShard, chosen_shard, lease_of, with_short
 from mld.operating.options import Asked, PointType, asks, finish, output_option, with_remedy
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
 from mld.operating.stream_access import SpanReader, listed_of, peek_at, probed, run_replay, span_start, streams_of
-from mld.operating.verdicts import faults_steps, is_green
+from mld.operating.verdicts import faults_steps, general_faults, is_green
 from mld.properties.redaction import Scrubber, printable
 from mld.retrieval.starting_points import initial_position
 
@@ -105,7 +105,7 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
 def workers(asked: Asked, output: str, watch: bool) -> None:
     """Show every worker: version, leases, CPU, when it was last heard, who leads.
 
-    Exit code 1 if something is wrong that should wake somebody.
+    Exit code 1 if something is wrong that should wake somebody, but for single shards.
     """
 
     def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
@@ -116,7 +116,7 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
         }
         return listings.workers_listing(status, faults), value
 
-    _look(asked, shown, output, watch=watch)
+    _look(asked, shown, output, watch=watch, of_shards=False)
 
 
 @click.command()
@@ -189,8 +189,11 @@ def _look(
     lag_max_s: float | None = None,
     probe: bool = False,
     stream_name: str | None = None,
+    of_shards: bool = True,
 ) -> None:
-    """Look at the fleet, or at one stream of it, print, and exit: with 0 if nothing is wrong (`is_green`)."""
+    """Look at the fleet, or at one stream of it, print, and exit: with 0 if nothing is wrong (`is_green`), but for
+    shards unless it is about these.
+    """
     settings = asked.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
 
@@ -201,9 +204,8 @@ def _look(
                 status, listed = chosen(await reader.look(), stream_name), {}
                 if probe:
                     status, listed = await probed(settings, status, bound_s), await listed_of(settings, status)
-                return status, await in_turns(
-                    faults_steps(FleetSight(fleet=status, listed=listed, file=asked.shown_file))
-                )
+                sight = FleetSight(fleet=status, listed=listed, file=asked.shown_file)
+                return status, await in_turns(faults_steps(sight)) if of_shards else general_faults(sight)
 
             async def listing() -> Listing:
                 return shown(*await look())[0]

@@ -88,20 +88,20 @@ def see(fleet: OperatedFleet, command: str, *options: str) -> tuple[int, str]:
     """Exit code and normalized output of a command on the file of w1."""
     result = mld(command, fleet.file, *options, environment=ENVIRONMENT)
     assert result.stderr == ""
-    return result.returncode, normal(result.stdout)
+    return result.returncode, normal(result.stdout.replace(str(fleet.file), "FILE"))
 
 
 def test_leases_shows_who_fails_who_is_parked_and_whose_owner_is_dead(fleet: OperatedFleet) -> None:
     assert see(fleet, "leases", "--all", "-o", "wide") == (
-        0,
+        1,
         wanted(
             f"""
             shard  state  owner  behind  KB/s  checkpoint  note
-            shardId-000000000001  stopped  w2  unknown  …<digits>  its owner is dead
-            shardId-000000000004  stopped  w2  unknown  …<digits>  its owner is dead; child of 0
-            shardId-000000000005  stopped  w2  unknown  …<digits>  its owner is dead; child of 0
-            shardId-000000000009  parked  w1  unknown  TRIM_HORIZON  {PARKED_WHY}
-            shardId-000000000002  failing  w1  <time>  TRIM_HORIZON  {FAILING_WHY}
+            shardId-000000000001  stopped  w2  unknown  …<digits>  its owner is dead -> mld workers FILE
+            shardId-000000000004  stopped  w2  unknown  …<digits>  its owner is dead; child of 0 -> mld workers FILE
+            shardId-000000000005  stopped  w2  unknown  …<digits>  its owner is dead; child of 0 -> mld workers FILE
+            shardId-000000000009  parked  w1  unknown  TRIM_HORIZON  {PARKED_WHY} -> mld doctor FILE
+            shardId-000000000002  failing  w1  <time>  TRIM_HORIZON  {FAILING_WHY} -> mld peek FILE 2 --at checkpoint
             shardId-000000000003  idle  w1  <time>  …<digits>
             shardId-000000000000  ended  w1  SHARD_END
             6 open shards: 3 stopped, 1 parked, 1 failing, 1 ok; 1 ended; furthest behind: <time>
@@ -128,23 +128,24 @@ def test_lag_shows_the_worst_first_and_fails_with_a_bound(fleet: OperatedFleet) 
     text = wanted(
         f"""
         shard  verdict  behind  owner  note
-        shardId-000000000001  stopped  unknown  w2  its owner is dead
-        shardId-000000000004  stopped  unknown  w2  its owner is dead; child of 0
-        shardId-000000000005  stopped  unknown  w2  its owner is dead; child of 0
-        shardId-000000000009  parked  unknown  w1  {PARKED_WHY}
-        shardId-000000000002  failing  <time>  w1  {FAILING_WHY}
+        shardId-000000000001  stopped  unknown  w2  its owner is dead -> mld workers FILE
+        shardId-000000000004  stopped  unknown  w2  its owner is dead; child of 0 -> mld workers FILE
+        shardId-000000000005  stopped  unknown  w2  its owner is dead; child of 0 -> mld workers FILE
+        shardId-000000000009  parked  unknown  w1  {PARKED_WHY} -> mld doctor FILE
+        shardId-000000000002  failing  <time>  w1  {FAILING_WHY} -> mld peek FILE 2 --at checkpoint
         shardId-000000000003  ok  <time>  w1
         6 open shards: 3 stopped, 1 parked, 1 failing, 1 ok; 1 ended; furthest behind: <time>
         """
     )
-    assert see(fleet, "lag") == (0, text)
-    assert see(fleet, "lag", "--max", "5m") == (1, text)
+    assert see(fleet, "lag", "-o", "wide") == (1, text)
+    assert see(fleet, "lag", "-o", "wide", "--max", "5m") == (1, text)
 
 
 def test_machines_get_the_same_as_json(fleet: OperatedFleet) -> None:
     code, text = see(fleet, "leases", "-o", "json")
     value = json.loads(text)
-    assert code == 0
+    assert code == 1
+    assert {one["kind"] for one in value["faults"]} == {"stopped", "parked", "failing"}
     assert {one["shard"]: one["verdict"] for one in value["shards"]}[CHILDREN[0]] == "stopped"
     assert value["leader"] == "w1"
 

@@ -21,7 +21,7 @@ from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.operating import listings, looking
 from mld.operating.faults import FleetFault, FleetSight
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
-from mld.operating.verdicts import faults_of
+from mld.operating.verdicts import faults_of, general_faults
 from tests.virtual_time import run_virtual
 
 NOW_S = 1_763_661_600
@@ -159,7 +159,10 @@ def test_wide_and_hostile_characters_are_aligned_in_a_long_listing(monkeypatch: 
 
 
 def test_workers(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(listings.workers_listing(fleet, faults_in(fleet)), monkeypatch) == WORKERS + HOLE
+    assert (
+        printed(listings.workers_listing(fleet, general_faults(FleetSight(fleet=fleet, file="app"))), monkeypatch)
+        == WORKERS + HOLE
+    )
 
 
 def test_lag(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
