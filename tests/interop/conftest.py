@@ -52,8 +52,8 @@ def make_world(tmp_path: Path, java: Release, request: pytest.FixtureRequest) ->
 
     with EmbeddedAws() as aws:
 
-        def make(shards: int = 4) -> InteropWorld:
-            made.append(InteropWorld(aws, tmp_path, release=java, shards=shards, note=note))
+        def make(shards: int = 4, *, is_loaded: bool = True) -> InteropWorld:
+            made.append(InteropWorld(aws, tmp_path, release=java, shards=shards, note=note, is_loaded=is_loaded))
             return made[-1]
 
         yield make

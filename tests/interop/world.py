@@ -42,13 +42,22 @@ class InteropWorld(World):
     """`java` and `mld` start workers; `phase` measures what a change does to the records."""
 
     def __init__(
-        self, aws: EmbeddedAws, directory: Path, *, release: Release, shards: int, note: Callable[[str], None]
+        self,
+        aws: EmbeddedAws,
+        directory: Path,
+        *,
+        release: Release,
+        shards: int,
+        note: Callable[[str], None],
+        is_loaded: bool = True,
     ) -> None:
         super().__init__(aws, directory, shards=shards)
         self.release = release
         self._front = self._closing.enter_context(H2Front(aws.endpoint))
         self.note = note
-        self.load = self._closing.enter_context(Load(self))
+        self.load = Load(self)
+        if is_loaded:
+            self._closing.enter_context(self.load)
 
     def close(self) -> None:
         """The logs of all workers stay beside their properties files."""

@@ -1,8 +1,9 @@
-"""A *bare* lease table has leases and nothing else: KCL 2.x may use it, and may come back to it. Pure.
+"""A *bare* lease table has leases and no other row of a fleet: KCL 2.x may use it, and may come back to it. Pure.
 
 Rule: coordination#bare-tables. KCL 2.x takes every row for a lease. One that has no counter makes it fail to list the
 table, so that no worker of it starts, takes a lease or lists shards any more. A fleet of 3.x writes the row
-`Migration3.0` before it makes a lease, so a bare table was never one of 3.x, or is one no more.
+`Migration3.0` before it makes a lease, so a bare table was never one of 3.x, or is one no more. A row that some person
+put there proves nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mld.leases import rows
-from mld.leases.rows import Row
+from mld.leases.rows import EntityType, Row
 from mld.properties.values import ClientVersionConfig
 
 ATTRIBUTES = (rows.KEY, rows.COUNTER, rows.OWNER, rows.ENTITY_TYPE)
 """All that an outline is made of."""
 OWNERS_NAMED_MAX = 5
+_KINDS = {kind.value for kind in EntityType} - {EntityType.LEASE.value}
+_OURS = "mld"
+"""What the keys of rows begin with that only mld has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +35,17 @@ class Outline:
 
 def outline(found: Iterable[Row]) -> Outline:
     """Return the outline of these rows."""
-    leases, untyped, others = {}, 0, 0
+    leases, has_untyped, has_others = {}, False, False
     for row in found:
+        key = str(row[rows.KEY]["S"])
         if not rows.is_lease(row):
-            others += 1
-            continue
-        untyped += rows.ENTITY_TYPE not in row
-        owner, counter = row.get(rows.OWNER, {}).get("S", ""), row.get(rows.COUNTER, {}).get("N", "")
-        leases[str(row[rows.KEY]["S"])] = (str(owner), str(counter))
-    is_bare = bool(leases) and not others
-    return Outline(leases, is_bare, is_bare and untyped > 0)
+            has_others |= row[rows.ENTITY_TYPE].get("S") in _KINDS or key.startswith(_OURS)
+        elif rows.COUNTER in row:
+            has_untyped |= rows.ENTITY_TYPE not in row
+            owner, counter = row.get(rows.OWNER, {}).get("S", ""), row[rows.COUNTER].get("N", "")
+            leases[key] = (str(owner), str(counter))
+    is_bare = bool(leases) and not has_others
+    return Outline(leases, is_bare, is_bare and has_untyped)
 
 
 def movers(before: Outline, after: Outline) -> tuple[str, ...]:

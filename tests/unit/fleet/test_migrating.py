@@ -661,6 +661,14 @@ async def test_3x_is_refused_beside_leases_that_move_in_a_bare_table(bed, config
 
 
 @virtual
+async def test_a_row_that_a_person_put_there_makes_no_fleet_of_3x(bed):
+    worker = await single_table_worker(bed, None)
+    put_leases(bed, 1)
+    bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "do not delete"}, "entityType": {"S": "NOTE"}})
+    assert await worker.machine.start(worker.enter) is AS_2X
+
+
+@virtual
 async def test_3x_takes_over_a_table_of_2x_in_which_nothing_moves(bed):
     worker = await single_table_worker(bed, C3X)
     put_leases(bed, 7)
