@@ -79,7 +79,7 @@ def test_beside_a_running_fleet_each_permission_is_tried_and_nothing_changes(wor
     assert re.search(
         r"^ok    table permissions: Scan, GetItem, .*, DeleteItem, Query are allowed$", result.stdout, re.M
     )
-    assert re.search(r"^ok    rows and stream: 2 rows, all of this stream$", result.stdout, re.M)
+    assert re.search(r"^ok    lease rows: 2 rows, all of this stream$", result.stdout, re.M)
     assert re.search(r"^warn  retention: .*\n      -> Increase", result.stdout, re.M)
     assert world.leases() == before
     assert world.dynamo.scan(TableName=world.table)["Count"] == rows
@@ -202,7 +202,7 @@ def test_a_table_of_another_stream_is_found(world: World, make_world: MakeWorld)
     )
     code, found = doctor(properties(world), "-D", f"streamName={world.stream}-other")
     assert code == 1
-    assert "belongs to another stream" in found["rows and stream"]["words"]
+    assert "belongs to another stream" in found["lease rows"]["words"]
 
 
 @pytest.mark.full
