@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld import __version__
 from mld.aws.client import BotoService, keep_raw_body, limit_answers
-from mld.aws.service import REFUSED_CODE, THROTTLING_CODES, FrameSource, ServiceTime
+from mld.aws.service import REFUSED_CODE, THROTTLING_CODES, FrameSource
+from mld.aws.service_time import ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, MldError, StartupError
 from mld.metrics.reach import TableReach
@@ -75,24 +76,30 @@ def bucket_client(
     )
 
 
-def client_factory(settings: Settings) -> ClientFactory:
-    """Return the factory of all clients of one daemon. Does no I/O yet."""
+def client_factory(settings: Settings, service_time: ServiceTime | None = None) -> ClientFactory:
+    """Return the factory of all clients of one daemon, which share what is known of AWS's time. Does no I/O yet."""
     access = {
         "kinesis": settings.kinesis,
         "dynamodbstreams": settings.kinesis,
         "dynamodb": settings.dynamo_db,
         "cloudwatch": settings.cloud_watch,
     }
-    return ClientFactory(access, region_name=settings.region_name)
+    return ClientFactory(access, region_name=settings.region_name, service_time=service_time)
 
 
 class ClientFactory:
     """Makes clients. Services with the same credentials value share one set of credentials and its refreshes."""
 
-    def __init__(self, access: Mapping[str, ClientSettings], *, region_name: str | None) -> None:
+    def __init__(
+        self,
+        access: Mapping[str, ClientSettings],
+        *,
+        region_name: str | None,
+        service_time: ServiceTime | None = None,
+    ) -> None:
         self._access = access
         self._region_name = region_name
-        self.service_time = ServiceTime()
+        self.service_time = service_time or ServiceTime()
         self._lock = threading.Lock()  # botocore sessions are not safe to share between threads while creating clients
         self._loader: Loader | None = None
         self._resolver: CredentialsResolver | None = None

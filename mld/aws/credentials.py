@@ -39,7 +39,7 @@ from botocore.credentials import (
 from botocore.session import Session
 from botocore.utils import parse_timestamp
 
-from mld.aws.service import ServiceTime
+from mld.aws.service_time import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind
 

@@ -30,7 +30,7 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Return seconds since the epoch."""
+        """Return seconds since the epoch: AWS's, as far as they are known, so that all workers mean the same."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -47,13 +47,13 @@ def millis_since(clock: Clock, started_at: float) -> float:
 
 
 class LoopClock:
-    """The clock of the running event loop and of the system."""
+    """The clock of the running event loop; `wall` tells the time, this machine's unless something better is known."""
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self.wall = wall
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
-
-    def wall(self) -> float:
-        return time.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -234,7 +234,7 @@ async def run_daemon(
     metrics = Metrics()
 
     def reload() -> None:
-        reload_worker(worker, reloader, manager, metrics)
+        reload_worker(worker, reloader, manager, metrics, clock)
 
     stop = StopSignals(hang_up_here(is_supervised=manager.is_there), reload)
     for remark in refuse_unusable(settings, properties_file):
@@ -242,7 +242,7 @@ async def run_daemon(
     command = runnable(split_command(settings.child.command))
     worker_id = membership.worker_id if membership else settings.worker_id or new_worker_id()
     factory = client_factory(settings)
-    clock = LoopClock()
+    clock = LoopClock(factory.service_time.now)
     metrics.worker.configuration.note_read(properties_file, clock.wall())
     reach = TableReach(settings.lease_table.name, settings.leases.duration_s, clock.monotonic())
     dynamo = _dynamo(settings, factory, metrics, reach, clock)
@@ -253,7 +253,7 @@ async def run_daemon(
 
     reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
     sources = StreamClients(settings, clock, new_service, reader.read)
-    note_looks(reader, metrics)
+    note_looks(reader, metrics, clock)
     schemas = registry_of(settings, factory, clock, metrics.worker)
     opened: list[CountedService | LetterBox | StreamClients | RegistryPreparer] = [sources, dynamo]
     if schemas is not None:

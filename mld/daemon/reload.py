@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mld.check.refusals import refusals
-from mld.core.clock import LoopClock
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.daemon.systemd import ServiceManager
 from mld.logging import logs
@@ -145,14 +145,16 @@ def refuse_unusable(settings: Settings, file: str) -> list[Remark]:
     return remarks
 
 
-def reload_worker(worker: Worker | None, reloader: Reloader | None, manager: ServiceManager, metrics: Metrics) -> None:
+def reload_worker(
+    worker: Worker | None, reloader: Reloader | None, manager: ServiceManager, metrics: Metrics, clock: Clock
+) -> None:
     """Read the properties file again, and let the worker go on with what it says."""
     if worker is None or not worker.is_ready:  # it starts with the file as it is, or it ends anyway
         log.warning("not reloaded: the worker is starting or stopping", extra={"action": "reload_failed"})
         return
     if reloader is None:
         return
-    clock, configuration = LoopClock(), metrics.worker.configuration
+    configuration = metrics.worker.configuration
     manager.reloading(clock.monotonic())
     try:
         done = reloader.reload()
@@ -265,11 +267,11 @@ class StreamsReader:
         self._said = frozenset({text})
 
 
-def note_looks(reader: StreamsReader, metrics: Metrics) -> None:
+def note_looks(reader: StreamsReader, metrics: Metrics, clock: Clock) -> None:
     """Keep in the metrics how the list of streams was when it was last read."""
 
     def note(file: str, why: str | None) -> None:
-        configuration, now = metrics.worker.configuration, LoopClock().wall()
+        configuration, now = metrics.worker.configuration, clock.wall()
         if why is None:
             configuration.note_read(file, now)
             return

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, NoReturn, TypeAlias
 
 from mld.aws.service import Service, TableCalls
+from mld.aws.service_time import ServiceTime
 from mld.core.clock import Clock, LoopClock, in_turns
 from mld.core.errors import TableMissingError
 from mld.core.positions import stream_of_key
@@ -299,11 +300,11 @@ async def application_of(settings: Settings, setting: StreamSetting | None = Non
 
     Raises errors of `mld.core.errors`.
     """
-    clock, is_several = LoopClock(), settings.is_multi_stream
+    service_time, is_several = ServiceTime(), settings.is_multi_stream
     if setting is not None:
         settings = settings_of_one(settings, setting)
-    async with dynamo_of(settings) as dynamo, streams_of(settings) as streams:
-        app = application_with(settings, dynamo, streams, clock)
+    async with dynamo_of(settings, service_time) as dynamo, streams_of(settings) as streams:
+        app = application_with(settings, dynamo, streams, LoopClock(service_time.now))
         yield replace(app, setting=setting, is_several=is_several)
 
 

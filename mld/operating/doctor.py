@@ -12,12 +12,10 @@ import os
 import resource
 import socket
 import ssl
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -76,7 +74,6 @@ class Doctor:
         self._file = properties_file
         self._places = places
         self._factory = client_factory(settings)
-        self._offset_s: float | None = None
         self._shards: tuple[Shard, ...] | None = None
         self._listed: dict[str | None, Listed] = {}  # by the label of the stream, if it could be listed
         self._found: list[Diagnosis] = []
@@ -84,7 +81,7 @@ class Doctor:
     async def examine(self) -> list[Diagnosis]:
         """Return everything that was found, in the order of the examination."""
         await self._run(self._streams(), self._dynamo(), self._cloudwatch())
-        self._found += filter(None, [findings.clock_finding(self._clock_offset_s())])
+        self._found.append(self._clock())
         await self._run(self._programs())
         self._found += [*self._dead_letter(), *await asyncio.to_thread(self._disks), self._files()]
         self._found += await asyncio.to_thread(lambda: list(self._daemons_here()))
@@ -154,19 +151,12 @@ class Doctor:
             if findings.is_harmless_refusal(error):
                 return {}
             raise ProbeEnded(refusal(about, action, error, missing)) from error
-        self._learn_time(answer)
         return answer
 
-    def _learn_time(self, answer: Mapping[str, Any]) -> None:
-        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        if date is not None and self._offset_s is None:
-            with suppress(ValueError):
-                self._offset_s = parsedate_to_datetime(date).timestamp() - time.time()
-
-    def _clock_offset_s(self) -> float | None:
-        """Return how far AWS's clock is ahead: exactly by a refusal, else in whole seconds by an answer."""
-        time_of_aws = self._factory.service_time
-        return time_of_aws.offset_s if time_of_aws.is_measured else self._offset_s
+    def _clock(self) -> Diagnosis:
+        """Judge this machine's clock by the dates of all answers."""
+        known = self._factory.service_time
+        return findings.clock_finding(known.offset_s if known.is_measured else None)
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
@@ -179,12 +169,12 @@ class Doctor:
         shards: list[Shard] = []
         for one in settings.streams:
             alone = Doctor(settings_of_one(settings, one), self._file)
+            alone._factory.service_time = self._factory.service_time
             await alone._run(alone._stream())
             self._found += _under(one.name, alone._found)
             shards += alone._shards or ()
             if None in alone._listed:
                 self._listed[one.name] = alone._listed[None]
-            self._offset_s = alone._offset_s if self._offset_s is None else self._offset_s
         self._shards = tuple(shards)
 
     async def _stream(self) -> None:
@@ -277,8 +267,8 @@ class Doctor:
             if not findings.is_missing(error):
                 raise ProbeEnded(refusal("lease table", "dynamodb:DescribeTable", error)) from error
             reports = await self._reports(service)
-            raise ProbeEnded(findings.missing_table(name, reports, time.time(), view_rules(settings))) from error
-        self._learn_time(answer)
+            now_s = self._factory.service_time.now()
+            raise ProbeEnded(findings.missing_table(name, reports, now_s, view_rules(settings))) from error
         index, table = INDEX_NAME if await self._is_3x() else None, answer["Table"]
         duration_s, shards = settings.leases.duration_s, self._open_shards()
         self._require(

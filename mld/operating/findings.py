@@ -137,10 +137,10 @@ def is_missing(error: MldError) -> bool:
 # --- credentials and clock --------------------------------------------------------------------------------------------
 
 
-def clock_finding(offset_s: float | None) -> Diagnosis | None:
+def clock_finding(offset_s: float | None) -> Diagnosis:
     """Judge this machine's clock; `offset_s` is AWS's minus ours, None if no answer told its time."""
     if offset_s is None:
-        return None
+        return warn("clock", "not checked: no answer had a Date header", "compare this machine's clock by other means")
     words = f"this machine's clock is {abs(offset_s):.0f} s {'behind' if offset_s > 0 else 'ahead of'} that of AWS"
     remedy = "set the clock, and keep it set (NTP)"
     if abs(offset_s) >= SKEW_FAIL_S:

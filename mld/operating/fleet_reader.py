@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from mld.aws.client_factory import client_factory, service_of
 from mld.aws.service import RawService, Service, TableCalls, table_error
+from mld.aws.service_time import ServiceTime
 from mld.core.clock import Clock, LoopClock, a_few_at_a_time, in_turns
 from mld.core.errors import AwsError, AwsUnreachableError, TableError, TableMissingError
 from mld.core.positions import keys_meant
@@ -52,11 +53,17 @@ async def if_there(asking: Awaitable[T], otherwise: T) -> T:
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, name: str, label: str, timeout_s: float = REQUEST_TIMEOUT_S
+    settings: Settings,
+    name: str,
+    label: str,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+    service_time: ServiceTime | None = None,
 ) -> AsyncIterator[RawService]:
-    """Open a service of a properties file, and close it. Raises errors of `mld.core.errors`."""
+    """Open a service of a properties file, and close it; `service_time` learns from its answers. Raises errors of
+    `mld.core.errors`.
+    """
     service = service_of(
-        client_factory(settings),
+        client_factory(settings, service_time),
         name,
         label=label,
         threads_max=THREADS,
@@ -69,9 +76,9 @@ async def opened(
         await service.close()
 
 
-def dynamo_of(settings: Settings) -> AbstractAsyncContextManager[RawService]:
+def dynamo_of(settings: Settings, service_time: ServiceTime | None = None) -> AbstractAsyncContextManager[RawService]:
     """Open DynamoDB."""
-    return opened(settings, "dynamodb", "DynamoDB")
+    return opened(settings, "dynamodb", "DynamoDB", service_time=service_time)
 
 
 def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
@@ -183,8 +190,9 @@ class FleetReader:
 @asynccontextmanager
 async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> AsyncIterator[FleetReader]:
     """Open a reader of the fleet that a properties file names."""
-    clock = LoopClock()
-    async with dynamo_of(settings) as service:
+    service_time = ServiceTime()
+    clock = LoopClock(service_time.now)
+    async with dynamo_of(settings, service_time) as service:
         table = DynamoLeaseTable(
             service,
             clock,

@@ -25,6 +25,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from mld.aws.service_time import ServiceTime
 from mld.core.clock import LoopClock, in_turns
 from mld.core.errors import MldError
 from mld.core.terminal import (
@@ -240,8 +241,9 @@ def apps(
     settings = settings_of(file or os.devnull, wanted)
 
     async def looking() -> int:
-        async with dynamo_of(settings) as service:
-            account = await look_at_account(service, LoopClock())
+        service_time = ServiceTime()
+        async with dynamo_of(settings, service_time) as service:
+            account = await look_at_account(service, LoopClock(service_time.now))
         FORMATS[output](listings.apps_listing(account), account, False)
         return EXIT_OK
 

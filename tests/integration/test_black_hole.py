@@ -13,7 +13,7 @@ from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import AwsService
-from mld.aws.service import ServiceTime
+from mld.aws.service_time import ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON

@@ -29,7 +29,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
-from mld.aws.service import ServiceTime
+from mld.aws.service_time import ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, AwsUnreachableError, MldError
 from tests.support.certificates import write_certificate

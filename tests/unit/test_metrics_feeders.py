@@ -483,7 +483,7 @@ async def a_file_that_is_read_again(seen: Seen) -> None:
             reloader = Reloader(loaded, str(file), (), {}, LogOptions(Scrubber(), level="warning"))
             for text in ("maxRecords=5\n", "maxRecords=many\n"):
                 file.write_text(MINIMUM.replace("=child", "=/bin/cat") + text)
-                reload_worker(running.worker, reloader, ServiceManager(None), running.metrics)
+                reload_worker(running.worker, reloader, ServiceManager(None), running.metrics, world.clock)
                 await world.advance(2 * LOOK_EVERY_S)
 
 

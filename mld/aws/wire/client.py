@@ -25,12 +25,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
-from mld.aws.service import OUR_OWN, PartwiseRead, ServiceTime, Surprises
+from mld.aws.service import OUR_OWN, PartwiseRead, Surprises
+from mld.aws.service_time import ServiceTime
 from mld.aws.threads import GivenUpError, Job, Workers
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Frame, FrameStream, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin, Turn
 from mld.aws.wire.places import BODY_BYTES_MAX, LoopConnection, Places, PlacesClosedError, WirePlace
-from mld.aws.wire.requests import Canned, Requests, UnusualError, decode_answer, encode_params, tls_context
+from mld.aws.wire.requests import DATE, Canned, Requests, UnusualError, decode_answer, encode_params, tls_context
 from mld.core.clock import TimeLimit
 from mld.core.errors import AwsUnreachableError, StartupError
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from botocore.credentials import Credentials
 
 
+FIRST_REFUSAL = 300
+"""The lowest status of an answer that is none of the wished ones."""
 READ_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024
 """Some 0.2 ms, with TLS 0.5 ms."""
@@ -371,10 +374,10 @@ class WireService:
         clock only is sent once more, with AWS's time.
         """
         found = await self._exchange(operation, params, place, limit, head_only)
-        if found.status >= 300:
+        if found.status >= FIRST_REFUSAL:
             await self._refused(operation, params, place, found, is_last=False)
             found = await self._exchange(operation, params, place, limit, head_only)
-            if found.status >= 300:
+            if found.status >= FIRST_REFUSAL:
                 await self._refused(operation, params, place, found, is_last=True)
         return found
 
@@ -434,6 +437,8 @@ class WireService:
                 raise
             if isinstance(found, Answer) and not found.keep:
                 place.drop()
+            if found.status < FIRST_REFUSAL:  # a refusal may be for our clock's sake, which is judged with its text
+                self._service_time.saw(found.headers.get(DATE))
             return found
 
     async def _connected(self, operation: str, place: WirePlace, origin: Origin) -> LoopConnection:

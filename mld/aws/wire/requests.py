@@ -30,7 +30,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from mld.aws.service import SCOPE, SKEWED_CODES, Scope, ServiceTime
+from mld.aws.service_time import SCOPE, SKEWED_CODES, Scope, ServiceTime
 from mld.aws.wire.answers import Answer
 from mld.aws.wire.connection import Origin, Proxy
 
@@ -63,6 +63,8 @@ _FIRST_EVENT = bytes.fromhex(
     "0700056576656e747b7dacae6b7d"
 )
 _PORTS = {"http": 80, "https": 443}
+DATE = b"date"
+"""The header of an answer with the service's time."""
 
 
 class UnusualError(Exception):
@@ -362,8 +364,7 @@ class Requests:
         response: Any = getattr(error, "response", {})
         if response.get("Error", {}).get("Code") not in SKEWED_CODES:
             return False
-        date = answer.headers.get(b"date")
-        return self._time.learn(None if date is None else date.decode("latin-1")) or self._time.is_measured
+        return self._time.learn(answer.headers.get(DATE)) or self._time.was_off
 
 
 def _key(operation: str, params: Mapping[str, Any], keys: Keys | None) -> tuple[object, ...]:

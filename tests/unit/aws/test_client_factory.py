@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,7 @@ def test_credentials_of_a_role_are_fetched_again_before_they_expire(
         )
         client = create_by(factory)
         assert (keys_of(client)[0], keys_of(client)[0]) == ("AK1", "AK1")
-        factory.service_time.offset_s = 240.0
+        factory.service_time.learn(formatdate(time.time() + 240.0))
         new_keys_of(client, "AK1")
     finally:
         short.go()
@@ -330,7 +331,7 @@ def test_an_own_provider_with_an_expiry_is_asked_again(configure: Configure, own
     factory = client_factory(configure(OWN))
     client = create_by(factory)
     assert keys_of(client)[0] == "AK1"
-    factory.service_time.offset_s = 240.0
+    factory.service_time.learn(formatdate(time.time() + 240.0))
     new_keys_of(client, "AK1")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from botocore.utils import ContainerMetadataFetcher
 from mld.aws import credentials as credentials_module
 from mld.aws.client_factory import client_factory, service_of
 from mld.aws.credentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
-from mld.aws.service import ServiceTime
+from mld.aws.service_time import ServiceTime
 from mld.core.errors import AwsUnreachableError
 from tests.support.strict_aws import StrictAws
 from tests.unit.aws.conftest import Configure
@@ -257,5 +259,5 @@ def test_no_provider_that_goes_away_takes_good_keys_with_it(
     first = key_of(credentials)
     endpoint.go()
     keys.unlink()
-    factory.service_time.offset_s = 200.0
+    factory.service_time.learn(formatdate(time.time() + 200.0))
     assert [key_of(credentials) for _ in range(3)] == [first] * 3

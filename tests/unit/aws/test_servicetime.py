@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from mld.aws import service_time
 from mld.aws.client_factory import AwsService, ClientFactory, client_factory, service_of
-from mld.aws.service import SKEW_MIN_S, ServiceTime
+from mld.aws.service_time import SKEW_MIN_S, ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError
 from mld.local.routing import initial_response
@@ -171,11 +172,91 @@ def test_a_service_whose_dates_never_agree_is_given_up(configure: Configure, mon
         assert len(aws.refused) == 5
 
 
-def test_only_a_difference_that_matters_is_learnt() -> None:
-    known = ServiceTime(lambda: 1_000_000.0)
-    assert not known.learn(formatdate(1_000_000 + SKEW_MIN_S - 1, usegmt=True))
+class Clocks:
+    """This machine's two clocks, and the header of an answer that AWS gives now, or gave `late_s` ago."""
+
+    def __init__(self, off_s: float = 0.0) -> None:
+        self.aws_s, self.off_s, self.drift = 1_000_000.0, off_s, 0.0
+        self.known = ServiceTime(lambda: self.aws_s - self.off_s, lambda: (self.aws_s - 900_000.0) * (1 + self.drift))
+
+    def answer(self, late_s: float = 0.0, *, by_s: float = 0.0) -> None:
+        self.known.saw(formatdate(int(self.aws_s - late_s + by_s), usegmt=True).encode())
+
+    @property
+    def error_s(self) -> float:
+        return self.known.now() - self.aws_s
+
+
+@pytest.mark.parametrize("off_s", [-600.0, 0.0, 600.0])
+def test_any_answer_tells_the_time_whatever_this_machines_clock_says(off_s: float) -> None:
+    clocks = Clocks(off_s)
+    assert (clocks.error_s, clocks.known.is_measured, clocks.known.offset_s) == (-off_s, False, 0.0)
+    clocks.answer()
+    assert -1.0 <= clocks.error_s <= 0.0
+    assert clocks.known.offset_s == pytest.approx(off_s, abs=1.0)
+    assert clocks.known.was_off is (off_s != 0.0)
+    clocks.off_s += 3600.0  # somebody sets the clock
+    assert -1.0 <= clocks.error_s <= 0.0
+
+
+def test_slow_answers_and_fractions_of_a_second_change_nothing() -> None:
+    clocks = Clocks()
+    for number in range(200):
+        clocks.aws_s += 3.37
+        clocks.answer(late_s=20.0 * (number % 2))
+        assert -1.0 <= clocks.error_s <= 0.0
+    assert clocks.error_s > -0.1, "some answer came at the beginning of a second"
+
+
+def test_a_clock_that_runs_fast_is_followed() -> None:
+    clocks = Clocks()
+    clocks.drift = 50e-6
+    for _ in range(3000):
+        clocks.aws_s += 3.37
+        clocks.answer()
+    assert -1.0 <= clocks.error_s <= 0.1
+
+
+def test_a_far_date_is_believed_when_the_next_one_agrees() -> None:
+    clocks = Clocks()
+    clocks.answer()
+    clocks.answer(by_s=3600.0)  # of a proxy
+    assert abs(clocks.error_s) <= 1.0
+    clocks.aws_s += 2.0
+    clocks.answer()
+    assert abs(clocks.error_s) <= 1.0
+    clocks.answer(by_s=3600.0)
+    clocks.aws_s += 2.0
+    clocks.answer(by_s=3600.0)  # this machine was asleep, and its monotonic clock with it
+    assert clocks.error_s == pytest.approx(3600.0, abs=1.0)
+
+
+def test_the_same_text_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, read = Clocks(), []
+    monkeypatch.setattr(service_time, "_epoch_s", lambda date: read.append(date) or 1.0)
+    for _ in range(100):
+        clocks.answer()
+    assert len(read) == 1
+
+
+def test_what_a_refusal_says_of_the_time_counts_at_once() -> None:
+    known = ServiceTime(lambda: 1_000_000.0, lambda: 5.0)
     assert not known.learn("yesterday")
     assert not known.learn(None)
-    assert (known.is_measured, known.now()) == (False, 1_000_000.0)
-    assert known.learn(formatdate(1_000_000 + SKEW_MIN_S, usegmt=True))
-    assert (known.is_measured, known.now()) == (True, 1_000_000.0 + SKEW_MIN_S)
+    assert not known.is_measured
+    assert not known.learn(formatdate(1_000_000 + SKEW_MIN_S - 1, usegmt=True)), "that was not why"
+    assert known.correction_s == 0.0
+    assert known.learn(formatdate(1_000_000 + 2 * SKEW_MIN_S, usegmt=True))
+    assert (known.now(), known.correction_s) == (1_000_000 + 2 * SKEW_MIN_S, 2 * SKEW_MIN_S)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_each_answer_of_either_client_tells_the_time(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch, lean: bool
+) -> None:
+    with StrictAws(ahead_s=200.0, secrets=SECRETS) as aws:
+        factory = factory_for(aws, configure, monkeypatch, CREDENTIALS[0])
+        async with services(factory, lean=lean) as (_, dynamo):
+            await dynamo.call("GetItem", DYNAMO["GetItem"])
+        assert aws.refused == []
+        assert factory.service_time.offset_s == pytest.approx(200.0, abs=2.0)

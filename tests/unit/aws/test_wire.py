@@ -28,7 +28,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
 
 from mld.aws.client import BotoService, keep_raw_body
-from mld.aws.service import ServiceTime
+from mld.aws.service_time import ServiceTime
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming
 from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Connection, Origin

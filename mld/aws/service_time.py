@@ -1,0 +1,219 @@
+"""What time it is at AWS: for whatever signs a request, judges whether credentials have expired, and writes or judges a
+stored time.
+
+Every answer bears the service's time in its `Date` header, in whole seconds. It was written before the answer came, so
+it shows how far AWS is ahead of our monotonic clock *at least*, and the most that the answers of some minutes have
+shown is what counts: a slow answer, or the fraction of a second that the header leaves out, changes nothing.
+
+    an answer shows                           then
+    more, by less than `SKEW_MIN_S`           it is believed at once
+    less, by less than that                   nothing, unless no answer of `DRIFT_WINDOW_S` has shown more
+    something else, more or less              it is believed if the next date agrees: proxies have clocks, too
+    the same, with a refusal of a signature   it is believed at once
+
+This machine's own clock counts until the first answer. What it is off by is said, once.
+
+One measurement serves all clients of a daemon. The lean client feeds `saw` and signs by `now`. botocore signs with this
+machine's clock and corrects nothing, so `attach` adds to a session what is missing, by its events: a request is signed
+again with AWS's time where that matters, and one that was refused for its time is sent once more. Clients made by that
+session have this too, those that assume roles included.
+
+Importing this module must stay cheap: botocore is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
+    from botocore.session import Session
+    from botocore.signers import RequestSigner
+
+logger = logging.getLogger(__name__)
+
+SKEW_MIN_S = 60.0
+"""A signature is good for five minutes; a smaller difference is not why one was refused, and no answer is so late."""
+DRIFT_WINDOW_S = 600.0
+"""Two clocks move apart by some hundredths of a second meanwhile."""
+SKEWED_CODES = frozenset(
+    {
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "RequestInTheFuture",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "AuthFailure",
+    }
+)
+"""What services answer to a signature that is too old or too new; most of them mean other things too."""
+ATTEMPTS_MAX = 5
+"""Of one call of a botocore client: an end for a service whose dates are never the same."""
+SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
+"""Region and service in an Authorization header."""
+_SIGNER = "mld_signer"
+_SIGNED_WITH = "mld_signed_with_s"
+
+
+class Scope(NamedTuple):
+    """What a signature is good for."""
+
+    region: str
+    service: str
+
+
+class ServiceTime:
+    """`wall` is this machine's clock, in epoch seconds, `monotonic` one that never jumps. Used by all threads."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self._date: bytes | str | None = None
+        """The text that was looked at last: nearly all answers of a second have the same."""
+        self._ahead_s: float | None = None
+        """AWS's time minus our monotonic one."""
+        self._doubted_s: float | None = None
+        """The same by the last answer, where that is far from what is known."""
+        self._most_s = -math.inf
+        """The most that an answer has shown since `_since`."""
+        self._since = 0.0
+        self._told_offset_s = 0.0
+        self.was_off = False
+        """Whether this machine's clock has ever been found so far off that AWS refuses what is signed by it."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any answer had a time."""
+        return self._ahead_s is not None
+
+    @property
+    def offset_s(self) -> float:
+        """AWS's clock minus this machine's; 0 while it is not known."""
+        return self.now() - self._wall() if self.is_measured else 0.0
+
+    @property
+    def correction_s(self) -> float:
+        """What a signature must not do without: the offset, if it is large."""
+        offset_s = self.offset_s
+        return offset_s if abs(offset_s) >= SKEW_MIN_S else 0.0
+
+    def now(self) -> float:
+        """Return AWS's time in epoch seconds; this machine's before the first answer."""
+        return self._wall() if self._ahead_s is None else self._monotonic() + self._ahead_s
+
+    def saw(self, date: bytes | str | None) -> None:
+        """Take the `Date` header of an answer. Costs next to nothing unless the text is new."""
+        if date is None or date == self._date:
+            return
+        self._date = date
+        if (told_s := _epoch_s(date)) is None:
+            return
+        now, known_s = self._monotonic(), self._ahead_s
+        ahead_s = told_s - now
+        if known_s is None or abs(ahead_s - known_s) >= SKEW_MIN_S:
+            before, self._doubted_s = self._doubted_s, ahead_s
+            if known_s is None or (before is not None and abs(before - ahead_s) < SKEW_MIN_S):
+                self._believe(ahead_s, now)
+            return
+        self._doubted_s = None
+        self._most_s = max(self._most_s, ahead_s)
+        if now - self._since > DRIFT_WINDOW_S:
+            self._ahead_s, self._most_s, self._since = self._most_s, ahead_s, now
+        else:
+            self._ahead_s = max(known_s, ahead_s)
+
+    def learn(self, date: bytes | str | None) -> bool:
+        """Take the `Date` header of a refusal for our clock's sake; whether the time is known better now."""
+        told_s = None if date is None else _epoch_s(date)
+        if told_s is None:
+            return False
+        now = self._monotonic()
+        is_news = abs(told_s - self.now()) >= SKEW_MIN_S
+        if is_news or not self.is_measured:
+            self._believe(told_s - now, now)
+        return is_news
+
+    def _believe(self, ahead_s: float, now: float) -> None:
+        self._ahead_s = self._most_s = ahead_s
+        self._since, self._doubted_s = now, None
+        offset_s = self.offset_s
+        if abs(offset_s) < SKEW_MIN_S or abs(offset_s - self._told_offset_s) < SKEW_MIN_S:
+            return
+        self._told_offset_s, self.was_off = offset_s, True
+        logger.warning(
+            "the clock of this machine is %+.0f s off that of AWS: AWS's time is used instead; set the clock",
+            -offset_s,
+            extra={"action": "clock_skew", "skew_s": round(offset_s, 1)},
+        )
+
+    def attach(self, session: Session) -> None:
+        """Watch all clients that `session` will make."""
+        # Handlers of a whole event come after those of a client's own part of it: after botocore's signature.
+        handlers: dict[str, Any] = {
+            "before-sign": self._note_signer,
+            "request-created": self._sign_again,
+            "needs-retry": self._pause_before_retry,
+        }
+        for event, handler in handlers.items():
+            session.register(event, handler, unique_id=f"mld-time-{event}")
+
+    # --- events of botocore, in its threads --------------------------------------------------------------------------
+
+    def _note_signer(self, request: AWSRequest, request_signer: RequestSigner, **_: Any) -> None:
+        request.context[_SIGNER] = request_signer
+
+    def _sign_again(self, request: AWSRequest, **_: Any) -> None:
+        signer: RequestSigner | None = request.context.pop(_SIGNER, None)
+        authorization: Any = request.headers.get("Authorization")
+        if isinstance(authorization, bytes):
+            authorization = authorization.decode()
+        scope = None if authorization is None else SCOPE.match(authorization)
+        if signer is None or scope is None:
+            return  # unsigned, or otherwise than with a time of ours
+        correction_s = self.correction_s
+        request.context[_SIGNED_WITH] = correction_s
+        if correction_s:
+            _sign(request, signer, scope[1], scope[2], self._wall() + correction_s)
+
+    def _pause_before_retry(self, request_dict: dict[str, Any], response: Any, attempts: int, **_: Any) -> float | None:
+        """Return 0 if the request is to be sent again at once; None if that is for others to say."""
+        if response is None:
+            return None
+        date = response[0].headers.get("Date")
+        if response[1].get("Error", {}).get("Code") not in SKEWED_CODES:
+            self.saw(date)
+            return None
+        self.learn(date)
+        correction_s = self.correction_s
+        signed_with_s = request_dict["context"].get(_SIGNED_WITH, correction_s)
+        is_worth_it = abs(correction_s - signed_with_s) >= SKEW_MIN_S and attempts < ATTEMPTS_MAX
+        return 0.0 if is_worth_it else None
+
+
+def _epoch_s(date: bytes | str) -> float | None:
+    """Return the time of a `Date` header; None if it has none."""
+    try:
+        return parsedate_to_datetime(date.decode("latin-1") if isinstance(date, bytes) else date).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str, at_s: float) -> None:
+    """Sign in place of the signature that is there."""
+    from botocore.auth import SigV4Auth
+
+    class Timed(SigV4Auth):
+        def _modify_request_before_signing(self, request: AWSRequest) -> None:
+            request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+            super()._modify_request_before_signing(request)  # type: ignore[misc]
+
+    credentials = signer.get_auth_instance(service, region).credentials
+    Timed(credentials, service, region).add_auth(request)
