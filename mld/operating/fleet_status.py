@@ -105,10 +105,17 @@ LAG_MAX_S = 60.0
 JAVA, UNREPORTED = "java", "unknown"
 """Kinds of workers that are not known to be of mld: one reports as Java's do, one does not report."""
 THROTTLED = "the lease table is throttled"
+AHEAD_MAX_S = 60.0
+"""How far in the future a stored time may be; beyond, one of the two clocks is wrong, and it tells nothing."""
 END_SHOWN_S = 3600.0
 """How long a dead worker is shown that has no leases any more."""
 NO_REPORT = "of KCL 2.x, which never reports, or gone"
 REPORT_RULES = ReportRules()
+
+
+def clocks_disagree(ahead_s: float) -> str:
+    """Return what a time so far in the future means."""
+    return f"clocks disagree: what was written last is {duration(ahead_s)} in the future"
 
 
 class NoStreamError(MldError):
@@ -413,10 +420,11 @@ def _view_shard(
     now_s: float,
     rules: ViewRules,
 ) -> ShardView:
-    age_s = None if reported is None else max(0.0, now_s - reported.at_s)
-    fresh = reported if age_s is not None and age_s <= rules.fresh_s else None
+    age_s = None if reported is None else now_s - reported.at_s
+    fresh = reported if age_s is not None and -AHEAD_MAX_S <= age_s <= rules.fresh_s else None
     verdict = judge(lease, fresh, rules.lag_max_s, is_owner_dead=lease.actual_owner in dead)
-    return ShardView(lease, verdict, fresh, age_s, why=_why(lease, verdict, fresh, age_s, rules.is_throttled))
+    why = _why(lease, verdict, fresh, age_s, rules.is_throttled)
+    return ShardView(lease, verdict, fresh, None if age_s is None else max(0.0, age_s), why=why)
 
 
 def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probed: bool = False) -> ShardView:
@@ -457,6 +465,8 @@ def _why(
             return None if lease.actual_owner is None else "its owner is dead"
         case Verdict.UNKNOWN if status is None and age_s is None:
             return "its worker does not tell"
+        case Verdict.UNKNOWN if status is None and age_s is not None and age_s < -AHEAD_MAX_S:
+            return clocks_disagree(-age_s)
         case Verdict.UNKNOWN if status is None:
             return f"silent for {duration(age_s)}" + (f": {THROTTLED}" if is_throttled else "")
         case Verdict.UNKNOWN:
@@ -526,6 +536,8 @@ def _life(
     is_throttled: bool,
 ) -> tuple[bool | None, str | None]:
     """Return (whether a worker lives, how it ended or why nobody knows). `end`: when it was found dead, and by whom."""
+    if heard_at_s is not None and heard_at_s - now_s > AHEAD_MAX_S:
+        return None, clocks_disagree(heard_at_s - now_s)
     if is_silent and is_throttled:
         return None, f"silent: {THROTTLED}"
     if end is not None and (report is None or is_silent):

@@ -501,6 +501,16 @@ async def a_disk(seen: Seen) -> None:
         await world.advance(2 * LOOK_EVERY_S)
 
 
+async def a_lost_table(seen: Seen) -> None:
+    """Somebody deletes the table."""
+    async with watched(seen, 1, **V3X) as world:
+        running = world.start("w1")
+        await world.until(lambda: running.worker.is_ready)
+        await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+        await world.until(lambda: running.metrics.worker.tables_lost == 1)
+        await world.advance(2 * LOOK_EVERY_S)
+
+
 class Glue:
     """Knows one version."""
 
@@ -528,6 +538,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     a_log_that_nobody_reads,
     a_file_that_is_read_again,
     a_disk,
+    a_lost_table,
     streams_that_go,
 )
 
