@@ -50,10 +50,13 @@ class LoopClock:
     """The clock of the running event loop; `wall` tells the time, this machine's unless something better is known."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        self.wall = wall
+        self._wall = wall
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return self._wall()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -110,7 +110,8 @@ class Departure:
         """Return who of the others gets these leases, by key. Raises TableError."""
         scan = await self.table.scan()
         found = await self.reports.beside(scan)
-        return self.membership.receivers(keys, scan.leases, found, self.clock.wall(), self.leases_max)
+        now, wall_s = self.clock.monotonic(), self.clock.wall()
+        return self.membership.receivers(keys, scan.leases, found, now, wall_s, self.leases_max)
 
     async def _release_late_leases(self) -> None:
         for lease in (await self.stored.scan(consistent=True)).leases:

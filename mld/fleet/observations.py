@@ -28,7 +28,7 @@ two runs single rows may be read as well (`saw`); what they tell counts the same
 
 `FleetMembership`: who is in the fleet; looks, reports and gifts go in, judgements about workers come out.
 
-Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-standing-still,
+Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-and-clocks,
 coordination#leaving-workers. There is one membership in each worker: the failover watcher tells it what the table
 shows, and the assigner, the failover watcher and a worker that leaves ask it about the others. Times are monotonic
 seconds unless they are called wall time.
@@ -215,6 +215,13 @@ LEASES_MAX = 2**31 - 1
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 
 
+class FoundDead(NamedTuple):
+    """When a worker was found dead, by our clock, and the times of its reports that were seen last, by its own."""
+
+    at_s: float
+    reported_s: frozenset[int]
+
+
 @dataclass(eq=False)
 class FleetMembership:
     """What the worker `worker_id` knows of all workers."""
@@ -246,7 +253,7 @@ class FleetMembership:
         self._gave_at = -math.inf
         self._runs = reports.Sightings()
         self._standing_still: frozenset[str] = frozenset()
-        self._found_dead: dict[str, float] = {}
+        self._found_dead: dict[str, FoundDead] = {}
         self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
         """The workers found dead, with when, in epoch seconds: for people."""
 
@@ -309,39 +316,55 @@ class FleetMembership:
 
     def exclude_dead(self, worker: str, wall_s: float) -> None:
         """Give nothing to a worker that was found dead, though its report may look fresh, until it reports anew."""
-        self._found_dead = {other: since for other, since in self._found_dead.items() if abs(wall_s - since) < TRACE_S}
-        self._found_dead[worker] = wall_s
+        kept = {other: found for other, found in self._found_dead.items() if abs(wall_s - found.at_s) < TRACE_S}
+        reported = (seen.time_of(worker) for seen in (self._looks, self._runs))
+        self._found_dead = kept | {worker: FoundDead(wall_s, frozenset(at_s for at_s in reported if at_s is not None))}
         self.ends.append((worker, wall_s))
 
+    def saw_run(self, everything: Iterable[WorkerReport], now: float, wall_s: float) -> reports.SortedReports:
+        """Return who is what, as leader that has just read all these reports, by what it has seen of them before.
+
+        A report that moves is of a worker that lives, whatever the clock of its machine says.
+        """
+        found = tuple(everything)
+        self._runs.saw(reports.newest_of_each(found), now, wall_s)
+        return reports.sort_out(found, wall_s, self._rules, self._runs.alive(now, self._rules))
+
+    @property
+    def clocks_off(self) -> Mapping[str, float]:
+        """The workers whose clocks disagree with ours, and by how many seconds they are ahead."""
+        return self._runs.off()
+
     def assignable(
-        self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport], now: float
+        self, active: Iterable[WorkerReport], now: float
     ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
         """Return (the `active` reports of workers that may get leases, those of them newly found to stand still).
 
         A worker found dead is back with a newer report, and forgotten when its report has expired.
         """
-        self._runs.saw(reports.newest_of_each(everything), now)
         by_id = {report.worker: report for report in active if not self.is_stranger(report)}
         still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
         newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
         self._standing_still = still
         moving = {worker: report for worker, report in by_id.items() if worker not in still}
         self._found_dead = {
-            worker: since
-            for worker, since in self._found_dead.items()
+            worker: found
+            for worker, found in self._found_dead.items()
             if worker in moving and self._is_found_dead(moving[worker])
         }
         return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_still
 
     def _is_found_dead(self, report: WorkerReport) -> bool:
-        since = self._found_dead.get(report.worker)
-        return since is not None and (report.updated_at_s or 0) <= since
+        found = self._found_dead.get(report.worker)
+        if found is None or report.updated_at_s is None:
+            return found is not None
+        return report.updated_at_s in found.reported_s if found.reported_s else report.updated_at_s <= found.at_s
 
-    def living(self, found: Iterable[WorkerReport], wall_s: float) -> set[str]:
+    def living(self, found: Iterable[WorkerReport], now: float, wall_s: float) -> set[str]:
         """Return the others that report; nobody who is seen to be silent, was found dead, leaves too, or is of another
         application.
         """
-        active = reports.sort_out(found, wall_s, self._rules).active
+        active = reports.sort_out(found, wall_s, self._rules, self._looks.alive(now, self._rules)).active
         live = {report.worker for report in active if not (self._is_found_dead(report) or self.is_stranger(report))}
         return live - self.silent - {self._me}
 
@@ -350,6 +373,7 @@ class FleetMembership:
         keys: Iterable[str],
         leases: Iterable[Lease],
         found: Collection[WorkerReport],
+        now: float,
         wall_s: float,
         leases_max: int,
     ) -> dict[str, str]:
@@ -359,7 +383,7 @@ class FleetMembership:
         """
         by_key = {lease.key: lease for lease in leases}
         loads = loads_of(by_key.values())
-        live = self.living(found, wall_s)
+        live = self.living(found, now, wall_s)
         chosen = live & self.showing_life or live
         drained = {report.worker for report in found if reports.is_drained(report)}
         given = [by_key[key] for key in keys if key in by_key]

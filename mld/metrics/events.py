@@ -60,6 +60,7 @@ class EventKind(Enum):
     DISK = "disk"
     TABLE = "table"
     STRANGER = "stranger"
+    CLOCK = "clock"
 
 
 KINDS = frozenset(kind.value for kind in EventKind)

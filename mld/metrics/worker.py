@@ -41,13 +41,19 @@ class TableMetrics:
     """Key and reason of those that are leases."""
     lease_counts: tuple[int, int] | None = field(init=False, default=None)
     """Leases, and those of open shards, as the leader sees them."""
+    clocks_off: Mapping[str, float] | None = field(init=False, default=None)
+    """By how many seconds the clocks of other workers are ahead, as the leader sees them; none that is right."""
     holes_of: dict[str | None, int] = field(init=False, default_factory=dict)
     """Gaps in the hash range that no lease covers, by stream; None is the only stream."""
 
     def forget_leadership(self) -> None:
         """Forget what only the leader looks for."""
-        self.workers = self.unassigned = self.lease_counts = None
+        self.workers = self.unassigned = self.lease_counts = self.clocks_off = None
         self.holes_of = {}
+
+    @shown("mld_clocks_disagree", "Workers whose clocks are more than a minute off, as the leader sees them.")
+    def clocks_disagree(self, _: Instant) -> int | None:
+        return None if self.clocks_off is None else len(self.clocks_off)
 
     @shown(
         "mld_lease_table_holes",

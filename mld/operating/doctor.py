@@ -16,6 +16,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -37,7 +38,6 @@ from mld.operating import findings
 from mld.operating.faults import FleetSight, Listed
 from mld.operating.findings import Diagnosis, Health, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
-from mld.operating.fleet_status import FleetStatus
 from mld.operating.here import WantedDaemon, find_daemons
 from mld.operating.naming import OTHER_FORM, settings_of_one
 from mld.operating.stream_access import all_shards, streams_of
@@ -276,8 +276,8 @@ class Doctor:
         )
         has_index = any(one.get("IndexName") == INDEX_NAME for one in table.get("GlobalSecondaryIndexes", ()))
         await self._row_permissions(service, with_index=has_index)
-        status = await self._rows()
-        self._found += filter(None, [findings.age_finding(table, status)])
+        created = table.get("CreationDateTime")
+        await self._rows(created.timestamp() if isinstance(created, datetime) else None)
 
     async def _is_3x(self) -> bool:
         """Return whether this worker would work by the rules of 3.x: by its settings, else by the table."""
@@ -338,7 +338,7 @@ class Doctor:
                 found += ended.args
         self._require(*(found or [ok(about, f"{', '.join(calls)} are allowed")]))
 
-    async def _rows(self) -> FleetStatus:
+    async def _rows(self, created_s: float | None) -> None:
         try:
             async with fleet_reader(self._settings) as reader:
                 status = await reader.look()
@@ -353,9 +353,9 @@ class Doctor:
             raise ProbeEnded(fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}"))
         file = "" if self._file == os.environ.get(FILE_VARIABLE) else self._file
         self._found += findings.rows_findings(
-            FleetSight(fleet=status, listed=self._listed, file=file), is_3x=await self._is_3x()
+            FleetSight(fleet=status, listed=self._listed, table_created_s=created_s, file=file),
+            is_3x=await self._is_3x(),
         )
-        return status
 
     def _open_shards(self) -> int | None:
         return None if self._shards is None else sum(shard.is_open for shard in self._shards)

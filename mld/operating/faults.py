@@ -141,6 +141,8 @@ class Own:
     """Places that it or its processor writes to and that are full, or soon will be."""
     strangers: int = 0
     """Live workers in the table that read another stream."""
+    clocks_off: Mapping[str, float] = field(default_factory=dict)
+    """By how many seconds the clocks of workers are ahead, as the leader sees them; those that are right are absent."""
     rows: tuple[int, int] | None = None
     """Leases in the table, and those of open shards, as the leader sees them."""
 
@@ -155,6 +157,8 @@ class FleetSight:
     listed: Mapping[str | None, Listed] = field(default_factory=dict)
     """Streams by label; None is the only one. Those that could not be asked are absent."""
     own: Own | None = None
+    table_created_s: float | None = None
+    """When the lease table was made, in epoch seconds."""
     file: str = ""
     """The properties file as remedies name it; empty: a command finds it by itself."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -27,9 +26,6 @@ SKEW_WARN_S = 30.0
 SKEW_FAIL_S = 300.0
 """AWS refuses signatures that are this far off."""
 RETENTION_SHORT_HOURS = 24
-YOUNGER_S = 5.0
-"""A table found missing is made again a lease duration later, which is more than this."""
-AGE_TOLD_S = 2 * 86_400.0
 FILES_BASE = 100
 FILES_PER_SHARD = 6
 """Three pipes and a handle of the child's process, and a connection to Kinesis at times."""
@@ -229,24 +225,6 @@ def table_findings(
         there = {one.get("IndexName"): one.get("IndexStatus") for one in table.get("GlobalSecondaryIndexes", ())}
         missing = "missing; the next start makes it (dynamodb:UpdateTable, not tried)"
         yield ok("owner index", f"{index} is {there.get(index, missing)}")
-
-
-def age_finding(table: Mapping[str, Any], status: FleetStatus) -> Diagnosis | None:
-    """Return that a table is younger than what its rows tell of, in the first days after it was made; else None."""
-    created = table.get("CreationDateTime")
-    told = [event.at_s for event in status.events]
-    told += [shard.lease.status.at_s for shard in status.shards if shard.lease.status is not None]
-    told += [int(status.taken_s - worker.heard_s) for worker in status.workers if worker.heard_s is not None]
-    if not isinstance(created, datetime) or not told:
-        return None
-    created_s, first_s = created.timestamp(), min(told)
-    if first_s >= created_s - YOUNGER_S or status.taken_s - created_s > AGE_TOLD_S:
-        return None
-    words = f"the table is younger than its rows: made at {iso_time(created_s)}, and they tell of {iso_time(first_s)}"
-    remedy = (
-        "it was deleted and made again, or restored: find out by whom; `mld events` and `mld lag` show how it went on"
-    )
-    return warn("lease table", words, remedy)
 
 
 def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:

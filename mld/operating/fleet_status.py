@@ -240,6 +240,11 @@ class WorkerView:
         pid = None if self.place.pid is None else f"pid {self.place.pid}"
         return " ".join(filter(None, (self.place.host, pid)))
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether what it wrote last is in the future, so that its clock or ours is wrong."""
+        return self.heard_s is not None and self.heard_s < -AHEAD_MAX_S
+
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
@@ -259,6 +264,13 @@ class FleetStatus:
     """What happened, the oldest first."""
     alerts: frozenset[str] = frozenset()
     """Raised and not ended."""
+
+    @property
+    def times_told(self) -> list[float]:
+        """When something happened that rows and events tell of, in epoch seconds."""
+        told: list[float] = [event.at_s for event in self.events]
+        told += [shard.lease.status.at_s for shard in self.shards if shard.lease.status is not None]
+        return told + [self.taken_s - one.heard_s for one in self.workers if one.heard_s is not None]
 
     @property
     def holes(self) -> tuple[HashRange, ...]:

@@ -186,9 +186,15 @@ def _worker_row(worker: WorkerView, now_s: float) -> tuple[str, ...]:
         f"{worker.share:.0%}",
         "" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %",
         duration(worker.behind_s) if worker.leases else "",
-        "no report" if worker.heard_s is None else f"{duration(max(0.0, worker.heard_s))} ago",
+        _heard(worker),
         ", ".join(filter(None, notes)),
     )
+
+
+def _heard(worker: WorkerView) -> str:
+    if worker.heard_s is None:
+        return "no report"
+    return "in the future" if worker.is_ahead else f"{duration(max(0.0, worker.heard_s))} ago"
 
 
 def events_listing(events: Sequence[Event]) -> Listing:

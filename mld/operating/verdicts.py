@@ -19,6 +19,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from mld.core.clock import iso_time
 from mld.core.steps import SLICE, Steps, at_once, finish
 from mld.core.streams import STREAM_DISABLED
 from mld.leases.lease import Lease
@@ -46,6 +47,9 @@ from mld.tracking.stream_set import within_stream
 NAMED_MAX = 3
 UNEVEN_HOLD_S = 600.0
 """Handoffs, and what an operator wants for a while, end."""
+YOUNGER_S = 5.0
+"""A table found missing is made again a lease duration later, which is more than this."""
+AGE_TOLD_S = 2 * 86_400.0
 OWN_SLICE = 50
 """Shards of a worker between two turns of the loop, 20 µs for each."""
 UNTOLD = "untold"
@@ -272,6 +276,41 @@ def _corrupt(seen: FleetSight) -> Iterator[Found]:
     for key, why in seen.corrupt.items():
         remedy = f"{seen.command('export')} saves all rows; then repair or delete this one"
         yield Found(key, f"the row cannot be read: {why}", remedy, shard=key, stream=seen.label_of(key))
+
+
+@kind(
+    "table-younger",
+    Severity.TICKET,
+    "The lease table was made again, or restored from a backup, under its fleet.",
+    "mld events says when, mld lag whether all shards are read again; find out who deleted it.",
+    ROWS,
+    alert="MldTableLost",
+    hold_s=None,
+)
+def _table_younger(seen: FleetSight) -> Iterator[Found]:
+    created_s, fleet = seen.table_created_s, seen.fleet
+    if fleet is None or created_s is None or fleet.taken_s - created_s > AGE_TOLD_S:
+        return
+    first_s = min(fleet.times_told, default=created_s)
+    if first_s < created_s - YOUNGER_S:
+        words = f"it is younger than its rows: made at {iso_time(created_s)}, and they tell of {iso_time(first_s)}"
+        remedy = f"find out who deleted or restored it; {seen.command('events')} shows how it went on"
+        yield Found("lease table", words, remedy)
+
+
+@kind(
+    "clocks-disagree",
+    Severity.TICKET,
+    "The clock of a worker is more than a minute off, so that what it writes of times means nothing.",
+    "mld workers and mld events name it; set the clocks, and keep them set (NTP).",
+    WORKER,
+)
+def _clocks_disagree(seen: FleetSight) -> Iterator[Found]:
+    off = dict({} if seen.own is None else seen.own.clocks_off)
+    off |= {one.worker: -(one.heard_s or 0.0) for one in (seen.fleet.workers if seen.fleet else ()) if one.is_ahead}
+    for worker, ahead_s in sorted(off.items()):
+        words = f"clocks disagree: its own is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
+        yield Found(worker, words, "set the clock of its machine, and keep it set (NTP)", owner=worker)
 
 
 @kind(

@@ -116,6 +116,7 @@ class DaemonStatus:
             holes={None if id_ is None else labels.get(id_, id_): count for id_, count in table.holes_of.items()},
             strangers=table.strangers or 0,
             rows=table.lease_counts,
+            clocks_off=table.clocks_off or {},
             refused=self.metrics.worker.configuration.reasons(),
             waiting=self.metrics.worker.configuration.waiting,
             disks=[DiskTrouble(*one) for one in self.metrics.worker.disks.troubles()],

@@ -47,7 +47,7 @@ from mld.fleet.leader.election import LeaderDecider
 from mld.fleet.observations import TRACE_S, FleetMembership, Observations, expired_keys
 from mld.fleet.report import reports
 from mld.fleet.report.reporter import StoredReports
-from mld.fleet.report.reports import FleetSnapshot, ReportRules, WorkerReport, heartbeats_among
+from mld.fleet.report.reports import FleetSnapshot, WorkerReport, heartbeats_among
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
@@ -294,6 +294,7 @@ class Assigner:
         self._one_run = asyncio.Lock()
         self._leadership: Leadership | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
+        self._known_off: frozenset[str] = frozenset()
 
     def wake(self) -> None:
         """Run now."""
@@ -393,7 +394,8 @@ class Assigner:
         await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
         found = await in_turns(reports_among(scan.others), self.clock)
         everything = (*found.reports, *legacy)
-        sorted_out = reports.sort_out(everything, self.clock.wall(), ReportRules.of(self.settings.fleet))
+        sorted_out = self.membership.saw_run(everything, self.clock.monotonic(), self.clock.wall())
+        self._report_clocks()
         self._report_corrupt(found.corrupt)
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
         self._table_seen.corrupt_rows, self._table_seen.lease_counts = scan.corrupt, scan.lease_counts
@@ -401,7 +403,7 @@ class Assigner:
         seen = FleetSnapshot(scan.leases, everything, expired)
         for listener in self.listeners:
             listener(seen)
-        active = self._assignable(sorted_out.active, everything)
+        active = self._assignable(sorted_out.active)
         if all(report.worker != self.worker_id for report in everything) or not active:
             # That we live is known before our first report is seen.
             active = (*active, WorkerReport(self.worker_id, int(self.clock.wall())))
@@ -442,10 +444,8 @@ class Assigner:
         await self.clock.sleep(LOAD_RETRY_S)
         return self.clock.monotonic(), await contained(read(), doing)
 
-    def _assignable(
-        self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport]
-    ) -> tuple[WorkerReport, ...]:
-        assignable, standing_still = self.membership.assignable(active, everything, self.clock.monotonic())
+    def _assignable(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
+        assignable, standing_still = self.membership.assignable(active, self.clock.monotonic())
         for report in standing_still:
             log.warning(
                 "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
@@ -497,6 +497,21 @@ class Assigner:
             log.info("stale reports stay: %s", failure, extra={"action": "stale_reports_kept"})
 
     # --- logs --------------------------------------------------------------------------------------------------------
+
+    def _report_clocks(self) -> None:
+        off = self.membership.clocks_off
+        self._table_seen.clocks_off = off
+        for worker in sorted(off.keys() - self._known_off):
+            words = f"its clock is {off[worker]:+.0f} s off ours"
+            self.metrics.events.note(EventKind.CLOCK, words, worker=worker)
+            log.warning(
+                "clocks disagree: that of worker %s is %+.0f s off ours. It is judged by its reports' moving, and Java "
+                "workers do not do so; set the clocks",
+                worker,
+                off[worker],
+                extra={"action": "clocks_disagree", "worker": worker},
+            )
+        self._known_off = frozenset(off)
 
     def _report_corrupt(self, corrupt: Iterable[tuple[str, str]]) -> None:
         now = frozenset(corrupt)

@@ -191,8 +191,8 @@ class FailoverWatcher:
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
         """Give a newcomer what we have above our share, while nobody leads."""
-        wall_s = self.clock.wall()
-        move = self.takeover.gift(self.membership.living(reports, wall_s), self.clock.monotonic(), wall_s)
+        now, wall_s = self.clock.monotonic(), self.clock.wall()
+        move = self.takeover.gift(self.membership.living(reports, now, wall_s), now, wall_s)
         if move is not None and (await self._writer.write([move])).done:
             self.gave()
             fields = {"action": "newcomer_welcomed", "shard": move.lease.key, "worker": move.to_worker}

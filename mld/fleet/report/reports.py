@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from types import MappingProxyType
@@ -392,14 +392,19 @@ def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
     return tuple(newest.values())
 
 
-def sort_out(reports: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> SortedReports:
-    """Return who is what, from the reports of all tables. Duplicates count once, but each is judged for deletion."""
+def sort_out(
+    reports: Iterable[WorkerReport], now_s: float, rules: ReportRules, moving: Container[str] = ()
+) -> SortedReports:
+    """Return who is what, from the reports of all tables. Duplicates count once, but each is judged for deletion.
+
+    Those of `moving` are seen to report, whatever their clocks say.
+    """
     everything = tuple(reports)
     active, failing, expired, invalid = [], [], [], []
     for report in newest_of_each(everything):
         if not is_valid(report):
             invalid.append(report)
-        elif is_leaving(report) or is_expired(report, now_s, rules):
+        elif is_leaving(report) or (report.worker not in moving and is_expired(report, now_s, rules)):
             expired.append(report)
         elif is_failing(report):
             failing.append(report)
@@ -414,33 +419,50 @@ def _age_order(report: WorkerReport) -> tuple[float, bool]:
 
 
 class _Sighting(NamedTuple):
-    """A report's time stamp, when we first saw that one, and whether we have seen another one before."""
+    """A report's time stamp, when we first saw that one, whether we have seen another one before, and by how much the
+    clock that made it is off, as far as that is certain.
+    """
 
     updated_at_s: int | None
     since: float
     moves: bool
+    off_s: float = 0.0
 
 
 class Sightings:
     """When the report of each worker was last seen to move, by the watcher's own clock.
 
     A clock that was set back makes the reports of the dead come from the future, where they never expire
-    (coordination#reports-standing-still). That one stands still shows all the same. Only what was watched counts: a new
+    (coordination#reports-and-clocks). That one stands still shows all the same. Only what was watched counts: a new
     leader has to watch for as long.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, _Sighting] = {}
+        self._saw_at = -math.inf
 
-    def saw(self, reports: Iterable[WorkerReport], now: float) -> None:
-        """Take note of all reports there are, one for each worker; `now` is monotonic."""
+    def saw(self, reports: Iterable[WorkerReport], now: float, wall_s: float | None = None) -> None:
+        """Take note of all reports there are, one for each worker; `now` is monotonic. With `wall_s` the clocks are
+        compared.
+        """
         seen = {}
         for report in reports:
             before = self._seen.get(report.worker)
-            if before is None or before.updated_at_s != report.updated_at_s:
-                before = _Sighting(report.updated_at_s, now, moves=before is not None)
+            if before is None:
+                before = _Sighting(report.updated_at_s, now, moves=False)
+            elif before.updated_at_s != report.updated_at_s:
+                off_s = 0.0 if wall_s is None else clock_off_s(report.updated_at_s, wall_s, now - self._saw_at)
+                before = _Sighting(report.updated_at_s, now, moves=True, off_s=off_s)
             seen[report.worker] = before
-        self._seen = seen
+        self._seen, self._saw_at = seen, now
+
+    def off(self) -> dict[str, float]:
+        """Return by how much the clocks of workers are off, those that are not left out."""
+        return {worker: one.off_s for worker, one in self._seen.items() if one.off_s}
+
+    def alive(self, now: float, rules: ReportRules) -> frozenset[str]:
+        """Return the workers that were seen to report anew lately."""
+        return frozenset(worker for worker in self.moving(now, rules) if self.has_moved(worker))
 
     def is_still(self, worker: str, now: float, rules: ReportRules) -> bool:
         """Return whether the worker's report has stood still for as long as one may."""
@@ -450,6 +472,11 @@ class Sightings:
     def moving(self, now: float, rules: ReportRules) -> frozenset[str]:
         """Return the workers whose reports do not stand still."""
         return frozenset(worker for worker in self._seen if not self.is_still(worker, now, rules))
+
+    def time_of(self, worker: str) -> int | None:
+        """Return the time of the worker's report."""
+        seen = self._seen.get(worker)
+        return None if seen is None else seen.updated_at_s
 
     def has_moved(self, worker: str) -> bool:
         """Return whether more than one report of the worker was seen."""
@@ -462,6 +489,21 @@ class Sightings:
 
     def forget(self) -> None:
         self._seen.clear()
+
+
+CLOCK_OFF_MAX_S = 60.0
+"""Reports are written late, clocks are never quite right, and both are no news."""
+
+
+def clock_off_s(told_s: int | None, wall_s: float, within_s: float) -> float:
+    """Return by how much a clock is off that told `told_s` in the last `within_s` seconds before `wall_s`.
+
+    0 if it may be right; a minute does not count.
+    """
+    ahead_s = 0.0 if told_s is None else told_s - wall_s
+    if ahead_s > CLOCK_OFF_MAX_S:
+        return ahead_s
+    return ahead_s + within_s if ahead_s + within_s < -CLOCK_OFF_MAX_S else 0.0
 
 
 # --- heartbeats -------------------------------------------------------------------------------------------------------

@@ -46,23 +46,24 @@ def test_receivers_are_the_live_workers(
     reports: list[WorkerReport], others: dict[str, int], leases_max: int, shares: dict[str, int]
 ) -> None:
     owned = [Lease(f"o{owner}{n}", TRIM_HORIZON, owner=owner) for owner, count in others.items() for n in range(count)]
-    assert Counter(membership().receivers(KEYS, [*MINE, *owned], reports, WALL_S, leases_max).values()) == shares
+    assert Counter(membership().receivers(KEYS, [*MINE, *owned], reports, 0.0, WALL_S, leases_max).values()) == shares
 
 
 def test_the_silent_receive_nothing_and_those_that_show_life_come_first() -> None:
     it, found = membership(), [report("renews"), report("new"), report("silent")]
     it.saw_reports(found, 0.0)
     it.saw_owners({"me", "renews", "silent"}, {"me", "renews"}, (), 0.0)
-    assert set(it.receivers(KEYS, MINE, found, WALL_S, 9).values()) == {"renews"}
+    assert set(it.receivers(KEYS, MINE, found, 0.0, WALL_S, 9).values()) == {"renews"}
     it.saw_owners({"me", "silent"}, {"me"}, (), 0.0)
-    assert set(it.receivers(KEYS, MINE, found, WALL_S, 9).values()) == {"renews", "new"}, "nobody better is known"
+    assert set(it.receivers(KEYS, MINE, found, 0.0, WALL_S, 9).values()) == {"renews", "new"}, "nobody better is known"
 
 
 # --- who may be assigned leases
 
 
 def assignable(it: FleetMembership, *found: WorkerReport, now: float = 0.0) -> set[str]:
-    return {report.worker for report in it.assignable(found, found, now)[0]}
+    it.saw_run(found, now, WALL_S)
+    return {report.worker for report in it.assignable(found, now)[0]}
 
 
 def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
@@ -76,19 +77,46 @@ def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
 def test_who_was_found_dead_receives_nothing_from_one_that_leaves() -> None:
     it = membership()
     it.exclude_dead("dead", WALL_S)
-    assert it.receivers(["s1"], MINE, [report("dead")], WALL_S, 10) == {}
-    assert it.receivers(["s1"], MINE, [report("dead"), report("a")], WALL_S, 10) == {"s1": "a"}
-    assert it.receivers(["s1"], MINE, [report("dead", -1)], WALL_S, 10) == {"s1": "dead"}
+    assert it.receivers(["s1"], MINE, [report("dead")], 0.0, WALL_S, 10) == {}
+    assert it.receivers(["s1"], MINE, [report("dead"), report("a")], 0.0, WALL_S, 10) == {"s1": "a"}
+    assert it.receivers(["s1"], MINE, [report("dead", -1)], 0.0, WALL_S, 10) == {"s1": "dead"}
 
 
 def test_a_report_that_stands_still_is_that_of_a_dead_worker_and_told_once() -> None:
     it = membership()
     for now in (0.0, 2 * PERIOD_S):
-        assert it.assignable([report("a")], [report("a")], now) == ((report("a"),), [])
-    assert it.assignable([report("a")], [report("a")], 2 * PERIOD_S + 1) == ((), [report("a")])
-    assert it.assignable([report("a")], [report("a")], 2 * PERIOD_S + 2) == ((), [])
+        it.saw_run([report("a")], now, WALL_S)
+        assert it.assignable([report("a")], now) == ((report("a"),), [])
+    assert it.assignable([report("a")], 2 * PERIOD_S + 1) == ((), [report("a")])
+    assert it.assignable([report("a")], 2 * PERIOD_S + 2) == ((), [])
     it.begin_leadership()
     assert assignable(it, report("a"), now=2 * PERIOD_S + 3) == {"a"}, "a new leader has to watch for as long"
+
+
+@pytest.mark.parametrize("off_s", [-600.0, 600.0])
+def test_a_worker_whose_report_moves_lives_whatever_its_clock_says(off_s: float) -> None:
+    it = membership()
+    for number in range(4):
+        now = number * PERIOD_S
+        own = replace(report("off"), updated_at_s=int(WALL_S + off_s + now))
+        right = replace(report("a"), updated_at_s=int(WALL_S + now))
+        active = it.saw_run([own, right], now, WALL_S + now + 1.0).active
+        found = {one.worker for one in it.assignable(active, now)[0]}
+        assert found == ({"a"} if number == 0 and off_s < 0 else {"a", "off"}), "the first report alone tells nothing"
+    assert it.clocks_off == {"off": pytest.approx(off_s, abs=PERIOD_S)}
+    it.saw_run([own, right], 4 * PERIOD_S, WALL_S + 4 * PERIOD_S)
+    later = 4 * PERIOD_S + 2 * PERIOD_S + 1
+    active = it.saw_run([own, right], later, WALL_S + later).active
+    assert "off" not in {one.worker for one in it.assignable(active, later)[0]}, "it reports no more"
+
+
+def test_a_worker_with_a_slow_clock_that_was_found_dead_is_back_with_another_report() -> None:
+    it = membership()
+    dead = replace(report("dead"), updated_at_s=int(WALL_S - 600))
+    it.saw_reports([dead], 0.0)
+    it.exclude_dead("dead", WALL_S)
+    assert it.living([dead], 0.0, WALL_S - 590) == set()
+    assert it.living([replace(dead, updated_at_s=int(WALL_S - 595))], 0.0, WALL_S - 590) == {"dead"}
 
 
 # --- spreading -------------------------------------------------------------------------------------------------------
@@ -116,13 +144,13 @@ def test_the_lease_of_a_finished_shard_needs_no_room_and_takes_none() -> None:
 
 def test_what_a_receiver_holds_of_finished_shards_takes_none_of_its_room() -> None:
     owned = [Lease("o1", TRIM_HORIZON, owner="a"), *(Lease(f"e{n}", SHARD_END, owner="a") for n in range(5))]
-    assert membership().receivers(KEYS, [*MINE, *owned], [report("a")], WALL_S, 3) == {"s0": "a", "s1": "a"}
+    assert membership().receivers(KEYS, [*MINE, *owned], [report("a")], 0.0, WALL_S, 3) == {"s0": "a", "s1": "a"}
 
 
 def test_a_lease_on_its_way_takes_room_of_both_workers() -> None:
     going = Lease("g", TRIM_HORIZON, owner="b", checkpoint_owner="a")
     found = [report("a"), report("b")]
-    assert membership().receivers(KEYS, [*MINE, going], found, WALL_S, 2) == {"s0": "a", "s1": "b"}
+    assert membership().receivers(KEYS, [*MINE, going], found, 0.0, WALL_S, 2) == {"s0": "a", "s1": "b"}
 
 
 # --- drained workers --------------------------------------------------------------------------------------------------
@@ -134,13 +162,13 @@ def drained(worker: str) -> WorkerReport:
 
 def test_a_drained_worker_receives_only_what_no_other_has_room_for() -> None:
     it, found = membership(), [drained("w1"), report("w2")]
-    assert it.receivers(["s0", "s1"], MINE, found, WALL_S, 10) == {"s0": "w2", "s1": "w2"}
-    assert it.receivers(["s0", "s1"], MINE, found, WALL_S, 1) == {"s0": "w2", "s1": "w1"}
-    assert it.receivers(["s0"], MINE, [drained("w1")], WALL_S, 10) == {"s0": "w1"}
+    assert it.receivers(["s0", "s1"], MINE, found, 0.0, WALL_S, 10) == {"s0": "w2", "s1": "w2"}
+    assert it.receivers(["s0", "s1"], MINE, found, 0.0, WALL_S, 1) == {"s0": "w2", "s1": "w1"}
+    assert it.receivers(["s0"], MINE, [drained("w1")], 0.0, WALL_S, 10) == {"s0": "w1"}
 
 
 def test_workers_that_leave_receive_nothing_even_if_nobody_else_is_there() -> None:
     it, stays = membership(), report("stays")
     leaves = own_report("leaves", {}, WALL_S, "1", leaving=True)
-    assert set(it.receivers(KEYS, MINE, [leaves, stays], WALL_S, 9).values()) == {"stays"}
-    assert it.receivers(KEYS, MINE, [leaves], WALL_S, 9) == {}
+    assert set(it.receivers(KEYS, MINE, [leaves, stays], 0.0, WALL_S, 9).values()) == {"stays"}
+    assert it.receivers(KEYS, MINE, [leaves], 0.0, WALL_S, 9) == {}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime
-
 import pytest
 
 from mld.core.errors import AwsError, AwsUnreachableError
@@ -12,7 +9,6 @@ from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
-from mld.metrics.events import Event, EventKind
 from mld.operating import findings
 from mld.operating.faults import FleetSight, Listed, Own, fault_value
 from mld.operating.findings import Diagnosis, Health
@@ -126,30 +122,6 @@ def rows(leases: list[Lease], shards: list[Shard] | None, corrupt: tuple[tuple[s
     status = fleet_status(leases, (), None, 0.0, ViewRules(10.0), corrupt=corrupt)
     listed = {} if shards is None else {None: Listed(shards)}
     return [one for one in findings.rows_findings(FleetSight(fleet=status, listed=listed)) if one.about != "workers"]
-
-
-@pytest.mark.parametrize(
-    ("created_s", "looked_s", "is_told"),
-    [
-        (1_000, 5_000, False),
-        (1_100, 5_000, True),
-        (1_100, 1_100 + 3 * 86_400, False),  # old news
-    ],
-)
-def test_a_table_that_is_younger_than_its_rows_was_made_again_or_restored(
-    created_s: float, looked_s: float, is_told: bool
-) -> None:
-    lease = Lease("a", TRIM_HORIZON, owner="w", status=ShardStatus("idle", 1_000, 0))
-    status = fleet_status([lease], (), None, looked_s, ViewRules(10.0))
-    found = findings.age_finding(table(CreationDateTime=datetime.fromtimestamp(created_s, UTC)), status)
-    assert (found is not None and found.health is Health.WARN) is is_told
-    assert found is None or "1970-01-01T00:18:20Z" in found.words
-
-
-def test_an_event_from_before_the_table_tells_that_it_was_lost() -> None:
-    lost = Event(EventKind.TABLE, "the lease table is gone", at_s=1_000)
-    status = replace(fleet_status([], (), None, 1_200.0, ViewRules(10.0)), events=(lost,))
-    assert findings.age_finding(table(CreationDateTime=datetime.fromtimestamp(1_010, UTC)), status) is not None
 
 
 def test_rows_are_held_against_the_stream() -> None:

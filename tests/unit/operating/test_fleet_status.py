@@ -21,6 +21,7 @@ from mld.operating.fleet_status import (
     fleet_status,
     reported_by_heartbeats,
 )
+from mld.operating.listings import workers_listing
 
 NOW_S = 1_763_661_600
 RULES = ViewRules(lease_duration_s=10.0)
@@ -308,3 +309,18 @@ def test_a_stream_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(NoStreamError, match="form of one stream"):
         chosen(view(lease()), "nope")
     assert chosen(view(lease()), None).shards
+
+
+@pytest.mark.parametrize("ahead_s", [30, 600])
+def test_a_time_of_the_future_is_no_sign_of_life(ahead_s: int) -> None:
+    now = 1_000_000
+    lease = Lease("s", TRIM_HORIZON, owner="w", status=ShardStatus("idle", now + ahead_s, 0))
+    found = fleet_status([lease], [WorkerReport("w", now + ahead_s, mld={"version": "1"})], None, now, ViewRules(10.0))
+    (shard,), (worker,) = found.shards, found.workers
+    if ahead_s <= 60:
+        assert (shard.verdict, worker.is_alive, worker.is_ahead) == (Verdict.OK, True, False)
+        return
+    words = "clocks disagree: what was written last is 10 min in the future"
+    assert (shard.verdict, shard.why, shard.behind_s) == (Verdict.UNKNOWN, words, None)
+    assert (worker.is_alive, worker.why, worker.is_ahead) == (None, words, True)
+    assert "in the future" in str(workers_listing(found).rows[0])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mld.core.positions import SHARD_END
+from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.core.streams import HASH_KEY_MAX, STREAM_DISABLED, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease, ShardStatus
+from mld.metrics.events import Event, EventKind
 from mld.metrics.instruments import LateLoop
 from mld.operating.faults import KINDS, FaultKind, FleetFault, FleetSight, Listed, Own, Probe, Severity, fault_value
-from mld.operating.fleet_status import Verdict, fleet_status
+from mld.operating.fleet_status import Verdict, ViewRules, fleet_status
 from mld.operating.generate import prometheus_rules
 from mld.operating.verdicts import UNTOLD, all_kinds, counts, faults_of, is_green, why_not
 from tests.support.fleet import settings_of
@@ -26,6 +28,7 @@ FILE = "app.properties"
 DOCTOR, WORKERS = "mld doctor app.properties", "mld workers app.properties"
 ORDERS, CLICKS = "111111111111:orders:17", "111111111111:clicks:17"
 UNREAD = ((SHARD_3, "no owner"),)
+YOUNGER = "table-younger"
 
 
 def in_stream(stream: str, shard: str, **changes: object) -> Lease:
@@ -255,3 +258,39 @@ def test_a_kind_is_explained_leads_to_a_runbook_and_fires_an_alert(kind: FaultKi
     assert rules.count("- alert: ") == rules.count("runbook_url: ")
     runbooks = re.findall(r'runbook_url: "(.*)"', rules)
     assert all(re.fullmatch(r"https://wiki/(spark-)?operati(ons|ng)\.html#[a-z-]+", one) for one in runbooks)
+
+
+@pytest.mark.parametrize(
+    ("created_s", "looked_s", "is_told"),
+    [
+        (1_000, 5_000, False),
+        (1_100, 5_000, True),
+        (1_100, 1_100 + 3 * 86_400, False),  # old news
+    ],
+)
+def test_a_table_that_is_younger_than_its_rows_was_made_again_or_restored(
+    created_s: float, looked_s: float, is_told: bool
+) -> None:
+    row = Lease("a", TRIM_HORIZON, owner="w", status=ShardStatus("idle", 1_000, 0))
+    fleet = fleet_status([row], (), None, looked_s, ViewRules(10.0))
+    found = [one for one in faults_of(FleetSight(fleet=fleet, table_created_s=created_s)) if one.kind == YOUNGER]
+    assert [one.severity for one in found] == ([Severity.TICKET] if is_told else [])
+    assert all("1970-01-01T00:18:20Z" in one.words and "mld events" in one.remedy for one in found)
+
+
+def test_an_event_from_before_the_table_tells_that_it_was_lost() -> None:
+    lost = Event(EventKind.TABLE, "the lease table is gone", at_s=1_000)
+    fleet = replace(fleet_status([], (), None, 1_200.0, ViewRules(10.0)), events=(lost,))
+    assert YOUNGER in kinds(FleetSight(fleet=fleet, table_created_s=1_010))
+    assert YOUNGER not in kinds(FleetSight(fleet=fleet)), "who has not asked for the age of the table finds nothing"
+
+
+def test_a_clock_that_is_off_is_a_fault_of_its_worker() -> None:
+    row = Lease("a", TRIM_HORIZON, owner="w", status=ShardStatus("idle", 1_600, 0))
+    fleet = fleet_status([row], (), None, 1_000.0, ViewRules(10.0))
+    own = Own(worker="leader", clocks_off={"behind": -300.0})
+    found = [one for one in faults_of(FleetSight(fleet=fleet, own=own)) if one.kind == "clocks-disagree"]
+    assert [(one.subject, one.words) for one in found] == [
+        ("behind", "clocks disagree: its own is 5 min behind"),
+        ("w", "clocks disagree: its own is 10 min ahead"),
+    ]
