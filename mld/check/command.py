@@ -235,7 +235,7 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
         f"{price.READ_DOLLARS_PER_MILLION} a million read units. Prices change: check them, and those of your region.",
         f"Checkpoints come on top: {price.checkpoint_dollars():.2f} a month for one a second.",
     ]
-    if settings.fleet.client_version is not ClientVersionConfig.VERSION_3X:
+    if settings.fleet.client_version not in (ClientVersionConfig.VERSION_3X, None):
         notes.append("For a fleet in 3.x mode, which this one may not have reached yet.")
     for note in notes:
         console.print(Text(note, style="dim"), soft_wrap=True)

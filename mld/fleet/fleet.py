@@ -107,7 +107,7 @@ class Fleet:
         )
         self._java_peers = JavaPeers(self.table, reports, heartbeats, self.clock, settings)
         self.leader = AdaptiveElection(
-            self.metrics, is_adaptive=settings.fleet.client_version is not ClientVersionConfig.VERSION_3X
+            self.metrics, is_adaptive=settings.fleet.client_version not in (ClientVersionConfig.VERSION_3X, None)
         )
         self._membership = FleetMembership(self.worker_id, settings)
         self._discovery = LeaseDiscovery(

@@ -54,5 +54,6 @@ def may_unshare() -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes that a process has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Processes that a process has started, in any of its threads."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]

@@ -38,6 +38,10 @@ async def test_the_table_of_a_fleet_of_3x_becomes_one_of_2x(world: Fleet, tmp_pa
     running = world.start("w1", clientVersionConfig=BY_TABLE)
     await processed(world)
     assert running.worker.fleet.version is ClientVersion.V3X
+    counts = running.metrics.worker.operations.leadership
+    assert counts.is_leader.count and not counts.by_lock.count, (
+        "only a fleet that may change its mode says how it elects"
+    )
     with pytest.raises(ActRefusedError, match=r"workers are alive: w1 \(2 leases\); stop them first"):
         await leave(world, tmp_path)
     await running.stop()
