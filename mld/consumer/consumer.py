@@ -32,6 +32,7 @@ from mld.metrics.shard import Trend
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize
+from mld.retrieval.losses import Suspicion, report
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 
 log = logging.getLogger(__name__)
@@ -400,6 +401,8 @@ class ShardConsumer:
             case MissingVerdict.OVER | MissingVerdict.LISTED if self._reader is None:
                 return ActivityOutcome.ROW_JUDGED
             case MissingVerdict.OVER:
+                last = self._checkpoints.range.last.sequence
+                report(Suspicion(last, None, None, self._read_to_s), self.key, self.part)
                 self._children = ()
                 return ActivityOutcome.SHARD_ENDED
             case MissingVerdict.LISTED:

@@ -69,7 +69,19 @@ def in_words(suspicion: Suspicion) -> str:
     until = "until now, and nothing follows" if suspicion.first is None else f"before {suspicion.first}"
     if suspicion.first_arrival_s is not None:
         until += f", which arrived at {iso_time(suspicion.first_arrival_s)}"
-    return f"whatever came after record {suspicion.asked}{after}, {until}"
+    asked = f"record {suspicion.asked}" if suspicion.asked.isdigit() else suspicion.asked
+    return f"whatever came after {asked}{after}, {until}"
+
+
+def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics) -> None:
+    """Log a loss, count it and note it as an event, unless that was done when it was found before."""
+    words = in_words(suspicion)
+    is_new = metrics.lost(suspicion.asked, suspicion.first, words)
+    logger.log(
+        logging.ERROR if is_new else logging.DEBUG,
+        "shard %s has lost %s: it left the stream before it was read", shard_id, words,
+        extra=about("checkpoint_trimmed", shard_id, checkpoint=suspicion.asked, first=suspicion.first),
+    )  # fmt: skip
 
 
 class Losses:
@@ -102,13 +114,7 @@ class Losses:
                 extra=about("record_missing", self._shard_id, checkpoint=suspicion.asked, first=suspicion.first),
             )  # fmt: skip
             return
-        words = in_words(suspicion)
-        is_new = self._metrics.lost(suspicion.asked, suspicion.first, words)
-        logger.log(
-            logging.ERROR if is_new else logging.DEBUG,
-            "shard %s has lost %s: they left the stream before they were read", self._shard_id, words,
-            extra=about("checkpoint_trimmed", self._shard_id, checkpoint=suspicion.asked, first=suspicion.first),
-        )  # fmt: skip
+        report(suspicion, self._shard_id, self._metrics)
 
     async def _evidence(self) -> tuple[float, str | None]:
         """Return the retention in seconds, and the oldest record of the shard."""
