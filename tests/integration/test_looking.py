@@ -209,7 +209,7 @@ def test_replay_tells_where_the_processor_failed(world: World, child: list[str])
 def test_replay_judges_checkpoints_as_the_daemon_does(world: World, child: list[str]) -> None:
     put(world, b"r")
     result = replay(world, "--from", "trim-horizon", "--", *child, "wrong")
-    assert f"checkpoint refused: {'9' * 56}/0 is not between" in result.stderr
+    assert f"checkpoint refused: {'9' * 56}/0" in result.stderr
     assert "reply InvalidArgumentException" in result.stderr or "reply IllegalArgumentException" in result.stderr
 
 
