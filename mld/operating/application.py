@@ -52,7 +52,10 @@ LISTING_SPACING_S = 1.0
 ROUNDS_MAX = 4
 """How often the table is looked at again after writing, for rows that moved or came meanwhile."""
 
-NOT_RECREATED = " (which this stream was not: nothing says that it is younger than the table)"
+NOT_RECREATED = (
+    " (which this stream was not: nothing says that it is younger than the table; `mld restore` puts saved rows back "
+    "all the same)"
+)
 STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
 
 Planner: TypeAlias = Callable[[RawTable, str], ActPlan]

@@ -40,6 +40,27 @@ BROKEN = {
             "                pass\n",
         ),
     ),
+    "a child may name any place up to what it was given": (
+        Patch(
+            "mld.consumer.lifecycle",
+            "        if position != self.last and not self._was_given(position):\n",
+            "        if not self.last <= position <= self.largest:\n",
+        ),
+    ),
+    "one odd row proves a foreign table": (
+        Patch(
+            "mld.shards.identity",
+            "any(votes[False] > votes[True] for votes in (ranges, numbers))",
+            "any(votes[False] for votes in (ranges, numbers))",
+        ),
+    ),
+    "the number 0 means all that was given": (
+        Patch(
+            "mld.consumer.lifecycle",
+            "            position = self.last\n        if position",
+            "            position = self.largest\n        if position",
+        ),
+    ),
     "who has ended is taken for dead for ever": (
         Patch("mld.fleet.assign.takeover", "self._ended.get(worker, -math.inf) >= now", "worker in self._ended"),
     ),
@@ -51,6 +72,9 @@ CATCHES = [
     ("those who leave receive leases, and keep them", "live", 64, "checker 15"),
     ("lost leases keep their readers", "2x", 0, "checker 7"),
     ("what surrounds a record is left out with it", "2x", 87, "checker 1"),
+    ("a child may name any place up to what it was given", "odd", 0, "checker 1"),
+    ("the number 0 means all that was given", "odd", 0, "checker 1"),
+    ("one odd row proves a foreign table", "odd", 3, "checker 6"),
     ("who has ended is taken for dead for ever", "live", 63, "checker 11"),
     ("a pause never ends", "2x", 5, "checker 1 and 6"),
 ]

@@ -60,8 +60,8 @@ CALLS_PER_LEASE_S = 4.0
 CALLS_PER_WORKER_S = 20.0
 
 NUMBERS = ("0", "1", "9" * 56, str((2 << 184) + 1))  # the last one might be of an older stream
-ODD = (*(("checkpoint", number) for number in NUMBERS), ("startingHashKey", "7"))
-"""What a person may write into a row: attribute and value."""
+ODD = (*(("checkpoint", number) for number in NUMBERS), ("startingHashKey", ""))
+"""What a person may write into a row: attribute and value; the hash keys become the upper half of them."""
 ODD_SHARDS_MIN = 4
 LEADER_KINDS = (Kind.LEADER_CRASH, Kind.LEADER_PAUSE, Kind.LEADER_CUT)
 
@@ -274,6 +274,8 @@ class Machine:
         error = task.exception()
         if error is not None and type(error).__name__ not in ("StartupError",):
             self.world.bug(f"{self.worker_id} ended by {error!r}", error)
+        if "another stream" in str(error) and any(action.kind is Kind.ODD_ROW for action in self.world.plan.actions):
+            self.world.bug(f"checker 6 at {self.world.now():.2f} s: {self.worker_id} does not start: {error}", None)
         failure = getattr(self.worker, "failure", None)
         if failure is not None and failure.startswith("internal error"):
             self.world.bug(f"{self.worker_id}: {failure}", None)
@@ -904,6 +906,7 @@ class World:
         name, odd = ODD[int(action.argument)]
         if row is None or len(shards) < ODD_SHARDS_MIN or self._odd_rows or "startingHashKey" not in row:
             return
+        odd = odd or str((int(row["startingHashKey"]["S"]) + int(row["endingHashKey"]["S"])) // 2)
         self.ledger.edited_by_hand(key)
         if self.fleet_ledger is not None:
             self.fleet_ledger.edited_by_hand(key)
