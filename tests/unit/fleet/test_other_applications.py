@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -39,7 +40,8 @@ async def test_a_start_beside_a_living_worker_of_another_stream_is_refused(world
     rows = set(world.dynamo.rows(TABLE))
     other = world.start("b", streamName=OTHER)
     with pytest.raises(StartupError) as refused:
-        await other.task
+        async with asyncio.timeout(120.0):
+            await other.task
     said = str(refused.value)
     assert said.startswith(f"applicationName: worker a reads stream {STREAM} with the lease table {TABLE}")
     assert "Set another applicationName (or tableName)" in said
