@@ -1,7 +1,7 @@
 """The commands that print what operators install beside the daemon: policy, table, alerts, dashboard, unit.
 
-What they print is in `templates`, with holes for the names of an application; `filled` fills one in. What each line of
-the unit closes, and what it leaves open, is in docs/use/running.md.
+What they print is in `templates` (`mld.operating.filling`). What each line of the unit closes, and what it leaves open,
+is in docs/use/running.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import click
 
@@ -24,10 +24,10 @@ import mld
 from mld.check.refusals import refusals
 from mld.core.streams import StreamKind
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
-from mld.operating.faults import FaultKind
+from mld.operating.alert_rules import RUNBOOKS, cloudformation_alarms, grafana_dashboard, prometheus_rules, unseen
+from mld.operating.filling import Value, filled
 from mld.operating.naming import settings_of_one
 from mld.operating.options import Asked, asks, finish
-from mld.operating.verdicts import all_kinds
 from mld.properties.lines import ConfigurationError, has_reference
 from mld.properties.loader import LoadedConfiguration, entries_of, load
 from mld.properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key, printable
@@ -36,92 +36,6 @@ from mld.properties.spark import PREFIX, PROGRAM, SINK_PREFIX
 from mld.properties.values import BillingMode, DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 from mld.protocol.messages import split_command
 from mld.retrieval.reader_factory import kind_of
-
-TEMPLATES = Path(__file__).with_name("templates")
-Value: TypeAlias = str | tuple[str, ...] | bool | None
-_HOLE = re.compile(r"@([?!]?)([a-z_]+)@")
-
-
-def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the lines of a template with the values in place of ``@name@``.
-
-    A line without the value that it needs is left out; one with a tuple comes once for each part. ``@?name@`` stands
-    for nothing in a line that is there only with the value, ``@!name@`` in one that is there only without.
-    """
-    for line in (TEMPLATES / template).read_text("utf-8").splitlines():
-        holes = _HOLE.findall(line)
-        if any(bool(values[name]) is (mark == "!") for mark, name in holes):
-            continue
-        parts = next((found for mark, name in holes if not mark and isinstance(found := values[name], tuple)), ("",))
-        for part in parts:
-            yield _HOLE.sub(lambda hole, part=part: "" if hole[1] else _text(values[hole[2]], part), line)  # type: ignore[misc]
-
-
-def _text(value: Value, part: str) -> str:
-    return part if isinstance(value, tuple) else str(value)
-
-
-RUNBOOKS = "docs/use/{page}.md"
-"""Where the pages are that alerts lead to, unless the operator says."""
-
-
-def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
-    """Return alerting rules of Prometheus, in YAML (JSON strings are): the template's, and one for each other kind."""
-    from mld.aws.service import THROTTLING_CODES
-
-    application = json.dumps(settings.application_name)
-    values = {
-        "app": _inner(f"application={application}"),
-        "application": application,
-        "group": json.dumps(f"mld {settings.application_name}"),
-        "throttling_codes": "|".join(sorted(THROTTLING_CODES)),
-        "quarter_s": str(retention_s // 4),
-        **_pages(runbooks),
-    }
-    lines = list(filled("alerts.yaml", values))
-    written = {line.partition("alert: ")[2] for line in lines}
-    own: dict[str, list[FaultKind]] = {}
-    for kind in all_kinds():
-        if kind.alert not in written and kind.hold_s is not None:
-            own.setdefault(kind.alert, []).append(kind)
-    for alert, kinds in own.items():
-        first = kinds[0]
-        lines += filled(
-            "alert.yaml",
-            values
-            | {
-                "alert": alert,
-                "kinds": "|".join(kind.name for kind in kinds),
-                "hold": f"{first.hold_s:g}",
-                "severity": first.severity.value,
-                "summary": json.dumps(first.meaning),
-                "description": json.dumps(first.first),
-                "anchor": first.runbook,
-            },
-        )
-    return "\n".join(lines)
-
-
-def _pages(runbooks: str) -> dict[str, str]:
-    """Return the addresses of the pages that alerts lead to."""
-    pages = {"operations": "operations", "spark": "spark-operating"}
-    return {name: _inner(runbooks.replace("{page}", page)) for name, page in pages.items()}
-
-
-def grafana_dashboard(settings: Settings) -> str:
-    """Return a dashboard for Grafana over the metrics of Prometheus, in JSON."""
-    name = settings.application_name
-    values = {
-        "app": _inner(f"application={json.dumps(name)}"),
-        "uid": json.dumps(f"mld-{name}"[:40]),
-        "title": json.dumps(f"mld: {name}"),
-    }
-    return "\n".join(filled("dashboard.json", values))
-
-
-def _inner(text: str) -> str:
-    """Return the text as it stands within quotes of JSON."""
-    return json.dumps(text)[1:-1]
 
 
 def lease_table(settings: Settings, template: str) -> str:
@@ -150,57 +64,6 @@ def resource_name(application: str) -> str:
     """Return a name that Terraform takes for a resource."""
     name = re.sub(r"[^0-9A-Za-z_-]", "_", application)
     return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
-
-
-def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
-    """Say why these alerts would see nothing of a daemon with this file; empty if they would."""
-    if not by_cloudwatch:
-        if settings.serving.http is None or MetricsOutput.PROMETHEUS not in settings.metrics.outputs:
-            return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
-        return ""
-    if MetricsOutput.CLOUDWATCH not in settings.metrics.outputs or settings.metrics.level is MetricsLevel.NONE:
-        return "nothing is sent to CloudWatch yet: set mld.metrics=cloudwatch, and metricsLevel to SUMMARY or DETAILED"
-    return ""
-
-
-def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
-    """Return a template of CloudFormation with the alarms. Its parameter names the topic to notify.
-
-    A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
-    file makes one of its own.
-    """
-    from mld.metrics.datums import Wanted, dimensions_of
-    from mld.metrics.declaring import Dimension
-    from mld.metrics.registry import JAVA_BY_NAME
-
-    wanted = Wanted.of(settings)
-    resources: dict[str, Any] = {}
-    values = {"quarter_ms": str(retention_s * 1000 // 4), **_pages(runbooks)}
-    alarms = json.loads("\n".join(filled("alarms.json", values)))
-    for name, alarm in alarms.items():
-        metric = JAVA_BY_NAME[alarm.pop("operation"), alarm["MetricName"]]
-        if settings.is_multi_stream and Dimension.STREAM in metric.dimensions and wanted.has(Dimension.STREAM):
-            continue  # a series for each stream, under an identifier that only the table tells
-        dimensions = dimensions_of(metric, wanted)
-        worker = dict(dimensions).get(Dimension.WORKER.value)
-        properties = {
-            "AlarmName": "-".join(filter(None, (settings.application_name, name, worker))),
-            "Namespace": settings.application_name,
-            "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions],
-            "ComparisonOperator": "GreaterThanThreshold",
-            "Period": 60,
-            "TreatMissingData": "notBreaching",
-            "AlarmActions": [{"Ref": "Topic"}],
-        }
-        logical = "".join(part.capitalize() for part in name.split("-"))
-        resources[logical] = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | alarm}
-    template = {
-        "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": f"Alarms of {settings.application_name}",
-        "Parameters": {"Topic": {"Type": "String", "Description": "ARN of the SNS topic that is told"}},
-        "Resources": resources,
-    }
-    return json.dumps(template, indent=2)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

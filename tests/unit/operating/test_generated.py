@@ -11,15 +11,8 @@ import pytest
 
 from mld.metrics.declaring import MetricKind
 from mld.metrics.registry import JAVA_METRICS
-from mld.operating.generate import (
-    cloudformation_alarms,
-    grafana_dashboard,
-    lease_table,
-    policy,
-    prometheus_rules,
-    resource_name,
-    unseen,
-)
+from mld.operating.alert_rules import cloudformation_alarms, grafana_dashboard, prometheus_rules, unseen
+from mld.operating.generate import lease_table, policy, resource_name
 from tests.support.fleet import settings_of
 from tests.support.metrics_page import CATALOGUE
 

@@ -14,9 +14,9 @@ from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.events import Event, EventKind
 from mld.metrics.instruments import LateLoop
+from mld.operating.alert_rules import prometheus_rules
 from mld.operating.faults import KINDS, FaultKind, FleetFault, FleetSight, Listed, Own, Probe, Severity, fault_value
 from mld.operating.fleet_status import Verdict, ViewRules, fleet_status
-from mld.operating.generate import prometheus_rules
 from mld.operating.verdicts import UNTOLD, all_kinds, counts, faults_of, is_green, why_not
 from tests.support.fleet import settings_of
 from tests.unit.operating.test_fleet_status import LEFT, NOW_S, RULES, lease, view

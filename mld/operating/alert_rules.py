@@ -1,0 +1,124 @@
+"""What watches a fleet: alerting rules of Prometheus, alarms of CloudWatch, a dashboard of Grafana.
+
+Each alert says what to do first, and where the page about it is (`runbook_url`). Rules that need an expression of their
+own are in `templates/alerts.yaml`; every other kind of fault (`mld.operating.verdicts`) gets one over `mld_faults`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mld.operating.faults import FaultKind
+from mld.operating.filling import filled, inner
+from mld.operating.verdicts import all_kinds
+from mld.properties.settings import Settings
+from mld.properties.values import MetricsLevel, MetricsOutput
+
+RUNBOOKS = "docs/use/{page}.md"
+"""Where the pages are that alerts lead to, unless the operator says."""
+
+
+def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
+    """Return alerting rules of Prometheus, in YAML (JSON strings are): the template's, and one for each other kind."""
+    from mld.aws.service import THROTTLING_CODES
+
+    application = json.dumps(settings.application_name)
+    values = {
+        "app": inner(f"application={application}"),
+        "application": application,
+        "group": json.dumps(f"mld {settings.application_name}"),
+        "throttling_codes": "|".join(sorted(THROTTLING_CODES)),
+        "quarter_s": str(retention_s // 4),
+        **_pages(runbooks),
+    }
+    lines = list(filled("alerts.yaml", values))
+    written = {line.partition("alert: ")[2] for line in lines}
+    own: dict[str, list[FaultKind]] = {}
+    for kind in all_kinds():
+        if kind.alert not in written and kind.hold_s is not None:
+            own.setdefault(kind.alert, []).append(kind)
+    for alert, kinds in own.items():
+        first = kinds[0]
+        lines += filled(
+            "alert.yaml",
+            values
+            | {
+                "alert": alert,
+                "kinds": "|".join(kind.name for kind in kinds),
+                "hold": f"{first.hold_s:g}",
+                "severity": first.severity.value,
+                "summary": json.dumps(first.meaning),
+                "description": json.dumps(first.first),
+                "anchor": first.runbook,
+            },
+        )
+    return "\n".join(lines)
+
+
+def _pages(runbooks: str) -> dict[str, str]:
+    """Return the addresses of the pages that alerts lead to."""
+    pages = {"operations": "operations", "spark": "spark-operating"}
+    return {name: inner(runbooks.replace("{page}", page)) for name, page in pages.items()}
+
+
+def grafana_dashboard(settings: Settings) -> str:
+    """Return a dashboard for Grafana over the metrics of Prometheus, in JSON."""
+    name = settings.application_name
+    values = {
+        "app": inner(f"application={json.dumps(name)}"),
+        "uid": json.dumps(f"mld-{name}"[:40]),
+        "title": json.dumps(f"mld: {name}"),
+    }
+    return "\n".join(filled("dashboard.json", values))
+
+
+def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
+    """Say why these alerts would see nothing of a daemon with this file; empty if they would."""
+    if not by_cloudwatch:
+        if settings.serving.http is None or MetricsOutput.PROMETHEUS not in settings.metrics.outputs:
+            return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
+        return ""
+    if MetricsOutput.CLOUDWATCH not in settings.metrics.outputs or settings.metrics.level is MetricsLevel.NONE:
+        return "nothing is sent to CloudWatch yet: set mld.metrics=cloudwatch, and metricsLevel to SUMMARY or DETAILED"
+    return ""
+
+
+def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
+    """Return a template of CloudFormation with the alarms. Its parameter names the topic to notify.
+
+    A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
+    file makes one of its own.
+    """
+    from mld.metrics.datums import Wanted, dimensions_of
+    from mld.metrics.declaring import Dimension
+    from mld.metrics.registry import JAVA_BY_NAME
+
+    wanted = Wanted.of(settings)
+    resources: dict[str, Any] = {}
+    values = {"quarter_ms": str(retention_s * 1000 // 4), **_pages(runbooks)}
+    alarms = json.loads("\n".join(filled("alarms.json", values)))
+    for name, alarm in alarms.items():
+        metric = JAVA_BY_NAME[alarm.pop("operation"), alarm["MetricName"]]
+        if settings.is_multi_stream and Dimension.STREAM in metric.dimensions and wanted.has(Dimension.STREAM):
+            continue  # a series for each stream, under an identifier that only the table tells
+        dimensions = dimensions_of(metric, wanted)
+        worker = dict(dimensions).get(Dimension.WORKER.value)
+        properties = {
+            "AlarmName": "-".join(filter(None, (settings.application_name, name, worker))),
+            "Namespace": settings.application_name,
+            "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions],
+            "ComparisonOperator": "GreaterThanThreshold",
+            "Period": 60,
+            "TreatMissingData": "notBreaching",
+            "AlarmActions": [{"Ref": "Topic"}],
+        }
+        logical = "".join(part.capitalize() for part in name.split("-"))
+        resources[logical] = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | alarm}
+    template = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"Alarms of {settings.application_name}",
+        "Parameters": {"Topic": {"Type": "String", "Description": "ARN of the SNS topic that is told"}},
+        "Resources": resources,
+    }
+    return json.dumps(template, indent=2)

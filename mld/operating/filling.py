@@ -1,0 +1,37 @@
+"""Templates of what is generated: lines with holes, in the directory `templates` beside this file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+TEMPLATES = Path(__file__).with_name("templates")
+Value: TypeAlias = str | tuple[str, ...] | bool | None
+_HOLE = re.compile(r"@([?!]?)([a-z_]+)@")
+
+
+def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the lines of a template with the values in place of ``@name@``.
+
+    A line without the value that it needs is left out; one with a tuple comes once for each part. ``@?name@`` stands
+    for nothing in a line that is there only with the value, ``@!name@`` in one that is there only without.
+    """
+    for line in (TEMPLATES / template).read_text("utf-8").splitlines():
+        holes = _HOLE.findall(line)
+        if any(bool(values[name]) is (mark == "!") for mark, name in holes):
+            continue
+        parts = next((found for mark, name in holes if not mark and isinstance(found := values[name], tuple)), ("",))
+        for part in parts:
+            yield _HOLE.sub(lambda hole, part=part: "" if hole[1] else _text(values[hole[2]], part), line)  # type: ignore[misc]
+
+
+def _text(value: Value, part: str) -> str:
+    return part if isinstance(value, tuple) else str(value)
+
+
+def inner(text: str) -> str:
+    """Return the text as it stands within quotes of JSON."""
+    return json.dumps(text)[1:-1]
