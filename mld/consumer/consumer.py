@@ -402,7 +402,7 @@ class ShardConsumer:
                 return ActivityOutcome.ROW_JUDGED
             case MissingVerdict.OVER:
                 last = self._checkpoints.range.last.sequence
-                report(Suspicion(last, None, None, self._read_to_s), self.key, self.part)
+                report(Suspicion(last, None, None, self._read_to_s), self.key, self.part, self._parts.clock.wall())
                 self._children = ()
                 return ActivityOutcome.SHARD_ENDED
             case MissingVerdict.LISTED:

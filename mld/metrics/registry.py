@@ -35,6 +35,8 @@ ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
 
 
+LOSS_SHOWN_S = 86_400.0
+"""How long a loss is shown: somebody has to fetch the records from where they came from."""
 CREATED, DELETED = "created", "deleted"
 RENEWALS = "renewals"
 """Name of the loop that renews all leases, for `Progress`."""
@@ -102,6 +104,14 @@ class Metrics:
             if self.is_published:
                 self.ended.append(part)
                 del self.ended[:-ENDED_MAX]
+
+    def lost_lately(self, wall_s: float) -> dict[str, str]:
+        """Return what shards have lost to retention in the last day, in words, by the key of the lease."""
+        return {
+            key: part.lost_words
+            for key, part in self.shards.items()
+            if part.losses and wall_s - part.lost_wall_s < LOSS_SHOWN_S
+        }
 
     @property
     def records(self) -> int:

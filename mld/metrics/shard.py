@@ -274,6 +274,9 @@ class ShardMetrics:
     )
     lost_last: tuple[str, str | None] | None = field(init=False, default=None)
     """The last record that was read before the newest loss, and the first one after it."""
+    lost_words: str = field(init=False, default="")
+    lost_wall_s: float = field(init=False, default=0.0)
+    """When the newest loss was found, in epoch seconds."""
     events: EventBuffer = field(init=False, default_factory=EventBuffer)
     """Those of the worker."""
     # --- the lease
@@ -374,11 +377,12 @@ class ShardMetrics:
         """Note that a batch goes to the child."""
         self.busy_since = now
 
-    def lost(self, asked: str, first: str | None, words: str) -> bool:
+    def lost(self, asked: str, first: str | None, words: str, wall_s: float) -> bool:
         """Note records that left the stream between `asked`, which was read, and `first`; False if that is known."""
         if self.lost_last == (asked, first):
             return False
         self.lost_last = asked, first
+        self.lost_words, self.lost_wall_s = words, wall_s
         self.losses += 1
         self.events.note(EventKind.LOST, words, shard=self.key)
         return True

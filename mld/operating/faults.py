@@ -137,6 +137,8 @@ class Own:
     """Why files of its configuration could not be used when they were last read."""
     waiting: Sequence[str] = ()
     """Keys whose new values need a restart."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """What its shards have lost to retention in the last day, by the key of the lease."""
     disks: Sequence[DiskTrouble] = ()
     """Places that it or its processor writes to and that are full, or soon will be."""
     strangers: int = 0

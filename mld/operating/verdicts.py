@@ -260,6 +260,20 @@ def _blind(seen: FleetSight) -> Iterator[Found]:
         yield Found(seen.own.worker, seen.own.unread, seen.command("doctor"), owner=seen.own.worker)
 
 
+@kind(
+    "records-lost",
+    Severity.TICKET,
+    "Records left the stream before they were read, in the last day.",
+    "mld events says between which records and times; get them from their source.",
+    "records-lost-to-retention",
+    alert="MldRecordsLost",
+)
+def _lost(seen: FleetSight) -> Iterator[Found]:
+    for key, words in ({} if seen.own is None else seen.own.lost).items():
+        remedy = f"get it from its source ({seen.command('events')} has all losses), and keep records for longer"
+        yield Found(key, f"lost {words}", remedy, shard=key, stream=seen.label_of(key))
+
+
 # --- the kinds: the table ---------------------------------------------------------------------------------------------
 
 

@@ -73,10 +73,10 @@ def in_words(suspicion: Suspicion) -> str:
     return f"whatever came after {asked}{after}, {until}"
 
 
-def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics) -> None:
+def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: float) -> None:
     """Log a loss, count it and note it as an event, unless that was done when it was found before."""
     words = in_words(suspicion)
-    is_new = metrics.lost(suspicion.asked, suspicion.first, words)
+    is_new = metrics.lost(suspicion.asked, suspicion.first, words, wall_s)
     logger.log(
         logging.ERROR if is_new else logging.DEBUG,
         "shard %s has lost %s: it left the stream before it was read", shard_id, words,
@@ -114,7 +114,7 @@ class Losses:
                 extra=about("record_missing", self._shard_id, checkpoint=suspicion.asked, first=suspicion.first),
             )  # fmt: skip
             return
-        report(suspicion, self._shard_id, self._metrics)
+        report(suspicion, self._shard_id, self._metrics, now_s)
 
     async def _evidence(self) -> tuple[float, str | None]:
         """Return the retention in seconds, and the oldest record of the shard."""

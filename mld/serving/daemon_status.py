@@ -119,6 +119,7 @@ class DaemonStatus:
             clocks_off=table.clocks_off or {},
             refused=self.metrics.worker.configuration.reasons(),
             waiting=self.metrics.worker.configuration.waiting,
+            lost=self.metrics.lost_lately(self.clock.wall()),
             disks=[DiskTrouble(*one) for one in self.metrics.worker.disks.troubles()],
         )
 

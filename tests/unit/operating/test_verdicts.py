@@ -294,3 +294,15 @@ def test_a_clock_that_is_off_is_a_fault_of_its_worker() -> None:
         ("behind", "clocks disagree: its own is 5 min behind"),
         ("w", "clocks disagree: its own is 10 min ahead"),
     ]
+
+
+def test_what_a_shard_has_lost_is_a_fault_with_its_remedy_and_fails_no_probe() -> None:
+    seen = FleetSight(own=Own(worker="w-1", lost={"shardId-1": "whatever came after record 7"}), file="app.properties")
+    (fault,) = faults_of(seen)
+    assert (fault.kind, fault.subject, fault.words) == (
+        "records-lost",
+        "shardId-1",
+        "lost whatever came after record 7",
+    )
+    assert "mld events app.properties" in fault.remedy
+    assert why_not(Probe.READY, [fault]) is None and is_green([fault], strictly=False)

@@ -145,6 +145,8 @@ def test_a_loss_is_reported_however_long_nobody_read(mode: str, how: str, caplog
             assert world.lost > 10
             assert world.losses == len(said(caplog)) == 1
             assert said(caplog) == ["ERROR"]
+            assert len(world.worker.metrics.lost_lately(world.fleet.clock.wall())) == 1
+            assert world.worker.metrics.lost_lately(world.fleet.clock.wall() + 24 * HOUR_S) == {}
             assert [text.startswith("whatever came after record ") for text in world.events] == [True]
 
     body()
