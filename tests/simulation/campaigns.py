@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.simulation import catch_ups, poison, resets, retention, steering, table_streams
+from tests.simulation import catch_ups, lost_tables, poison, resets, retention, steering, table_streams
 from tests.simulation.run import run_plan, run_seed
 from tests.simulation.world.extras import limited
 from tests.simulation.world.modes import MODES
@@ -62,6 +62,7 @@ PROGRAMS: dict[str, Callable[[int], str]] = {
     "steering": partial(_lives, steering.live),
     "retention": partial(_lives, retention.live),
     "poison": partial(_lives, poison.live),
+    "lost-tables": partial(_lives, lost_tables.live),
 }
 """By name: lives through a seed; returns the promise that was broken, or raises what tells of it."""
 

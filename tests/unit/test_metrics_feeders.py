@@ -54,6 +54,7 @@ from tests.support.metrics_page import CATALOGUE
 from tests.twins.children import MemoryChild, Recorder
 from tests.twins.decoding import decode_here
 from tests.twins.dynamo import MemoryDynamo, lost_request, throttled
+from tests.twins.streams import VirtualClock
 from tests.unit.properties.conftest import MINIMUM
 from tests.virtual_time import run_virtual
 
@@ -511,6 +512,17 @@ async def a_lost_table(seen: Seen) -> None:
         await world.advance(2 * LOOK_EVERY_S)
 
 
+async def a_clock_that_is_off(seen: Seen) -> None:
+    """A machine's clock is ten minutes ahead, and nothing tells it."""
+    async with watched(seen, 1, **V3X) as world:
+        world.start("w1")
+        await world.advance(2 * LOOK_EVERY_S)
+        right, world.clock = world.clock, VirtualClock(600.0)
+        world.start("w2", seed=2)
+        world.clock = right
+        await world.advance(120.0)
+
+
 class Glue:
     """Knows one version."""
 
@@ -539,6 +551,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     a_file_that_is_read_again,
     a_disk,
     a_lost_table,
+    a_clock_that_is_off,
     streams_that_go,
 )
 
