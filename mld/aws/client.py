@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +39,8 @@ OPEN_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls under way before it leaves them to the end of the process."""
 
+SILENCE_S_MIN = 0.5
+"""Without an answer for so long a connection is doubted, and those that were made before it."""
 STATUS_UNKNOWN = 400
 READ_BYTES = 64 * 1024
 FIRST_ERROR_STATUS = 300
@@ -67,6 +70,10 @@ class BotoService:
         self._client_lock = threading.Lock()
         self._client: BaseClient | None = None
         self._surprises = Surprises()
+        self._asked: dict[object, float] = {}
+        """The calls that wait for an answer, with when they were sent."""
+        self._renewed_s = 0.0
+        """Which connections may be used: those made since."""
 
     async def open(self) -> None:
         """Create the client now. Several services open in parallel, each in its own thread.
@@ -125,6 +132,7 @@ class BotoService:
 
     def _forget_connections(self) -> None:
         """Make new connections for the next calls: after a call without an answer maybe no kept one leads anywhere."""
+        self._renewed_s = time.monotonic()
         client = self._client
         if client is not None:
             with contextlib.suppress(Exception):  # of sockets that are no use any more
@@ -154,6 +162,9 @@ class BotoService:
             method = getattr(self._made_client(), botocore.xform_name(operation))
         except Exception as error:
             raise AwsUnreachableError(operation, f"no {self._name} client: {reason_of(error)}") from error
+        self._mind_silence()
+        call = object()
+        self._asked[call] = time.monotonic()
         try:
             answer: dict[str, Any] = method(**params)
         except Exception as error:
@@ -161,7 +172,15 @@ class BotoService:
             if isinstance(failure, AwsUnreachableError):
                 self._forget_connections()
             raise failure from error
+        finally:
+            del self._asked[call]
         return answer
+
+    def _mind_silence(self) -> None:
+        """Make new connections while a call is silent: its own may lead nowhere, and others that were made before."""
+        late_s = time.monotonic() - SILENCE_S_MIN
+        if any(self._renewed_s < asked_s < late_s for asked_s in list(self._asked.values())):
+            self._forget_connections()
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
         return read(self._call_in_thread(operation, params)[RAW_BODY])

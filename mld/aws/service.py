@@ -29,6 +29,7 @@ from mld.core.errors import (
     TableThrottledError,
     TableUnavailableError,
 )
+from mld.core.hedging import first_answer
 from mld.properties.redaction import Scrubber
 
 T = TypeVar("T")
@@ -191,6 +192,14 @@ def _guarded(
     return guarded
 
 
+ANSWER_S_MAX = 60.0
+"""How long an answer of DynamoDB is waited for, as by Java: what is late still counts. What may not wait so long for a
+lost one asks again meanwhile."""
+READ_AGAIN_S = 3.0
+"""A read without an answer for so long is sent again beside the first: a connection may lead nowhere."""
+READS_MAX = 20
+"""Of one read: one is under way whenever the way to the table becomes free."""
+READ_OPERATIONS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan", "DescribeTable"})
 REFUSED_CODE = "ConditionalCheckFailedException"
 MISSING_CODE = "ResourceNotFoundException"
 THROTTLING_STATUS = 429
@@ -221,7 +230,11 @@ class TableCalls:
     """A table as a place to send requests to; `on_missing` hears of each answer that there is no such table."""
 
     def __init__(
-        self, service: Service, table_name: str, timeout_s: float, on_missing: Callable[[], None] = lambda: None
+        self,
+        service: Service,
+        table_name: str,
+        timeout_s: float = ANSWER_S_MAX,
+        on_missing: Callable[[], None] = lambda: None,
     ) -> None:
         self.table_name = table_name
         self._on_missing = on_missing
@@ -266,16 +279,24 @@ class TableCalls:
         refusals: tuple[str, ...] = (),
         timeout_s: float | None = None,
         one_table: bool = True,
+        repeatable: bool = False,
     ) -> dict[str, Any]:
-        """Send one request. Raises RefusedError for the codes in `refusals`, else the TableError of
-        leases#table-errors.
+        """Send one request; again, beside the first, while a read or a `repeatable` write has no answer.
 
+        Raises RefusedError for the codes in `refusals`, else the TableError of leases#table-errors.
         `one_table`: the operation has the parameter TableName.
         """
         named = {"TableName": self.table_name, **params} if one_table else dict(params)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
-            return await self._service.call(operation, named, timeout_s=limit_s)
+            if not repeatable and operation not in READ_OPERATIONS:
+                return await self._service.call(operation, named, timeout_s=limit_s)
+            return await first_answer(
+                lambda left_s: self._service.call(operation, dict(named), timeout_s=left_s),
+                limit_s=limit_s,
+                again_s=READ_AGAIN_S,
+                asks_max=READS_MAX,
+            )
         except AwsUnreachableError as error:
             raise table_error(error, self.table_name) from error
         except AwsError as error:

@@ -196,13 +196,19 @@ class BackgroundTasks:
     """Tasks that nobody waits for."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start one."""
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return task
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is running."""
+        return bool(self._running)
 
     def cancel(self) -> None:
         """End all of them without waiting."""

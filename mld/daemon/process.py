@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 
 from mld.aws.client_factory import ClientFactory, CountedService, client_factory, service_of
 from mld.aws.letters import LetterBox, letter_box_of
+from mld.aws.service import ANSWER_S_MAX
 from mld.consumer.child import ChildCommand, PipeHost
 from mld.core.clock import Clock, LoopClock
 from mld.core.disks import places_of
 from mld.core.errors import MldError
-from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, is_installed, runnable
 from mld.core.whereabouts import new_worker_id, place_of_process
@@ -40,7 +40,6 @@ from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
 from mld.fleet.fleet import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.validity import renewal_timeout_s
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.properties.credentials import CredentialsChain
@@ -205,7 +204,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
 KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
-DYNAMO_READ_TIMEOUT_MIN_S = 1.0
+DYNAMO_CALLS_MAX = 128  # in flight: slow answers are waited for side by side, and cost nobody anything meanwhile
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
 SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
@@ -297,8 +296,6 @@ async def run_daemon(
             table_name=settings.lease_table.name,
             settings=settings.lease_table,
             scan_segments=settings.leases.scan_segments,
-            request_timeout_s=_request_timeout_s(settings),
-            renewal_timeout_s=renewal_timeout_s(settings.leases.duration_s),
         )
         host = PipeHost(
             command,
@@ -413,17 +410,10 @@ def _dynamo(
         "dynamodb",
         label="DynamoDB",
         threads_max=settings.leases.renewals_concurrent_max,
-        calls_max=settings.leases.renewals_concurrent_max,
-        read_timeout_s=_request_timeout_s(settings),
+        calls_max=max(DYNAMO_CALLS_MAX, settings.leases.renewals_concurrent_max),
+        read_timeout_s=ANSWER_S_MAX,
     )
     return CountedService(service, "dynamodb", metrics.worker, reach, clock.monotonic)
-
-
-def _request_timeout_s(settings: Settings) -> float:
-    """Return a time well below the lease duration, so that a slow reply cannot outlive the lease
-    (leases#table-reads).
-    """
-    return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.leases.duration_s / RENEWALS_PER_LEASE)
 
 
 def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:

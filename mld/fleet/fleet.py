@@ -27,11 +27,10 @@ from mld.aws.threads import HostReader
 from mld.core.clock import Clock
 from mld.core.error_boundary import OnFailure, Task, TaskList, Until
 from mld.core.errors import TableError
-from mld.core.periods import HEARTBEATS_PER_LEASE
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.departure import ChildAdopter, Departure
-from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
+from mld.fleet.heartbeat_writer import HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.leader.election import AdaptiveElection, LeaderDecider, LockElection, LockTable, ShuffleElection
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.migrate.states import ClientVersion, StatesTable, TableStatus
@@ -99,12 +98,7 @@ class Fleet:
             metrics=self.metrics,
         )
         reports = self._reports = StoredReports(self.service, lambda: self._migration.routes.report_read_places)
-        heartbeats = HeartbeatTable(
-            self.service,
-            settings.lease_table.name,
-            self.worker_id,
-            request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
-        )
+        heartbeats = HeartbeatTable(self.service, settings.lease_table.name, self.worker_id)
         self._java_peers = JavaPeers(self.table, reports, heartbeats, self.clock, settings)
         self.leader = AdaptiveElection(
             self.metrics, is_adaptive=settings.fleet.client_version not in (ClientVersionConfig.VERSION_3X, None)

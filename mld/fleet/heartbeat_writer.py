@@ -27,13 +27,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 from typing import Any
 
-from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
-from mld.core.clock import Clock, a_few_at_a_time, in_turns
+from mld.aws.service import ANSWER_S_MAX, REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
+from mld.core.clock import Clock, a_few_at_a_time, in_turns, wait_for_event
 from mld.core.error_boundary import BackgroundTasks, survived
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.periods import HEARTBEATS_PER_LEASE, LOOKS_PER_DURATION
@@ -52,6 +53,7 @@ from mld.fleet.report.reports import (
 )
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease, ShardStatus, pack
+from mld.leases.own_writes import OPEN_MAX
 from mld.leases.rows import (
     ENTITY_TYPE,
     HEARTBEAT,
@@ -65,7 +67,7 @@ from mld.leases.rows import (
     some_text,
 )
 from mld.leases.table import LeaseTable
-from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
+from mld.leases.validity import CHAIN_SHARE, Heartbeat, again_at, chain_end, counts_from, retry_delay_s
 from mld.metrics.registry import Metrics
 from mld.properties.settings import LeaseSettings, Settings
 from mld.properties.values import HeartbeatSetting
@@ -191,9 +193,6 @@ class JavaPeers:
         await a_few_at_a_time(tell, listeners)
 
 
-REQUEST_TIMEOUT_S_MAX = 3.0  # a hanging request must leave time for another one
-
-
 @dataclass(frozen=True, slots=True)
 class HeartbeatRow:
     """What a worker's report says about heartbeats. `value` None: it sends none."""
@@ -223,8 +222,8 @@ class HeartbeatRefusal:
 class HeartbeatTable:
     """The heartbeats in the lease table `table_name`; `worker_id` is ours, for the fences."""
 
-    def __init__(self, service: Service, table_name: str, worker_id: str, *, request_timeout_s: float) -> None:
-        self._calls = TableCalls(service, table_name, request_timeout_s)
+    def __init__(self, service: Service, table_name: str, worker_id: str) -> None:
+        self._calls = TableCalls(service, table_name)
         self._worker_id = worker_id
 
     async def read(self, worker: str) -> HeartbeatRow | None:
@@ -243,16 +242,21 @@ class HeartbeatTable:
         return await self._write(worker, f"{_IS_OURS} AND {as_seen}", update, values)
 
     async def send(
-        self, worker: str, last: str, value: str, shards: bytes | None = None
+        self, worker: str, before: Sequence[str], value: str, shards: bytes | None = None
     ) -> HeartbeatRow | HeartbeatRefusal:
-        """Send the next heartbeat, if the row still has the last one; the row as it is then.
+        """Send the next heartbeat, if the row still has one of those `before` it; the row as it is then.
 
         `shards` None: nothing is told of them from now on. Raises TableError.
         """
-        values: dict[str, Any] = {":last": {"S": last}, ":next": {"S": value}}
+        last = {":last": {"S": before[-1]}}
+        condition = f"#{HEARTBEAT} = :last"
+        if len(before) > 1:
+            last = {f":last{number}": {"S": one} for number, one in enumerate(before)}
+            condition = f"#{HEARTBEAT} IN ({', '.join(last)})"
+        values: dict[str, Any] = {**last, ":next": {"S": value}}
         told = f" REMOVE #{SHARDS}" if shards is None else f", #{SHARDS} = :shards"
         values |= {} if shards is None else {":shards": {"B": shards}}
-        return await self._write(worker, f"#{HEARTBEAT} = :last", f"SET #{HEARTBEAT} = :next{told}", values)
+        return await self._write(worker, condition, f"SET #{HEARTBEAT} = :next{told}", values)
 
     async def clear(self, worker: str, last: str) -> bool:
         """End our epoch ourselves. Raises TableError."""
@@ -306,6 +310,52 @@ UNREPORTED_SHARE = 0.45
 is still without one at the next look is a Java worker."""
 CLAIM_POLL_SHARE = 0.2
 HEARTBEATS = "heartbeats"
+
+
+class _Epoch:
+    """The heartbeats of one epoch, several of which may be under way. Each names those that the row may have before it,
+    so that a late one can neither be refused for an earlier one nor undo a later one.
+    """
+
+    def __init__(self, value: str, sent_at: float) -> None:
+        epoch = epoch_of(value)
+        assert epoch is not None
+        self.name = epoch
+        self.known = self.newest = int(value.rpartition(".")[2])
+        """The number that the row is known to have had, and the last one that was sent."""
+        self.counts_from = sent_at
+        self.newest_at = sent_at
+        self.is_refused = False
+        self.failures = 0
+        """Since the last answer."""
+        self.open: list[float] = []
+        """When those were sent that wait for an answer."""
+        self.changed = asyncio.Event()
+        self._sent_at = {self.newest: sent_at}
+
+    def value(self, number: int) -> str:
+        return f"{self.name}.{number}"
+
+    def send(self, now: float) -> tuple[Sequence[str], int]:
+        """Begin the next heartbeat: the values it may follow, and its number. After many in vain it is the same one."""
+        self.newest = min(self.newest + 1, self.known + OPEN_MAX)
+        self._sent_at.setdefault(self.newest, now)
+        self.newest_at = now
+        self.open.append(now)
+        return [self.value(number) for number in range(self.known, self.newest)], self.newest
+
+    def answered(self, number: int, sent_at: float, now: float, duration_s: float) -> None:
+        """Note that the row has had this number, by a write that was sent then."""
+        end = chain_end(sent_at, self.open, CHAIN_SHARE * duration_s)
+        self.counts_from = max(self.counts_from, counts_from(sent_at, now, end, duration_s))
+        self.known = max(self.known, number)
+        self._sent_at = {one: at for one, at in self._sent_at.items() if one >= self.known}
+        self.failures = 0
+
+    def first_sent_at(self, value: str | None) -> float | None:
+        """Return when the heartbeat of this value was sent first; None if it is none of ours that may be there."""
+        number = (value or "").removeprefix(f"{self.name}.")
+        return self._sent_at.get(int(number)) if number.isdigit() else None
 
 
 @dataclass(eq=False)
@@ -438,56 +488,74 @@ class HeartbeatWriter:
 
     async def _send_on(self, value: str, sent_at: float) -> None:
         """Send the heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java peer was
-        seen.
+        seen. One that is late keeps nobody from sending the next.
         """
-        epoch = epoch_of(value)
-        assert epoch is not None
-        number = int(value.rpartition(".")[2])
-        while True:
-            self._goes_on()
-            self._validity.cover(Heartbeat(epoch, sent_at))
-            if self._java_peer is not None and not self.keeper.covered():
-                await self._end(value)
-                return
-            await self.clock.sleep(max(0.0, sent_at + self._interval_s - self.clock.monotonic()))
-            number += 1
-            following = f"{epoch}.{number}"
-            accepted_at = await self._send(value, following, sent_at)
-            if accepted_at is None:
-                self._drop()
-                return
-            value, sent_at = following, accepted_at
+        epoch = _Epoch(value, sent_at)
+        sending = BackgroundTasks()
+        try:
+            while not epoch.is_refused:
+                self._goes_on()
+                self._validity.cover(Heartbeat(epoch.name, epoch.counts_from))
+                if self._java_peer is not None and not self.keeper.covered():
+                    await self._end(epoch.value(epoch.known))
+                    return
+                wait_s = self._next_at(epoch) - self.clock.monotonic()
+                epoch.changed.clear()
+                if wait_s > 0 and await wait_for_event(epoch.changed, None if wait_s == math.inf else wait_s):
+                    continue
+                sending.spawn(self._send(epoch))
+                await asyncio.sleep(0)
+        finally:
+            sending.cancel()
+        self._drop()
 
-    async def _send(self, last: str, value: str, last_sent_at: float) -> float | None:
-        """Send one heartbeat until there is an answer. Return since when it is valid, None if it was refused."""
-        attempt, first_sent_at = 0, None
-        while True:
-            attempt += 1
-            self._goes_on()
+    def _next_at(self, epoch: _Epoch) -> float:
+        """Return when the next heartbeat is due: a part of what remains after the last one, sooner if that is late."""
+        if len(epoch.open) >= OPEN_MAX:
+            return math.inf
+        next_at = epoch.newest_at + self._interval_s
+        until = epoch.counts_from + self.settings.duration_s
+        if epoch.failures and not epoch.open:
+            delay_s = retry_delay_s(epoch.failures, until - epoch.newest_at, self.rng)
+            return next_at if delay_s is None else epoch.newest_at + delay_s
+        if epoch.newest_at > epoch.counts_from:
+            return min(next_at, again_at(epoch.newest_at, until, self.settings.duration_s))
+        return next_at
+
+    async def _send(self, epoch: _Epoch) -> None:
+        """Send one heartbeat, and note what becomes of it."""
+        sent_at = self.clock.monotonic()
+        before, number = epoch.send(sent_at)
+        try:
             shards = await self._told()
-            sent_at = self.clock.monotonic()
-            try:
-                answer = await self.table.send(self.worker_id, last, value, shards)
-            except Exception as error:
-                self._note(False, sent_at)
-                failure = survived(error, "sending a heartbeat")
-                if first_sent_at is None and may_be_applied(failure):
-                    first_sent_at = sent_at
-                level = logging.WARNING if attempt == 1 else logging.DEBUG
-                log.log(level, "heartbeat failed: %s", failure, extra={"action": "heartbeat_failed"})
-                remaining_s = last_sent_at + self.settings.duration_s - self.clock.monotonic()
-                delay_s = retry_delay_s(attempt, remaining_s, self.rng)
-                await self.clock.sleep(self._interval_s if delay_s is None else delay_s)
-                continue
-            if isinstance(answer, HeartbeatRefusal):
-                if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
-                    return first_sent_at
-                return None
+            answer = await self.table.send(self.worker_id, before, epoch.value(number), shards)
+        except Exception as error:
+            self._note(False, sent_at)
+            failure = survived(error, "sending a heartbeat")
+            epoch.failures += 1
+            level = logging.WARNING if epoch.failures == 1 else logging.DEBUG
+            log.log(level, "heartbeat failed: %s", failure, extra={"action": "heartbeat_failed"})
+        else:
+            self._judge(epoch, number, sent_at, answer)
+        finally:
+            epoch.open.remove(sent_at)
+            epoch.changed.set()
+
+    def _judge(self, epoch: _Epoch, number: int, sent_at: float, answer: HeartbeatRow | HeartbeatRefusal) -> None:
+        now, duration_s = self.clock.monotonic(), self.settings.duration_s
+        if isinstance(answer, HeartbeatRow):
+            epoch.answered(number, sent_at, now, duration_s)
             self._room = answer.room
             self._note(True, sent_at)
             if answer.java_peer is not None:
                 self.leave(answer.java_peer)
-            return sent_at
+            return
+        seen = None if answer.seen is None else answer.seen.value
+        first_at = epoch.first_sent_at(seen)
+        if first_at is None or seen is None:
+            epoch.is_refused = True
+        else:  # one of ours was faster, or its answer is lost
+            epoch.answered(int(seen.rpartition(".")[2]), first_at, now, duration_s)
 
     def _note(self, ok: bool, sent_at: float) -> None:
         """Count a heartbeat that was answered, or failed: it stands for the renewals of the covered leases."""
@@ -516,7 +584,7 @@ class HeartbeatWriter:
 
     def _goes_on(self) -> None:
         """Tell the probe of liveness: there is a wait and a request before this is called again."""
-        self.metrics.progress.step(HEARTBEATS, self.clock.monotonic(), self._interval_s + REQUEST_TIMEOUT_S_MAX)
+        self.metrics.progress.step(HEARTBEATS, self.clock.monotonic(), self._interval_s + ANSWER_S_MAX)
 
     def _drop(self) -> None:
         self._validity.end_epoch()

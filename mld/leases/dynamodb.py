@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
+from mld.aws.service import ANSWER_S_MAX, REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.log_fields import about
@@ -25,7 +25,7 @@ from mld.core.positions import LATEST
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, Row
-from mld.leases.table import AnswerT, IndexStatus, LeaseWrite, Refusal, TableScan
+from mld.leases.table import AnswerT, IndexStatus, LeaseWrite, Overtaken, Refusal, TableScan
 from mld.leases.table_maker import TableMaker, on_demand
 from mld.leases.writes import request_of
 from mld.properties.settings import TableSettings
@@ -145,7 +145,7 @@ class OwnerIndex:
     async def _scan(self) -> dict[str, tuple[str, ...]]:
         """Return the keys of the whole table by owner."""
         found: dict[str, list[str]] = {}
-        async for page in self._calls.pages("Scan", _OWNED_KEYS, timeout_s=SCAN_TIMEOUT_S):
+        async for page in self._calls.pages("Scan", _OWNED_KEYS):
             for number, row in enumerate(page, start=1):
                 found.setdefault(row[rows.OWNER].get("S", ""), []).append(row[rows.KEY]["S"])
                 if number % KEYS_PER_SLICE == 0:
@@ -194,10 +194,8 @@ def _find(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 3.0  # a third of the default lease duration: a hanging request must not cost the lease
 CORRUPT_REPORTED_EVERY_S = 3600.0
 """How often a row that stays unreadable is logged."""
-SCAN_TIMEOUT_S = 20.0  # a page is up to 1 MB; nothing expires because of a slow scan
 SEGMENTS_MAX = 32
 SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
 TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
@@ -210,8 +208,7 @@ RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
 class DynamoLeaseTable:
     """The `StoredTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for.
 
-    `settings` count when the table is created. `renewal_timeout_s` is for the writes that keep a lease, renewals and
-    checkpoints; by default that of the others.
+    `settings` count when the table is created.
     `key_name` is the key of a table that is written to and not read: one of reports, which operators mark.
     """
 
@@ -223,8 +220,7 @@ class DynamoLeaseTable:
         table_name: str,
         settings: TableSettings | None = None,
         scan_segments: int = 0,
-        request_timeout_s: float = REQUEST_TIMEOUT_S,
-        renewal_timeout_s: float | None = None,
+        request_timeout_s: float = ANSWER_S_MAX,
         key_name: str = rows.KEY,
     ) -> None:
         self._key_name = key_name
@@ -239,7 +235,6 @@ class DynamoLeaseTable:
             request_timeout_s=request_timeout_s,
             on_missing=self._note_missing,
         )
-        self._renewal_timeout_s = renewal_timeout_s
         self._clock = clock
         self._table_name = table_name
         self._scan_segments = scan_segments
@@ -286,21 +281,18 @@ class DynamoLeaseTable:
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
-    async def scan(
-        self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
-    ) -> TableScan:
+    async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
         """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
-        timeout_s = SCAN_TIMEOUT_S if timeout_s is None else timeout_s
         segments = 1 if part is not None else await self._segments()
         found = _Found()
         params: dict[str, Any] = {"ConsistentRead": consistent}
         if part is not None:
             params |= {"Segment": part[0], "TotalSegments": part[1]}
         if segments == 1:
-            await self._scan_segment(params, found, timeout_s)
+            await self._scan_segment(params, found)
         else:
             await _all_or_first_error(
-                self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found, timeout_s)
+                self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found)
                 for segment in range(segments)
             )
         if self._lost_since is None:  # else somebody may be making it again, row by row
@@ -321,9 +313,9 @@ class DynamoLeaseTable:
             reported[key] = before
         self._corrupt_reported = reported if is_whole else self._corrupt_reported | reported
 
-    async def _scan_segment(self, params: dict[str, Any], found: _Found, timeout_s: float) -> None:
+    async def _scan_segment(self, params: dict[str, Any], found: _Found) -> None:
         is_first = True
-        async for page in self._calls.pages("Scan", params, timeout_s=timeout_s):
+        async for page in self._calls.pages("Scan", params):
             self._had_many_pages |= not is_first
             is_first = False
             await _parse_page(page, found)
@@ -387,8 +379,8 @@ class DynamoLeaseTable:
         answer = await self._send(write)
         if isinstance(answer, Refusal) or (answer and write.deletes):
             self._known.pop(write.key, None)
-        elif isinstance(answer, Lease):
-            self._known[write.key] = answer
+        elif isinstance(answer, Lease | Overtaken):
+            self._known[write.key] = answer if isinstance(answer, Lease) else answer.row
         elif answer and write.creates is not None:
             self._known[write.key] = write.creates
         return answer
@@ -397,9 +389,8 @@ class DynamoLeaseTable:
         if write.item is not None and not self.types_rows:
             write = replace(write, item={name: value for name, value in write.item.items() if name != rows.ENTITY_TYPE})
         operation, params = request_of(write, self._key_name)
-        timeout_s = self._renewal_timeout_s if write.keeps_lease else None
         try:
-            answer = await self._calls.send(operation, params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)
+            answer = await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
         except RefusedError as refused:
             judged = write.refused(await self._row_behind(refused, write.key) if write.wants_row else None)
             return await self._send(judged) if isinstance(judged, LeaseWrite) else judged

@@ -1,14 +1,13 @@
 """`LeaseKeeper`: what this worker holds. Renews, checkpoints, gives away, and stops believing in time.
 
 Rules: leases#holding-tokens, leases#send-time-validity, leases#renewal-rhythm, leases#local-expiry,
-leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-on-the-owner-side, leases#handoff-deadline,
-leases#release-on-stop.
+leases#overlapping-writes, leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-on-the-owner-side,
+leases#handoff-deadline, leases#release-on-stop.
 
 A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
-giving it away, by `drop`, or by a new adoption of the same key. All writes of a holding go one by one through its lock.
-Before a write is sent its outcome counts as unknown; only an answer changes that. So a lost reply, a time-out and a
-cancelled caller all lead to the same place: the next write says `resent`, and its refusal may turn out to be our own
-earlier success. Validity then counts from the first of these attempts, because others may have seen that one. What the
+giving it away, by `drop`, or by a new adoption of the same key. Its writes do not wait for one another: each says what
+those before it may have made of the row (`own_writes`), so that a slow answer, a lost reply, a time-out and a cancelled
+caller all lead to the same place. An answer counts whenever it comes, for whatever holding there is by then. What the
 table says is ours although no holding says so is the business of `resumer`.
 
 A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
@@ -30,21 +29,36 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mld.core.clock import Clock, wait_for_event
-from mld.core.error_boundary import survived
-from mld.core.errors import LeaseLostError, MldError
+from mld.core.error_boundary import BackgroundTasks, survived
+from mld.core.errors import LeaseLostError, MldError, TableUnavailableError
 from mld.core.log_fields import about
-from mld.core.periods import CONFIRM_SHARE, renew_interval_s
+from mld.core.periods import renew_interval_s
 from mld.core.positions import Position
 from mld.leases import writes
+from mld.leases.covered_reads import CoveredReads
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
+from mld.leases.own_writes import OPEN_MAX, OwnWrites, RowShown, Sent, Span
 from mld.leases.resumer import Resumer
+from mld.leases.slots import Slot
 from mld.leases.table import LeaseTable, LeaseWrite, Refusal
-from mld.leases.validity import HeldLease, Holding, RowsWritten, Validity, may_be_applied, retry_delay_s
+from mld.leases.validity import (
+    AGAIN_S_MIN_SHARE,
+    CHAIN_SHARE,
+    HeldLease,
+    Holding,
+    Storing,
+    Validity,
+    again_at,
+    chain_end,
+    counts_from,
+    may_be_applied,
+    retry_delay_s,
+)
 from mld.metrics.events import NOBODY, EventKind
 from mld.metrics.registry import LeaseMove, Metrics
 from mld.properties.settings import LeaseSettings
@@ -59,11 +73,13 @@ FRESH_SHARE = 1.5
 RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
 HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
-READS_PER_BATCH = 100  # what one request can read
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
-MakeWrite = Callable[[Lease, bool], writes.RowWrite]
+STORE_AGAIN_SHARE = 0.5
+"""A checkpoint without an answer for this share of the renewal interval is sent along instead of a renewal."""
+
+MakeWrite = Callable[[Lease, Span], writes.HolderWrite]
 ReceiverOf = Callable[[Lease], Awaitable[str | None]]
 
 
@@ -90,12 +106,17 @@ class LeaseKeeper:
         self.renew_interval_s = renew_interval_s(self.settings.duration_s)
         self.validity = Validity(self.clock, self.rng, self.settings.duration_s)
         self._slots = asyncio.Semaphore(self.settings.renewals_concurrent_max)
-        self._rows = RowsWritten()
+        self._rows = OwnWrites()
+        self._unawaited = BackgroundTasks()
         self._holdings: dict[str, Holding] = {}
         self._slow_until = -math.inf
+        self._late_said_until = -math.inf
         self._times_changed = asyncio.Event()
+        self._minded_at = math.inf
+        """When the holdings are looked at next, unless something happens before."""
         self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
+        self.reads = CoveredReads(self, self._holdings, self._rows, self._slots)
         self.resumer = Resumer(self, self._rows, self._slots)
 
     # --- what is held -------------------------------------------------------------------------------------------------
@@ -122,14 +143,17 @@ class LeaseKeeper:
         holding = self._holding(key, token)
         return holding is not None and self.clock.monotonic() < self.validity.until(holding)
 
-    def adopt(self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED) -> HeldLease | None:
-        """Hold `lease`, which a write sent at `sent_at` has just made or confirmed ours. A new token every time.
+    def adopt(
+        self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED, *, answered_at: float | None = None
+    ) -> HeldLease | None:
+        """Hold `lease`, which a write that counts from `sent_at` has just made or confirmed ours; it was sent at
+        `answered_at`, by default then. A new token every time.
 
         None if the answer came so late that the lease has expired already.
         """
         throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
-        holding = Holding(lease, "", throughput, self._rows.lock_of(lease.key))
-        self._rows.confirmed(lease)
+        holding = Holding(lease, "", throughput)
+        holding.answered_at = sent_at if answered_at is None else answered_at
         self.validity.accept(holding, lease, sent_at)
         if self.clock.monotonic() >= self.validity.until(holding):
             log.warning("lease %s expired before its answer", lease.key, extra=about("lease_late", lease.key))
@@ -179,34 +203,70 @@ class LeaseKeeper:
         whether the position is stored; the lease is kept then.
         """
         holding = self._current(key, token)
+        async with holding.storing_one:
+            if not self.is_current(holding):
+                raise LeaseLostError(key, "expired or given up")
+            stored = asyncio.get_running_loop().create_future()
+            holding.storing = storing = Storing(position, self.clock.monotonic(), stored)
+            try:
+                return await self._store(holding, storing)
+            finally:
+                holding.storing = None
+                if not stored.cancel():
+                    stored.exception()  # fetched so that nobody reports it
+
+    async def _store(self, holding: Holding, storing: Storing) -> Position:
+        """Send a checkpoint until it is stored. Whatever else is sent of the row meanwhile may store it first."""
         attempt = 0
         while True:
             attempt += 1
-            try:
-                lease = await self._write(
-                    holding,
-                    lambda seen, resent: writes.checkpoint(
-                        seen,
-                        position if seen.is_complete else max(position, seen.checkpoint),
-                        resent=resent,
-                        throughput_kbps=self.validity.kbps_for_checkpoint(holding),
-                    ),
-                )
-            except LeaseLostError:
-                raise
-            except Exception as error:
-                failure = survived(error, "storing a checkpoint", key)
-                delay_s = self._retry_delay_s(holding, attempt, CHECKPOINT_ATTEMPTS_MAX)
-                if delay_s is None:
-                    log.warning("checkpoint of %s failed: %s", key, failure, extra=about("checkpoint_failed", key))
-                    if not self.is_current(holding):
-                        raise LeaseLostError(key, "expired while a checkpoint was under way") from error
-                    raise failure  # noqa: B904
-                await self.clock.sleep(delay_s)
-                continue
-            if lease.checkpoint >= position:  # later: an earlier checkpoint was stored without an answer
-                return lease.checkpoint if lease.is_complete else position
-            # Our unknown write was another one (a renewal); the lease has its counter now, so this one goes on top.
+            storing.sent_at = self.clock.monotonic()
+            sending = self._unawaited.spawn(self._store_once(holding, storing.position))
+            waited_for: set[asyncio.Future[Any]] = {sending, storing.stored}
+            await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+            if storing.stored.done():
+                return storing.stored.result()
+            failure = TableUnavailableError("the worker stops") if sending.cancelled() else sending.result()
+            delay_s = self._retry_delay_s(holding, attempt, CHECKPOINT_ATTEMPTS_MAX)
+            if delay_s is None:
+                key = holding.lease.key
+                failure = failure or TableUnavailableError(f"the checkpoint of {key} was overtaken {attempt} times")
+                log.warning("checkpoint of %s failed: %s", key, failure, extra=about("checkpoint_failed", key))
+                if not self.is_current(holding):
+                    raise LeaseLostError(key, "expired while a checkpoint was under way") from failure
+                raise failure
+            if failure is not None:
+                await asyncio.wait({storing.stored}, timeout=delay_s)
+                if storing.stored.done():
+                    return storing.stored.result()
+
+    async def _store_once(self, holding: Holding, position: Position) -> MldError | None:
+        """Send it once; what the row shows then is noted. Return why there is no answer."""
+        try:
+            await self._write(holding, self._checkpoint_of(holding, position), position)
+        except LeaseLostError as lost:
+            self._end_storing(holding, lost)
+        except Exception as error:
+            return survived(error, "storing a checkpoint", holding.lease.key)
+        return None
+
+    def _checkpoint_of(self, holding: Holding, position: Position) -> MakeWrite:
+        return lambda seen, span: writes.checkpoint(
+            seen,
+            position if seen.is_complete else max(position, seen.checkpoint),
+            span=span,
+            throughput_kbps=self.validity.kbps_for_checkpoint(holding),
+        )
+
+    def _end_storing(self, holding: Holding, lost: LeaseLostError | None = None) -> None:
+        """Tell whoever waits for a checkpoint that the row has it, or that the lease is lost."""
+        storing, row = holding.storing, holding.lease
+        if storing is None or storing.stored.done():
+            return
+        if lost is not None:
+            storing.stored.set_exception(lost)
+        elif row.checkpoint >= storing.position:  # later: an earlier checkpoint was stored without an answer
+            storing.stored.set_result(row.checkpoint if row.is_complete else storing.position)
 
     # --- giving a lease away ------------------------------------------------------------------------------------------
 
@@ -220,11 +280,10 @@ class LeaseKeeper:
         if holding is None:
             return False
         holding.leaving = True
-        async with holding.lock:
-            try:
-                return self.is_current(holding) and await self._give_to_whom_it_goes(holding)
-            finally:
-                self.forget(holding)
+        try:
+            return self.is_current(holding) and await self._give_to_whom_it_goes(holding)
+        finally:
+            self.forget(holding)
 
     def leave_to(self, receiver_of: ReceiverOf) -> None:
         """Let each lease go to its receiver from now on, and to nobody where it has none: this worker leaves."""
@@ -317,15 +376,20 @@ class LeaseKeeper:
 
     async def confirm(self, keys: Collection[str]) -> None:
         """Read covered leases of ours to see that they still are. A read that fails is logged and changes nothing."""
-        await asyncio.gather(*(self._read(batch) for batch in _batches(list(keys))))
+        await self.reads.look(keys)
 
     async def run(self) -> None:
         """Renew and expire until cancelled. Nothing in the table changes when it ends."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            tasks.create_task(self._mind_times(tasks))
-            tasks.create_task(self._confirm_forever())
-            await self._renew_forever(tasks)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._mind_times(tasks))
+                tasks.create_task(self.reads.run())
+                await self._renew_forever(tasks)
+        finally:
+            self._unawaited.cancel()
+            self.resumer.abandon()
+            self.reads.abandon()
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
         """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
@@ -345,9 +409,8 @@ class LeaseKeeper:
         fresh_since = self._fresh_since(len(urgent_first), is_late=is_late)
         for number, holding in enumerate(urgent_first, start=1):
             is_busy = holding.renewing or holding.leaving or holding.confirmed_at > fresh_since
-            if not is_busy and self.validity.is_renewal_due(holding):
-                holding.renewing = True
-                tasks.create_task(self._renew(holding))
+            if not is_busy and self._is_renewal_due(holding):
+                self._start_renewal(holding, tasks)
             if number % STARTS_PER_SLICE == 0:
                 await asyncio.sleep(0)
 
@@ -369,8 +432,24 @@ class LeaseKeeper:
             self._slow_until = now + SLOW_S
         return now - FRESH_SHARE * self.renew_interval_s if now < self._slow_until else now
 
+    def _is_renewal_due(self, holding: Holding) -> bool:
+        """Return whether to renew a lease at this tick, whether or not earlier renewals are answered."""
+        key, is_due = holding.lease.key, self.validity.is_renewal_due(holding)
+        newest_at, waiting = self._rows.newest_at(key), self._rows.waiting(key)
+        if newest_at is not None and waiting > 1:
+            shortly_s = AGAIN_S_MIN_SHARE * self.settings.duration_s
+            if waiting >= OPEN_MAX or self.clock.monotonic() - newest_at < shortly_s:
+                return False
+        return is_due or self._rows.is_unknown(key)
+
+    def _start_renewal(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
+        holding.renewing = True
+        tasks.create_task(self._renew(holding))
+
     async def _renew(self, holding: Holding) -> None:
-        """Renew one lease, retrying until it is renewed, lost, or expired. What goes wrong concerns this lease only."""
+        """Renew one lease, after errors again until it is renewed, lost, or expired. While one renewal waits for its
+        answer others may be sent. What goes wrong concerns this lease only.
+        """
         key = holding.lease.key
         attempt = 0
         try:
@@ -379,35 +458,47 @@ class LeaseKeeper:
                 attempt += 1
                 sent_at = self.clock.monotonic()
                 try:
-                    async with self._slots:
+                    async with Slot(self._slots):
+                        holding.renewing = False
                         if holding.leaving:
                             return None
-                        await self._write(
-                            holding,
-                            lambda seen, resent: writes.renew(
-                                replace(seen, throughput_kbps=kbps),
-                                resent=resent,
-                                heartbeat=self.validity.mark_for_renewal(holding),
-                                failing=seen.lacking(holding.failing),
-                                status=self.status_of(key),
-                            ),
-                        )
+                        await self._renew_once(holding, kbps)
                     return self.metrics.renewed(key, True, sent_at, self.clock.monotonic())
                 except LeaseLostError:
                     return None
                 except Exception as error:
                     failure = survived(error, "renewing a lease", key)
                     self.metrics.renewed(key, False, sent_at, self.clock.monotonic())
+                    if holding.renewing or holding.confirmed_at >= sent_at:
+                        return None  # another renewal is on the way, or a later one was answered first
                     delay_s = self._retry_delay_s(holding, attempt, None)
                     level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=about("renew_failed", key))
                     if delay_s is None:
                         return None
+                holding.renewing = True
                 await self.clock.sleep(delay_s)
         except Exception as error:  # nothing was sent; the next tick tries again
-            survived(error, "renewing a lease", key)
-        finally:
             holding.renewing = False
+            survived(error, "renewing a lease", key)
+
+    async def _renew_once(self, holding: Holding, kbps: float | None) -> None:
+        """Send a renewal, or the checkpoint that is late."""
+        storing, again_s = holding.storing, STORE_AGAIN_SHARE * self.renew_interval_s
+        if storing is not None and self.clock.monotonic() - storing.sent_at >= again_s:
+            storing.sent_at = self.clock.monotonic()
+            await self._write(holding, self._checkpoint_of(holding, storing.position), storing.position)
+            return
+        await self._write(
+            holding,
+            lambda seen, span: writes.renew(
+                replace(seen, throughput_kbps=kbps),
+                span=span,
+                heartbeat=self.validity.mark_for_renewal(holding),
+                failing=seen.lacking(holding.failing),
+                status=self.status_of(holding.lease.key),
+            ),
+        )
 
     async def _mind_times(self, tasks: asyncio.TaskGroup) -> None:
         """End each holding when its time is over, and each handoff at its deadline, whether or not anybody asks."""
@@ -415,18 +506,35 @@ class LeaseKeeper:
             self._times_changed.clear()
             now = self.clock.monotonic()
             for holding in list(self._holdings.values()):
-                if self.is_current(holding) and self._due_at(holding) <= now:
+                if not self.is_current(holding):
+                    continue
+                if holding.handoff_by is not None and not holding.leaving and holding.handoff_by <= now:
                     self._force_handoff(holding, tasks)
+                elif self._again_at(holding) <= now:
+                    self._start_renewal(holding, tasks)
             for lease in self.resumer.due():
                 tasks.create_task(self.resumer.resume(lease))
             now = self.clock.monotonic()
-            next_s = min((self._due_at(holding) - now for holding in self._holdings.values()), default=None)
-            await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
+            self._minded_at = min((self._due_at(holding) for holding in self._holdings.values()), default=math.inf)
+            wait_s = None if self._minded_at == math.inf else self._minded_at - now + EXPIRY_MARGIN_S
+            await wait_for_event(self._times_changed, wait_s)
 
     def _due_at(self, holding: Holding) -> float:
         """Return when something must be done about this holding at the latest."""
-        until = self.validity.until(holding)
-        return until if holding.handoff_by is None or holding.leaving else min(until, holding.handoff_by)
+        due_at = min(self.validity.until(holding), self._again_at(holding))
+        return due_at if holding.handoff_by is None or holding.leaving else min(due_at, holding.handoff_by)
+
+    def _again_at(self, holding: Holding) -> float:
+        """Return when a renewal goes out beside those that wait for their answers."""
+        key = holding.lease.key
+        newest_at = self._rows.newest_at(key)
+        if newest_at is None or newest_at <= holding.answered_at or holding.renewing or holding.leaving:
+            return math.inf
+        if self._rows.waiting(key) >= OPEN_MAX:
+            return math.inf
+        # A belief that counts from a later write than was answered must not make us write less often.
+        until = min(self.validity.until(holding), holding.answered_at + self.settings.duration_s)
+        return again_at(newest_at, until, self.settings.duration_s)
 
     def _force_handoff(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
         key, next_owner = holding.lease.key, holding.lease.handoff_to
@@ -440,100 +548,100 @@ class LeaseKeeper:
         holding.leaving = True
         tasks.create_task(self.give_away(key, holding.token))
 
-    # --- rows covered by the heartbeat, which nobody writes -----------------------------------------------------------
-
-    async def _confirm_forever(self) -> None:
-        """Read the covered rows again and again, except those that something else has confirmed lately."""
-        pause_s = CONFIRM_SHARE * self.validity.lease_duration_s
-        while True:
-            await self.validity.has_heartbeat.wait()
-            await self.clock.sleep(pause_s)
-            before = self.clock.monotonic() - pause_s / 2
-            keys = [key for key, h in self._holdings.items() if h.covered.is_certain and h.confirmed_at < before]
-            await asyncio.gather(*(self._read_in_time(batch) for batch in _batches(keys)))
-
-    async def _read_in_time(self, keys: Sequence[str]) -> None:
-        """Read these rows, again and again until it works or the leases have expired."""
-        attempt = 0
-        while not await self._read(keys):
-            attempt += 1
-            ends = [self.validity.until(h) for key in keys if (h := self._holdings.get(key)) is not None]
-            delay_s = retry_delay_s(attempt, min(ends, default=0.0) - self.clock.monotonic(), self.rng)
-            if delay_s is None:
-                return
-            await self.clock.sleep(delay_s)
-
-    async def _read(self, keys: Sequence[str]) -> bool:
-        """Look at these rows once; False if that failed."""
-        looked_at = {
-            key: (h, h.lease)
-            for key in keys
-            if (h := self._holdings.get(key)) is not None and h.covered.is_certain and h.unknown_since is None
-        }
-        if not looked_at:
-            return True
-        try:
-            async with self._slots:
-                sent_at = self.clock.monotonic()
-                found = await self.table.get_many(list(looked_at))
-        except Exception as error:
-            failure = survived(error, "confirming leases")
-            log.warning("cannot look at %d leases: %s", len(looked_at), failure, extra={"action": "confirm_failed"})
-            return False
-        for key, (holding, before) in looked_at.items():
-            untouched = holding.lease is before and holding.unknown_since is None and not holding.leaving
-            if not (untouched and self.is_current(holding)):
-                continue
-            answer = writes.judge_read(before, found.get(key))
-            if isinstance(answer, Refusal):
-                self.lose(holding, answer)
-                continue
-            holding.lease = answer
-            self.validity.confirm(holding, answer, sent_at)
-            self.note_news(holding, before, answer)
-        return True
-
     # --- the one way to write -----------------------------------------------------------------------------------------
 
-    async def _write(self, holding: Holding, make: MakeWrite) -> Lease:
-        """Make one conditional write of a holding; afterwards the holding has the row as it is now.
+    async def _write(self, holding: Holding, make: MakeWrite, position: Position | None = None) -> None:
+        """Make one conditional write of a holding; afterwards it has the row as it is known then.
 
         Raises LeaseLostError if the holding is over or the row refused; after any other exception it is unknown.
         """
-        async with holding.lock:
-            key = holding.lease.key
-            if not self.is_current(holding):
-                raise LeaseLostError(key, "expired or given up")
-            before = holding.lease
-            resent = holding.unknown_since is not None
-            valid_from = self.clock.monotonic() if holding.unknown_since is None else holding.unknown_since
-            holding.unknown_since = valid_from
-            self._rows.sent(before)
-            try:
-                answer = await self.table.apply(make(before, resent))
-            except MldError as error:
-                if not resent and not may_be_applied(error):
-                    holding.unknown_since = None
-                    self._rows.settled(key)
-                raise
-            if isinstance(answer, Refusal):
-                self._rows.settled(key)
-                self.lose(holding, answer)
-                raise LeaseLostError(key, answer.why)
-            self._accept(holding, answer, valid_from)
-            return answer
+        if not self.is_current(holding):
+            raise LeaseLostError(holding.lease.key, "expired or given up")
+        before = holding.lease
+        shown = await self.send(before, lambda span: make(before, span), position)
+        if isinstance(shown, Refusal):
+            self.lose(holding, shown)
+            raise LeaseLostError(before.key, shown.why)
+        self._note(holding, shown)
 
-    def _accept(self, holding: Holding, row: Lease, valid_from: float) -> None:
-        before, holding.lease = holding.lease, row
-        if row.counter != before.counter:  # else nothing was written: an unknown write stays unknown
-            holding.unknown_since = None
-            self._rows.settled(row.key)
-            self.validity.accept(holding, row, valid_from)
-            wanted = holding.expired and not holding.leaving
-            if wanted and row.key not in self._holdings:
-                self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
-                return
-        self.note_news(holding, before, row)
+    async def send(
+        self, seen: Lease, make: Callable[[Span], writes.HolderWrite], position: Position | None = None
+    ) -> RowShown | Refusal:
+        """Send one write over the row as `seen`; what its answer shows. Raises TableError if the outcome is unknown,
+        and it is after any other exception, too.
+        """
+        key = seen.key
+        sent = self._rows.send(seen, self.clock.monotonic(), position)
+        holding = self._holdings.get(key)
+        if holding is not None and self._again_at(holding) < self._minded_at:
+            self._times_changed.set()
+        try:
+            answer = await self.table.apply(make(sent.span))
+        except BaseException as error:
+            self._rows.failed(key, sent, may_be_applied=not isinstance(error, MldError) or may_be_applied(error))
+            raise
+        if isinstance(answer, Refusal):
+            self._rows.gone(key, sent)
+            return answer
+        is_accepted = isinstance(answer, Lease)
+        valid_from = self._counts_from(key, sent) if is_accepted else None
+        shown = RowShown(answer if isinstance(answer, Lease) else answer.row, sent.at, valid_from)
+        if not self._rows.answered(key, sent, shown.row.counter, accepted=is_accepted):
+            return writes.unexplained(seen, shown.row)
+        return shown
+
+    def confirmed(self, shown: RowShown) -> None:
+        """Note what an answer to a renewal of a lease shows that was resumed meanwhile."""
+        holding = self._holdings.get(shown.row.key)
+        if holding is not None:
+            self._note(holding, shown)
+
+    def _counts_from(self, key: str, sent: Sent) -> float:
+        now, duration_s = self.clock.monotonic(), self.settings.duration_s
+        followed_until = chain_end(sent.at, self._rows.sent_at(key), CHAIN_SHARE * duration_s)
+        from_s = counts_from(sent.at, now, followed_until, duration_s)
+        if from_s > sent.at:
+            self._note_late(now - sent.at)
+        return from_s
+
+    def _note_late(self, took_s: float) -> None:
+        """Count an answer that confirmed a lease after most of its duration, and say so now and then."""
+        self.metrics.worker.late_answers += 1
+        now, duration_s = self.clock.monotonic(), self.settings.duration_s
+        if now < self._late_said_until:
+            return
+        self._late_said_until = now + SLOW_S
+        words = f"answers of DynamoDB take {took_s:.1f} s, and leases last {duration_s:g} s"
+        self.metrics.events.note(EventKind.SLOW, words)
+        log.warning(
+            "%s: two workers may deliver the same records; checkpoints stay safe. Find out what is slow, or raise "
+            "failoverTimeMillis",
+            words,
+            extra={"action": "answers_late", "took_s": round(took_s, 1)},
+        )
+
+    def _note(self, holding: Holding, shown: RowShown) -> None:
+        """Note what an answer to a write of this holding shows, for whatever holding of the row there is."""
+        row = shown.row
+        current = self._holdings.get(row.key, holding)
+        before = current.lease
+        is_news = row.counter >= before.counter
+        if is_news:
+            current.lease = row
+        if shown.counts_from is not None:
+            current.answered_at = max(current.answered_at, shown.sent_at)
+        if shown.counts_from is not None and is_news:
+            self.validity.accept(current, row, shown.counts_from)
+        elif shown.counts_from is not None:
+            self.validity.accept_late(current, shown.counts_from)
+        if current.expired and not current.leaving:
+            if is_news and shown.counts_from is not None:
+                self.adopt(
+                    row, shown.counts_from, answered_at=shown.sent_at
+                )  # the answer came after the expiry, but the row is ours
+            return
+        self._end_storing(current)
+        self.note_news(current, before, row)
 
     def note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
         """Report a handoff that `row` asks for, unless that was done before, and wishes that came or went."""
@@ -572,6 +680,7 @@ class LeaseKeeper:
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             self.resumer.note_loss(holding.lease.key, refusal)
+            self._end_storing(holding, LeaseLostError(holding.lease.key, refusal.why))
             if refusal.row is None:
                 self._note_move(holding, NOBODY, f"lost by {self.worker_id}: {refusal.why}")
             self.forget(holding, LeaseMove.TWIN if refusal.by_twin else LeaseMove.LOST)
@@ -579,6 +688,7 @@ class LeaseKeeper:
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
+            self._end_storing(holding, LeaseLostError(holding.lease.key, "expired or given up"))
             if lost is not None:
                 self.metrics.lost(lost)
             self.on_change()
@@ -587,7 +697,3 @@ class LeaseKeeper:
         if attempts_max is not None and attempt >= attempts_max:
             return None
         return retry_delay_s(attempt, self.validity.until(holding) - self.clock.monotonic(), self.rng)
-
-
-def _batches(keys: Sequence[str]) -> list[Sequence[str]]:
-    return [keys[start : start + READS_PER_BATCH] for start in range(0, len(keys), READS_PER_BATCH)]

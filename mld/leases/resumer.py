@@ -8,10 +8,10 @@ one guarded renewal makes it ours again, and it is valid from the sending of tha
   has had it. It is tried as often as it would be renewed, until there is an answer. So is a lease that was lost and
   whose row names us again: it was taken and given back, or restored from a backup.
 
-A write of ours may still be on its way then, or have lost its reply. Each write of a row waits for the one before
-(`RowsWritten`), and a row that is one step ahead of a counter over which we have sent a write of unknown outcome is
-taken for ours, and renewed in its turn. A row that has moved otherwise since somebody read it is read again: only who
-holds a lease knows each write of its row, and can tell a twin, another process with our worker id, from ourselves.
+A try that waits for its answer keeps nobody from the next one, as with renewals: a lease that is got by a late answer
+has to be confirmed by another one soon. A row that has moved otherwise than our own writes may have moved it since
+somebody read it is read again: only who holds a lease knows each write of its row, and can tell a twin, another process
+with our worker id, from ourselves.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mld.core.error_boundary import survived
+from mld.core.clock import wait_for_event
+from mld.core.error_boundary import BackgroundTasks, survived
 from mld.core.errors import MldError
 from mld.core.log_fields import about
 from mld.leases import writes
 from mld.leases.lease import Lease
+from mld.leases.own_writes import OPEN_MAX, OwnWrites
+from mld.leases.slots import Slot
 from mld.leases.table import Refusal
-from mld.leases.validity import RowsWritten, may_be_applied, retry_delay_s
+from mld.leases.validity import retry_delay_s
 from mld.metrics.registry import LeaseMove
 
 if TYPE_CHECKING:
@@ -40,6 +43,20 @@ REACQUIRE_ATTEMPTS_MAX = 6  # a lease that fails here is found again later
 PAUSE_SHARE_MIN = 0.5
 """The shortest pause between two tries for a lapsed lease, as a share of the renewal interval, which is the longest: so
 it costs what a held lease does."""
+AGAIN_SHARE = 0.1
+"""The time between two tries that wait for their answers, as a share of the lease duration: one that is answered after
+0.8 of it leaves a fifth until the next must be."""
+
+
+class _Tries:
+    """What has come of the renewals of one row that is not held."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.is_held: bool | None = None
+        self.failure: MldError | None = None
+        """Of the last one, until it is dealt with."""
+        self.changed = asyncio.Event()
 
 
 @dataclass(eq=False)
@@ -47,7 +64,7 @@ class Resumer:
     """`slots` bounds the keeper's requests, `rows` is the keeper's own."""
 
     keeper: LeaseKeeper
-    rows: RowsWritten
+    rows: OwnWrites
     slots: asyncio.Semaphore
 
     def __post_init__(self) -> None:
@@ -59,6 +76,7 @@ class Resumer:
         self._contested: dict[str, tuple[int, float]] = {}
         """Leases that a twin renews: the counter seen last, and since when it has not moved."""
         self._closed = False
+        self._trying = BackgroundTasks()
 
     # --- what the keeper says -----------------------------------------------------------------------------------------
 
@@ -97,6 +115,10 @@ class Resumer:
         """Bring nothing back that is not held now: this worker stops."""
         self._closed = True
         self._lapsed.clear()
+
+    def abandon(self) -> None:
+        """End what is under way."""
+        self._trying.cancel()
 
     def is_resuming(self, key: str) -> bool:
         """Return whether the lease is about to be brought back."""
@@ -137,22 +159,22 @@ class Resumer:
         return now - since <= self._lease_duration_s
 
     async def _reacquire_one(self, lease: Lease) -> bool:
-        found: Lease | bool = lease
+        tries = _Tries(lease)
         started_at = self.clock.monotonic()
         failures = 0
-        while isinstance(found, Lease):
-            try:
-                found = await self._confirm(found)
-            except Exception as error:
-                failure = survived(error, "resuming a lease", lease.key)
-                failures += 1
-                left_s = started_at + self._lease_duration_s - self.clock.monotonic()
-                delay_s = retry_delay_s(failures, left_s, self.rng)
-                if delay_s is None or failures == REACQUIRE_ATTEMPTS_MAX:
-                    log.warning("cannot resume %s: %s", lease.key, failure, extra=about("resume_failed", lease.key))
-                    return False
-                await self.clock.sleep(delay_s)
-        return found
+        while True:
+            failure = await self._try_again(tries, LeaseMove.ASSIGNED)
+            if tries.is_held is not None:
+                return tries.is_held
+            if failure is None:
+                continue
+            failures += 1
+            left_s = started_at + self._lease_duration_s - self.clock.monotonic()
+            delay_s = retry_delay_s(failures, left_s, self.rng)
+            if delay_s is None or failures == REACQUIRE_ATTEMPTS_MAX:
+                log.warning("cannot resume %s: %s", lease.key, failure, extra=about("resume_failed", lease.key))
+                return False
+            await wait_for_event(tries.changed, delay_s)
 
     # --- lapsed leases ------------------------------------------------------------------------------------------------
 
@@ -167,15 +189,14 @@ class Resumer:
     async def resume(self, lease: Lease) -> None:
         """Renew a lapsed lease until there is an answer. If it is not ours any more, others look for what is."""
         key = lease.key
-        found: Lease | bool = lease
+        tries = _Tries(lease)
         try:
-            while isinstance(found, Lease) and self._lapsed.get(key) is lease:
-                try:
-                    found = await self._confirm(found, is_lapsed=True)
-                except Exception as error:
-                    failure = survived(error, "resuming a lease", key)
+            while tries.is_held is None and self._lapsed.get(key) is lease:
+                failure = await self._try_again(tries, LeaseMove.RESUMED)
+                if failure is not None and tries.is_held is None:
                     log.debug("cannot resume %s yet: %s", key, failure, extra=about("resume_failed", key))
-                    await self.clock.sleep(self.keeper.renew_interval_s * self.rng.uniform(PAUSE_SHARE_MIN, 1.0))
+                    pause_s = self.keeper.renew_interval_s * self.rng.uniform(PAUSE_SHARE_MIN, 1.0)
+                    await wait_for_event(tries.changed, pause_s)
         finally:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
@@ -184,34 +205,51 @@ class Resumer:
 
     # --- the write ----------------------------------------------------------------------------------------------------
 
-    async def _confirm(self, seen: Lease, *, is_lapsed: bool = False) -> Lease | bool:
-        """Make one guarded renewal of a row that names us and is not held. Return whether it is held now.
-
-        A lease: what a write of ours with unknown outcome seems to have made of the row. It may as well be the last
-        write of our dead predecessor: renew on top of it. Raises TableError if the outcome is unknown, and it is after
-        any other exception, too.
+    async def _try_again(self, tries: _Tries, how: LeaseMove) -> MldError | None:
+        """Renew the row once more, beside tries that wait for their answers. Return what went wrong with one, None if
+        nothing has until the next is due.
         """
-        key = seen.key
-        async with self.slots, self.rows.lock_of(key):
-            if self.keeper.has(key):
-                return False  # somebody adopted it first, or the answer to a write of ours came late
-            resent = self.rows.is_unknown(seen)
-            self.rows.sent(seen)
-            sent_at = self.clock.monotonic()
-            try:
-                mark, row = self.keeper.validity.mark(), replace(seen, throughput_kbps=None)
-                answer = await self.keeper.table.apply(writes.renew(row, resent=resent, heartbeat=mark))
-            except MldError as error:
-                if not resent and not may_be_applied(error):
-                    self.rows.settled(key)
-                raise
-            self.rows.settled(key)
-            if isinstance(answer, Refusal):
-                self.note_loss(key, replace(answer, by_twin=False))
-                return False
-            if resent:
-                return answer
-            if self.keeper.validity.has_lost_mark(answer):
-                return False  # the mark must be replaced first
-            how = LeaseMove.RESUMED if is_lapsed else LeaseMove.ASSIGNED
-            return self.keeper.adopt(answer, sent_at, how) is not None
+        tries.failure = None
+        if self.rows.waiting(tries.lease.key) < OPEN_MAX:
+            self._trying.spawn(self._try(tries, how))
+        await wait_for_event(tries.changed, AGAIN_SHARE * self._lease_duration_s)
+        tries.changed.clear()
+        return tries.failure
+
+    async def _try(self, tries: _Tries, how: LeaseMove) -> None:
+        try:
+            async with Slot(self.slots):
+                found = await self._confirm(tries, how) if tries.is_held is None else None
+                if found is None and tries.is_held is None:  # the row has moved by writes of ours, and is known now
+                    found = await self._confirm(tries, how)
+            if tries.is_held is None:
+                tries.is_held = found
+        except Exception as error:
+            tries.failure = survived(error, "resuming a lease", tries.lease.key)
+        if tries.is_held is not None or tries.failure is not None:
+            tries.changed.set()
+
+    async def _confirm(self, tries: _Tries, how: LeaseMove) -> bool | None:
+        """Make one guarded renewal of a row that names us and is not held. Return whether it is held now; None if the
+        row has to be tried again as it is now. Raises as `LeaseKeeper.send`.
+        """
+        seen, validity = tries.lease, self.keeper.validity
+        if self.keeper.has(seen.key):
+            return False  # somebody adopted it first, or the answer to a write of ours came late
+        mark, row = validity.mark(), replace(seen, throughput_kbps=None)
+        shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span, heartbeat=mark))
+        if isinstance(shown, Refusal):
+            if not self.keeper.has(seen.key):
+                self.note_loss(seen.key, replace(shown, by_twin=False))
+            return False
+        if self.keeper.has(seen.key):
+            self.keeper.confirmed(shown)
+            return False
+        tries.lease = max(tries.lease, shown.row, key=lambda lease: lease.counter)
+        if shown.counts_from is None:
+            return None
+        if validity.has_lost_mark(shown.row):
+            return False  # the mark must be replaced first
+        if how is LeaseMove.RESUMED and self._lapsed.get(seen.key) is None:
+            return False  # this worker stops
+        return self.keeper.adopt(shown.row, shown.counts_from, how, answered_at=shown.sent_at) is not None

@@ -3,9 +3,9 @@
 A write is a value, made by a function of `writes` and carried out by `apply`. It is fenced by its conditions, and says
 itself what an answer means: a `Refusal` or False means *refused*, somebody else changed the row. An exception
 (`errors.TableError`) means *unknown*, except `TableThrottledError` and `TableMissingError`, which mean *not applied*.
-Implementations do not retry by themselves: a caller that retries after an unknown outcome makes the write with
-`resent=True`, and only then is a row that an earlier attempt of ours left behind accepted as our own success
-(leases#lost-replies).
+Implementations do not repeat writes by themselves: a holder's next write says what those before it may have made of the
+row (leases#overlapping-writes), a caller of another write repeats it with `resent=True`, and only then is a row that an
+earlier attempt of ours left behind accepted as our own success (leases#lost-replies).
 """
 
 from __future__ import annotations
@@ -69,6 +69,15 @@ class Refusal:
     row: Lease | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """A write of a holder has changed nothing, and the row still is ours: other writes of ours were faster, or it is
+    complete.
+    """
+
+    row: Lease
+
+
 # --- writes -----------------------------------------------------------------------------------------------------------
 
 
@@ -122,8 +131,6 @@ class LeaseWrite(Generic[AnswerT]):
     removes: tuple[str, ...] = ()
     adds: tuple[tuple[str, Value], ...] = ()
     wants_row: bool = True
-    keeps_lease: bool = False
-    """The lease is held by this write, so that the answer is of use for a short time only."""
 
     @property
     def deletes(self) -> bool:
@@ -138,14 +145,11 @@ class LeaseTable(Protocol):
         """Create the table if it is missing and wait until it can be used; True if this call created it."""
         ...
 
-    async def scan(
-        self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
-    ) -> TableScan:
+    async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
         """Return every row, in one pass of pages, in parallel segments where the table is large.
 
         `part` (number, of how many): only the rows of one part of the table. The same row is always in the same part.
-        `timeout_s`: how long each page may take, if less than usual. `consistent`: with all that was written before,
-        for twice the price.
+        `consistent`: with all that was written before, for twice the price.
         """
         ...
 

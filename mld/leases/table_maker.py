@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mld.aws.service import RefusedError, Service, TableCalls, raises_only
+from mld.aws.service import ANSWER_S_MAX, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
 from mld.core.errors import StartupError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.properties.settings import TableSettings
@@ -17,7 +17,6 @@ from mld.properties.values import BillingMode
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 5.0  # creating a table takes longer than reading a row, and nothing waits at start
 READY_TIMEOUT_S = 600.0  # Java's limit for a new table
 FIRST_POLL_S = 0.2
 POLL_S_MAX = 10.0
@@ -56,7 +55,7 @@ class TableMaker:
         settings: TableSettings,
         key: str,
         *,
-        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        request_timeout_s: float = ANSWER_S_MAX,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = settings.name

@@ -1,11 +1,11 @@
-"""How long a held lease may be believed, what its writes must say for that, and when to try them again.
+"""How long a held lease may be believed, what its writes must say for that, and when the next one is sent.
 
-Rules: leases#send-time-validity, leases#local-expiry, leases#holding-tokens, leases#retries-inside-the-lease,
-leases#lost-replies. A `Holding` is one uninterrupted possession of a lease. What its belief rests on (`confirmed_at`,
-`covered`) is written by `Validity` and nowhere else; `RowsWritten` knows our writes beyond one holding. No requests are
-sent here: the keeper asks. A lease is valid for its duration from the sending of the last write that confirmed it.
-Back-off is exponential, jittered, and stays inside the lease's remaining life; the SDK's own retries are off, so that a
-re-send is always known to be one.
+Rules: leases#send-time-validity, leases#answers-slower-than-leases, leases#local-expiry, leases#holding-tokens,
+leases#overlapping-writes, leases#retries-inside-the-lease. A `Holding` is one uninterrupted possession of a lease. What
+its belief rests on (`confirmed_at`, `covered`) is written by `Validity` and nowhere else; `own_writes` knows our writes
+beyond one holding. No requests are sent here: the keeper asks. A lease is valid for its duration from the sending of
+the last write that confirmed it. A write that is late is not given up: the next one goes out beside it (`again_at`).
+After an error back-off is exponential, jittered, and stays inside the lease's remaining life.
 
 *Rows covered by a heartbeat* (`mld.heartbeat=worker`) are kept alive by it instead of renewals of their own.
 
@@ -50,14 +50,14 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 
 from mld.core.clock import Clock
 from mld.core.errors import MldError, TableMissingError, TableThrottledError
+from mld.core.positions import Position
 from mld.leases.lease import Failing, Lease, Throughput
 
 
@@ -92,59 +92,36 @@ class Covered:
 
 
 @dataclass(eq=False, slots=True)
+class Storing:
+    """A checkpoint on its way: `stored` when an answer shows the row at `position` or beyond, or that it is lost."""
+
+    position: Position
+    sent_at: float
+    stored: asyncio.Future[Position]
+
+
+@dataclass(eq=False, slots=True)
 class Holding:
     lease: Lease
     token: str
     throughput: Throughput
-    lock: asyncio.Lock
-    """Held during each write of the row by this worker."""
     confirmed_at: float = -math.inf
     """Send time of what last confirmed the row itself: an accepted write, or a read. `Validity` writes it."""
     covered: Covered = field(default_factory=Covered)
     failing: Failing | None = None
     """What the next renewal notes on the row, if that lacks it."""
-    unknown_since: float | None = None
-    """Send time of the first write with the current counter whose outcome is unknown."""
+    answered_at: float = -math.inf
+    """Send time of the last write that was answered, whatever that counted from."""
+    storing: Storing | None = None
+    """The checkpoint that its consumer waits for."""
+    storing_one: asyncio.Lock = field(default_factory=asyncio.Lock)
     expired: bool = False
     renewing: bool = False
+    """A renewal is about to be sent."""
     leaving: bool = False
     """Being given away."""
     handoff_by: float | None = None
     """When a pending handoff is completed, whether or not the consumer has finished."""
-
-
-class RowsWritten:
-    """Our writes of each row, which may outlive the holding that sent them."""
-
-    def __init__(self) -> None:
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._unknown: dict[str, int] = {}
-        """The counter over which the last write was sent, until its outcome is known."""
-
-    def lock_of(self, key: str) -> asyncio.Lock:
-        """Make each write wait for the one before. Kept while somebody holds it, or the lease."""
-        return self._locks.setdefault(key, asyncio.Lock())
-
-    def sent(self, over: Lease) -> None:
-        """Note that a write is sent which raises the counter of the row as seen."""
-        self._unknown[over.key] = over.counter
-
-    def is_unknown(self, seen: Lease) -> bool:
-        """Return whether a write of ours may have raised the counter of the row since it was seen so."""
-        return self._unknown.get(seen.key) == seen.counter
-
-    def settled(self, key: str) -> None:
-        """Note that no write of unknown outcome can be in the row any more."""
-        self._unknown.pop(key, None)
-
-    def confirmed(self, row: Lease) -> None:
-        """Note that the row is known to be so by a write of ours: those over other counters are history."""
-        if self._unknown.get(row.key) != row.counter:
-            self.settled(row.key)
-
-    def forget(self) -> None:
-        """Forget all writes: their table is gone."""
-        self._unknown.clear()
 
 
 FRESH_SHARE = 0.5
@@ -192,8 +169,14 @@ def is_refresh_due(stored_kbps: float | None, samples: Sequence[float], stored_s
 FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
 DELAY_S_MAX = 2.0  # well below any sensible lease duration, so that several attempts fit into one
 DOUBLINGS_MAX = 10  # keeps the power of two small
-RENEWAL_TRIES_PER_LEASE = 5  # a renewal begins with two thirds of the lease left: three tries, two of them in vain
-RENEWAL_TIMEOUT_S_MIN = 1.0  # a shorter one would take a slow answer for none
+AGAIN_SHARE = 0.5
+"""A write that is not answered when this share of the belief left at its sending has passed is followed by another."""
+AGAIN_S_MIN_SHARE = 0.1
+"""The least time between two such writes, as a share of the lease duration: it leaves nine tenths for the answer."""
+LATE_SHARE = 0.8
+"""Of the lease duration: an answer that took longer leaves no time to act on it, see `counts_from`."""
+CHAIN_SHARE = 0.4
+"""Of the lease duration: writes that follow each other more slowly than this show a worker that stood still itself."""
 
 
 def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float | None:
@@ -208,12 +191,31 @@ def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float
     return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)
 
 
-def renewal_timeout_s(lease_duration_s: float) -> float:
-    """Return how long one write that keeps a lease may wait for its answer.
+def again_at(sent_at: float, until: float, lease_duration_s: float) -> float:
+    """Return when the next write goes out beside one sent at `sent_at` that is not answered yet.
 
-    A connection may lead nowhere without anybody knowing; the next try, on a new one, must fit into the lease.
+    `until` is when the belief ends. With answers within half a lease duration the next regular renewal is sooner.
     """
-    return max(RENEWAL_TIMEOUT_S_MIN, lease_duration_s / RENEWAL_TRIES_PER_LEASE)
+    left_s = max(AGAIN_SHARE * (until - sent_at), AGAIN_S_MIN_SHARE * lease_duration_s)
+    return sent_at + left_s
+
+
+def chain_end(sent_at: float, others: Iterable[float], gap_s: float) -> float:
+    """Return the last of the sendings that followed one without a pause above `gap_s`; `others` are in order."""
+    end = sent_at
+    for other in others:
+        if end < other <= end + gap_s:
+            end = other
+    return end
+
+
+def counts_from(sent_at: float, answered_at: float, followed_until: float, lease_duration_s: float) -> float:
+    """Return the time from which an accepted write counts: its sending; a later write's, if the answer came too late.
+
+    `followed_until` is the sending of the last write that followed it without a pause (leases#answers-slower-than-
+    leases).
+    """
+    return sent_at if answered_at - sent_at <= LATE_SHARE * lease_duration_s else followed_until
 
 
 def may_be_applied(error: MldError) -> bool:
@@ -274,8 +276,12 @@ class Validity:
             limit = math.inf if self._heartbeat is None else self._heartbeat.sent_at
         return min(holding.confirmed_at, limit) + self.lease_duration_s
 
+    def accept_late(self, holding: Holding, sent_at: float) -> None:
+        """Note that a write was accepted before the one that has made the row what is known of it."""
+        holding.confirmed_at = max(holding.confirmed_at, sent_at)
+
     def accept(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        """Note that a write of `holding` sent at `sent_at` has made the row what it is."""
+        """Note that a write of `holding` that counts from `sent_at` has made the row what it is."""
         was_covered = holding.covered.is_certain
         self._believe(holding, row, sent_at)
         covered = holding.covered
@@ -321,7 +327,7 @@ class Validity:
         return row.heartbeat is not None and not self.covers(row)
 
     def _believe(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        holding.confirmed_at = sent_at
+        holding.confirmed_at = max(holding.confirmed_at, sent_at)
         covered = holding.covered
         covered.is_certain = covered.is_possible = self.covers(row)
         covered.capped_at = math.inf
@@ -350,7 +356,7 @@ class Validity:
             return False  # the heartbeat has trouble: nothing is gained by giving it up for this lease
         stored_s = self.clock.monotonic() - covered.stored_at
         is_due = is_refresh_due(holding.lease.throughput_kbps, covered.samples, stored_s, covered.refresh_s)
-        return holding.unknown_since is not None or is_due or holding.lease.lacking(holding.failing) is not None
+        return is_due or holding.lease.lacking(holding.failing) is not None
 
     def kbps_for_renewal(self, holding: Holding) -> float | None:
         """Return the throughput to write: for a covered lease, for minutes, the mean since the last figure."""

@@ -9,18 +9,17 @@ The holder's guard (leases#holder-guard), used by renew and checkpoint:
     leaseCounter = n AND ((leaseOwner = me AND no checkpointOwner) OR (checkpointOwner = me AND leaseOwner <> me))
 
 It holds before and during a handoff, so that one write also learns of one; the last clause leaves alone a row that
-names one worker twice, which nobody may renew. When it is refused, the old row decides (`judge_refused`):
+names one worker twice, which nobody may renew. While writes of ours are under way the counter may be any of those that
+they leave (`own_writes.Span`), and a checkpoint names what it may replace. When the guard is refused, the old row
+decides (`judge_refused`):
 
-    row                            an attempt of ours is unknown     no such attempt
-    gone, or another actual owner  lost                              lost
-    ours, counter n + 1            ours: the lost reply said yes     lost to a twin: same worker id, other process
-    ours, counter beyond           lost to a twin                    lost to a twin
-    ours, counter ahead, and it    lost                              lost
-    has changed hands meanwhile
-    ours, counter n                the SHARD_END guard refused: the row as it is, nothing written
-
-At most one of our attempts with counter n can have been applied, and only a process with our worker id could have
-written (n + 1, us) otherwise. Never accept n + 1 without an unknown attempt: that is how twins go unnoticed.
+    row                            meaning
+    gone, or another actual owner  lost
+    ours, lower counter            recreated or restored: lost
+    ours, and it has changed       lost
+    hands meanwhile
+    ours                           `Overtaken`: nothing was written. `own_writes` knows whether our other writes explain
+                                   the counter; if not, it is lost to a twin: same worker id, other process
 
 `request_of` makes a write a request of DynamoDB, without TableName: each attribute stands in the expressions under its
 own name with a `#`, as KCL writes it.
@@ -37,13 +36,16 @@ from mld.core.positions import SHARD_END_NAME, Position, key_of
 from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.own_writes import Span
 from mld.leases.rows import Row
-from mld.leases.table import AnswerT, Condition, LeaseWrite, Refusal, Value
+from mld.leases.table import AnswerT, Condition, LeaseWrite, Overtaken, Refusal, Value
 
 RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 
 RowWrite: TypeAlias = LeaseWrite[Lease | Refusal]
 """Answered by the row as it is now."""
+HolderWrite: TypeAlias = LeaseWrite[Lease | Refusal | Overtaken]
+"""The same, or by the row of ours that it has not changed."""
 YesOrNo: TypeAlias = LeaseWrite[bool]
 """Answered by whether anything was written."""
 
@@ -65,21 +67,22 @@ SWITCH = (rows.OWNER_SWITCHES, ONE)
 def renew(
     lease: Lease,
     *,
-    resent: bool = False,
+    span: Span | None = None,
     heartbeat: str | None = None,
     failing: Failing | None = None,
     status: ShardStatus | None = None,
-) -> RowWrite:
+) -> HolderWrite:
     """Raise the counter by one if the row still is `lease`'s holding; writes the throughput if `lease` has one.
 
-    A handoff that somebody else began shows as `checkpoint_owner` of the answer. `resent`: an earlier write of ours
-    with this counter has an unknown outcome.
+    A handoff that somebody else began shows as `checkpoint_owner` of the answer. `span`: what earlier writes of ours
+    may have made of the row; None: no such write is under way.
     `heartbeat` is the epoch of a worker heartbeat that stands for the renewals from now on. None: no heartbeat does,
     and a mark that says otherwise is taken away. `failing` is a note for the row, one of no failure takes it off;
     without one the row keeps its own.
     `status` is for people; without one the row keeps its own, which grows old.
     """
-    sets = [_next(lease)]
+    span = span or Span.exactly(lease)
+    sets, adds = _raised(span)
     if lease.throughput_kbps is not None:
         sets.append(_throughput(lease.throughput_kbps))
     if failing is not None and failing.failures:
@@ -92,23 +95,24 @@ def renew(
         told = rows.status_values(status)
         sets += [(name, Value(f":{name}", value)) for name, value in told.items()]
         gone += [name for name in rows.STATUS if name not in told]
-    refused = partial(judge_refused, lease, resent=resent)
+    refused = partial(judge_refused, lease)
     return LeaseWrite(
-        "renew", lease.key, _guard(lease), the_row, refused, sets=tuple(sets), removes=tuple(gone), keeps_lease=True
+        "renew", lease.key, _guard(lease, span), the_row, refused, sets=tuple(sets), removes=tuple(gone), adds=adds
     )
 
 
 def checkpoint(
-    lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
-) -> RowWrite:
+    lease: Lease, position: Position, *, span: Span | None = None, throughput_kbps: float | None = None
+) -> HolderWrite:
     """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
 
     It is progress, so a note of failures goes. `throughput_kbps` comes along where hardly any renewal tells it.
-    The answer's checkpoint differs from `position` in two cases: the row is complete; or, with `resent`, an earlier
-    write of ours was another one, and the caller sends again on top of the answer.
+    `span` is as for `renew`; a counter in a range alone would let a late checkpoint undo a later one.
     """
+    span = span or Span.exactly(lease)
+    raised, adds = _raised(span)
     sets = [
-        _next(lease),
+        *raised,
         (rows.CHECKPOINT, _text(":checkpoint", position.sequence)),
         (rows.CHECKPOINT_SUB, _number(":sub", 0 if position.is_sentinel else position.sub)),
         (rows.OWNER_SWITCHES, ZERO),
@@ -116,13 +120,14 @@ def checkpoint(
     if throughput_kbps is not None:
         sets.append(_throughput(throughput_kbps))
     gone = (*PREPARED, rows.FAILING) if lease.failing is not None else PREPARED
-    conditions = _guard(lease)
+    conditions = _guard(lease, span)
     if not position.is_shard_end:
         conditions += (Condition("#checkpoint <> :shardEnd", (SHARD_END_VALUE,)),)
-    refused = partial(judge_refused, lease, resent=resent, position=position)
-    return LeaseWrite(
-        "checkpoint", lease.key, conditions, the_row, refused, sets=tuple(sets), removes=gone, keeps_lease=True
-    )
+    if not span.is_exact:
+        may_replace = {one for one in (lease.checkpoint, *span.replaces) if one <= position} | {position}
+        conditions += (_replaces(may_replace),)
+    refused = partial(judge_refused, lease)
+    return LeaseWrite("checkpoint", lease.key, conditions, the_row, refused, sets=tuple(sets), removes=gone, adds=adds)
 
 
 def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
@@ -318,13 +323,8 @@ def _yes(_row: Row) -> bool:
     return True
 
 
-def judge_refused(
-    lease: Lease, row: Lease | None, *, resent: bool, position: Position | None = None
-) -> Lease | Refusal:
-    """Return what a refused renew (or, with `position`, checkpoint) of our `lease` means, given the row as it is.
-
-    A lease: the row is still ours and this is its state; the module's page says when. Otherwise why it is lost.
-    """
+def judge_refused(lease: Lease, row: Lease | None) -> Refusal | Overtaken:
+    """Return what a refused renew or checkpoint of our `lease` means, given the row as it is: see the module's page."""
     me = lease.actual_owner
     if row is None:
         return Refusal("the row was deleted")
@@ -332,14 +332,17 @@ def judge_refused(
         return Refusal(f"the row belongs to {row.actual_owner}" if row.actual_owner else "the row was released")
     if row.owner == row.checkpoint_owner:
         return Refusal("the row names us as both owners of a handoff, which nobody may renew")
-    if row.counter == lease.counter + 1 and resent:
-        return row
-    if row.counter == lease.counter and row.is_complete and position is not None:
-        return row
     if row.checkpoint_owner is None and lease.checkpoint_owner is not None:
         return Refusal("the handoff was ended by giving the lease back to us", row=row)
-    if row.counter <= lease.counter:
+    if row.counter < lease.counter:
         return Refusal(f"the row was recreated or restored (counter {row.counter}, ours {lease.counter})", row=row)
+    if row.counter > lease.counter and has_changed_hands(lease, row):
+        return Refusal("another worker took it, and it was given back to us", row=row)
+    return Overtaken(row)
+
+
+def unexplained(lease: Lease, row: Lease) -> Refusal:
+    """Return the refusal by a row of ours whose counter no write of ours explains."""
     if has_changed_hands(lease, row):
         return Refusal("another worker took it, and it was given back to us", row=row)
     return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
@@ -364,9 +367,8 @@ def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:
             return row
         if row.checkpoint_owner is None and lease.checkpoint_owner is None:
             return row
-    judged = judge_refused(lease, row, resent=False)
-    assert isinstance(judged, Refusal)
-    return judged
+    judged = judge_refused(lease, row)
+    return unexplained(lease, judged.row) if isinstance(judged, Overtaken) else judged
 
 
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
@@ -416,11 +418,38 @@ def is_owner_switch(seen: Lease, owner: str) -> bool:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _guard(lease: Lease) -> tuple[Condition, ...]:
+def _guard(lease: Lease, span: Span) -> tuple[Condition, ...]:
     """Return the holder's guard: see the page."""
     assert lease.actual_owner is not None, "only a held lease can be written"
     me = _text(":me", lease.actual_owner)
-    return (_seen(lease), Condition(f"({HOLDS} OR {STILL_HOLDS})", (me,)))
+    return (_within(span), Condition(f"({HOLDS} OR {STILL_HOLDS})", (me,)))
+
+
+def _within(span: Span) -> Condition:
+    over = _number(":seen", span.over)
+    if span.is_exact:
+        return Condition.equal(rows.COUNTER, over)
+    return Condition(f"#{rows.COUNTER} BETWEEN :seen AND :upTo", (over, _number(":upTo", span.up_to)))
+
+
+def _raised(span: Span) -> tuple[list[tuple[str, Value]], tuple[tuple[str, Value], ...]]:
+    """Return what is set and what is added to raise the counter by one."""
+    if span.is_exact:
+        return [(rows.COUNTER, _number(":next", span.over + 1))], ()
+    return [], ((rows.COUNTER, ONE),)
+
+
+def _replaces(positions: set[Position]) -> Condition:
+    """Return the condition that the row has one of these checkpoints. An absent sub number reads as 0."""
+    texts, values = [], []
+    for number, one in enumerate(sorted(positions)):
+        sequence, sub = f":was{number}", f":wasSub{number}"
+        values += [_text(sequence, one.sequence), _number(sub, 0 if one.is_sentinel else one.sub)]
+        text = f"#{rows.CHECKPOINT_SUB} = {sub}"
+        if one.is_sentinel or not one.sub:
+            text = f"({text} OR attribute_not_exists(#{rows.CHECKPOINT_SUB}))"
+        texts.append(f"(#{rows.CHECKPOINT} = {sequence} AND {text})")
+    return Condition(f"({' OR '.join(texts)})", tuple(values))
 
 
 def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:

@@ -55,6 +55,7 @@ class EventKind(Enum):
     FAILED = "failed"
     RECOVERED = "recovered"
     LOST = "lost"
+    SLOW = "slow"
     ACT = "act"
     CONFIG = "config"
     DISK = "disk"

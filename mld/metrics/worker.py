@@ -127,6 +127,11 @@ class WorkerMetrics:
     tables_lost: int = counter(
         "mld_lease_table_lost_total", "Times that the lease table was found deleted under this worker."
     )
+    late_answers: int = counter(
+        "mld_late_answers_total",
+        "Answers of DynamoDB that confirmed a lease only after four fifths of its duration: "
+        "two workers may deliver the same records.",
+    )
     lease_moves: Tally = tally(
         "mld_lease_moves_total",
         "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired, twin), by how.",

@@ -46,15 +46,13 @@ from mld.tracking.stream_set import Loop, Standing, TrackedStreams, sorted_by_st
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 10.0
-
 
 @raises_only(TableUnavailableError)
 class ListTable:
     """The list of streams in the lease table `table_name`."""
 
     def __init__(self, service: Service, table_name: str) -> None:
-        self._calls = TableCalls(service, table_name, REQUEST_TIMEOUT_S)
+        self._calls = TableCalls(service, table_name)
 
     async def read(self) -> TrackedList:
         """Return the list as it is now; version 0 if there is none yet, or a damaged one. Raises TableError."""

@@ -144,10 +144,8 @@ class VisibleTable:
         self.streams: frozenset[str | None] = frozenset(streams)
         self.ensure, self.get, self.get_many, self.apply = table.ensure, table.get, table.get_many, table.apply
 
-    async def scan(
-        self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
-    ) -> TableScan:
-        return self.visible(await self.stored.scan(part, timeout_s=timeout_s, consistent=consistent))
+    async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
+        return self.visible(await self.stored.scan(part, consistent=consistent))
 
     def visible(self, scan: TableScan) -> TableScan:
         """Return the scan without the leases of other streams."""

@@ -12,7 +12,7 @@ import pytest
 
 from mld.aws.service import Service
 from mld.fleet.heartbeat_writer import HeartbeatRefusal, HeartbeatRow, HeartbeatTable
-from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
+from tests.contract.lease_table import RACERS
 from tests.support.tables import RawRows, make_table, unique_table
 
 E1, E2 = "a" * 16, "b" * 16
@@ -37,7 +37,7 @@ class HeartbeatTableContract:
 
     @pytest.fixture
     def heartbeats(self, service: Service, table: str) -> HeartbeatTable:
-        return HeartbeatTable(service, table, "me", request_timeout_s=REQUEST_TIMEOUT_S)
+        return HeartbeatTable(service, table, "me")
 
     @pytest.fixture
     def rows(self, service: Service, table: str) -> RawRows:
@@ -49,7 +49,7 @@ class HeartbeatTableContract:
     async def test_an_epoch_is_claimed_moves_and_ends(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(mldStranger={"S": "java"}))
         assert await heartbeats.claim("w", None, f"{E1}.1") == HeartbeatRow(f"{E1}.1")
-        assert await heartbeats.send("w", f"{E1}.1", f"{E1}.2") == HeartbeatRow(f"{E1}.2")
+        assert await heartbeats.send("w", [f"{E1}.1"], f"{E1}.2") == HeartbeatRow(f"{E1}.2")
         assert await heartbeats.clear("w", f"{E1}.2")
         assert await rows.get("w") == report()
 
@@ -58,13 +58,13 @@ class HeartbeatTableContract:
     ) -> None:
         await rows.put(report(f"{E1}.1"))
         told = bytes(range(256))
-        answer = await heartbeats.send("w", f"{E1}.1", f"{E1}.2", told)
+        answer = await heartbeats.send("w", [f"{E1}.1"], f"{E1}.2", told)
         assert isinstance(answer, HeartbeatRow)
         assert answer.room > 256, "the value is not counted against itself"
         assert await rows.get("w") == report(f"{E1}.2", mldShards={"B": told})
-        assert await heartbeats.send("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3")
+        assert await heartbeats.send("w", [f"{E1}.2"], f"{E1}.3") == HeartbeatRow(f"{E1}.3")
         assert await rows.get("w") == report(f"{E1}.3")
-        await heartbeats.send("w", f"{E1}.3", f"{E1}.4", told)
+        await heartbeats.send("w", [f"{E1}.3"], f"{E1}.4", told)
         assert await heartbeats.clear("w", f"{E1}.4")
         assert await rows.get("w") == report()
 
@@ -75,10 +75,10 @@ class HeartbeatTableContract:
         assert await heartbeats.claim("w", f"{E1}.4", f"{E2}.1") == HeartbeatRow(f"{E2}.1")
 
     async def test_a_refused_heartbeat_shows_the_row(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
-        assert await heartbeats.send("w", f"{E1}.1", f"{E1}.2") == HeartbeatRefusal(None)
+        assert await heartbeats.send("w", [f"{E1}.1"], f"{E1}.2") == HeartbeatRefusal(None)
         assert await rows.get("w") is None
         await rows.put(report(f"{E1}.2"))
-        assert await heartbeats.send("w", f"{E1}.1", f"{E1}.2") == HeartbeatRefusal(HeartbeatRow(f"{E1}.2"))
+        assert await heartbeats.send("w", [f"{E1}.1"], f"{E1}.2") == HeartbeatRefusal(HeartbeatRow(f"{E1}.2"))
 
     async def test_a_fence_ends_the_epoch_that_was_observed(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(f"{E1}.2"))
@@ -86,7 +86,7 @@ class HeartbeatTableContract:
         assert await heartbeats.fence("w", f"{E1}.2", {E1})
         assert await rows.get("w") == report("fenced by me")
         assert await heartbeats.fence("w", f"{E1}.2", {E1}), "somebody else has done it"
-        assert await heartbeats.send("w", f"{E1}.2", f"{E1}.3") == HeartbeatRefusal(HeartbeatRow("fenced by me"))
+        assert await heartbeats.send("w", [f"{E1}.2"], f"{E1}.3") == HeartbeatRefusal(HeartbeatRow("fenced by me"))
 
     async def test_the_java_peer_is_told_to_those_with_heartbeats(
         self, heartbeats: HeartbeatTable, rows: RawRows
@@ -96,7 +96,7 @@ class HeartbeatTableContract:
         assert not await heartbeats.tell("w", "java")
         await rows.put(report(f"{E1}.2"))
         assert await heartbeats.tell("w", "java")
-        assert await heartbeats.send("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3", "java")
+        assert await heartbeats.send("w", [f"{E1}.2"], f"{E1}.3") == HeartbeatRow(f"{E1}.3", "java")
 
     @pytest.mark.parametrize("what", [{"entityType": {"S": "LEADER"}}, {"mldVersion": None}])
     async def test_rows_of_others_are_left_alone(
@@ -111,7 +111,7 @@ class HeartbeatTableContract:
     async def test_of_a_heartbeat_and_many_fences_one_wins(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(f"{E1}.1"))
         sent, *fences = await asyncio.gather(
-            heartbeats.send("w", f"{E1}.1", f"{E1}.2"),
+            heartbeats.send("w", [f"{E1}.1"], f"{E1}.2"),
             *(heartbeats.fence("w", f"{E1}.1", {E1}) for _ in range(RACERS)),
         )
         assert any(fences) is isinstance(sent, HeartbeatRefusal)

@@ -18,8 +18,9 @@ from mld.core.streams import HashRange
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.own_writes import Span
 from mld.leases.rows import CorruptRowError
-from mld.leases.table import IndexStatus, Refusal, StoredTable
+from mld.leases.table import IndexStatus, Overtaken, Refusal, StoredTable
 from tests.support.patience import PATIENCE_S
 from tests.support.tables import RawRows, unique_table
 
@@ -253,15 +254,22 @@ class LeaseTableContract:
         assert held(await lease_table.apply(writes.take(lease, "w-2"))).counter == 2
         assert isinstance(await lease_table.apply(writes.renew(replace(lease, counter=2))), Refusal)
 
-    async def test_a_resent_renewal_recognizes_itself_and_else_a_moved_counter_is_a_twins(
+    async def test_a_renewal_beside_others_of_ours_is_applied_whatever_has_become_of_them(
         self, lease_table: StoredTable
     ) -> None:
         lease = await owned(lease_table)
-        renewed = held(await lease_table.apply(writes.renew(lease)))
-        assert await lease_table.apply(writes.renew(lease, resent=True)) == renewed
-        refusal = await lease_table.apply(writes.renew(lease))
-        assert isinstance(refusal, Refusal)
-        assert refusal.by_twin
+        n = lease.counter
+        assert held(await lease_table.apply(writes.renew(lease, span=Span(n, n + 2)))).counter == n + 1
+        renewed = held(await lease_table.apply(writes.renew(lease, span=Span(n, n + 2))))
+        assert renewed.counter == n + 2
+        assert await lease_table.apply(writes.renew(lease)) == Overtaken(renewed)
+        assert await lease_table.apply(writes.renew(lease, span=Span(n, n + 1))) == Overtaken(renewed)
+
+    async def test_it_is_refused_by_a_row_that_others_have(self, lease_table: StoredTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        assert isinstance(await lease_table.apply(writes.take(lease, "w-2")), Lease)
+        refused = await lease_table.apply(writes.renew(lease, span=Span(lease.counter, lease.counter + 5)))
+        assert isinstance(refused, Refusal)
 
     async def test_a_row_naming_us_as_both_owners_is_not_renewed(self, lease_table: StoredTable, rows: RawRows) -> None:
         lease = await owned(lease_table, "w-1")
@@ -301,21 +309,43 @@ class LeaseTableContract:
     async def test_a_stale_owner_cannot_checkpoint(self, lease_table: StoredTable) -> None:
         lease = await owned(lease_table, "w-1")
         taken = held(await lease_table.apply(writes.take(lease, "w-2")))
-        assert isinstance(await lease_table.apply(writes.checkpoint(lease, FIRST, resent=True)), Refusal)
+        assert isinstance(
+            await lease_table.apply(writes.checkpoint(lease, FIRST, span=Span(lease.counter, lease.counter + 5))),
+            Refusal,
+        )
         assert await lease_table.get(lease.key) == taken
 
-    async def test_a_resent_checkpoint_recognizes_itself(self, lease_table: StoredTable) -> None:
-        lease = await owned(lease_table)
-        stored = held(await lease_table.apply(writes.checkpoint(lease, FIRST)))
-        assert await lease_table.apply(writes.checkpoint(lease, FIRST, resent=True)) == stored
-
-    async def test_a_checkpoint_behind_our_own_unknown_renewal_shows_the_row_to_go_on_from(
+    async def test_a_checkpoint_beside_others_of_ours_never_takes_a_later_one_back(
         self, lease_table: StoredTable
     ) -> None:
         lease = await owned(lease_table)
-        renewed = held(await lease_table.apply(writes.renew(lease)))
-        assert await lease_table.apply(writes.checkpoint(lease, FIRST, resent=True)) == renewed
-        assert held(await lease_table.apply(writes.checkpoint(renewed, FIRST))).checkpoint == FIRST
+        n = lease.counter
+        early = writes.checkpoint(lease, FIRST, span=Span(n, n + 3))
+        late = writes.checkpoint(lease, SECOND, span=Span(n, n + 3, frozenset({FIRST})))
+        assert held(await lease_table.apply(early)).checkpoint == FIRST
+        assert held(await lease_table.apply(early)).checkpoint == FIRST
+        stored = held(await lease_table.apply(late))
+        assert (stored.checkpoint, stored.counter) == (SECOND, n + 3)
+        assert await lease_table.apply(early) == Overtaken(stored)
+
+    async def test_one_that_is_new_to_the_row_is_not_undone_by_one_that_may_replace_what_was_seen(
+        self, lease_table: StoredTable
+    ) -> None:
+        lease = await owned(lease_table)
+        n = lease.counter
+        stored = held(await lease_table.apply(writes.checkpoint(lease, SECOND)))
+        behind = writes.checkpoint(lease, FIRST, span=Span(n, n + 1, frozenset({SECOND})))
+        assert await lease_table.apply(behind) == Overtaken(stored)
+
+    async def test_an_absent_sub_number_is_replaced_as_0(self, lease_table: StoredTable, rows: RawRows) -> None:
+        lease = held(await lease_table.apply(writes.checkpoint(await owned(lease_table), FIRST)))
+        row = dict(await rows.there(lease.key))
+        del row["checkpointSubSequenceNumber"]
+        await rows.put(row)
+        span = Span(lease.counter, lease.counter + 1)
+        expected = SECOND if FIRST.sub == 0 else FIRST
+        answer = await lease_table.apply(writes.checkpoint(lease, SECOND, span=span))
+        assert (answer if isinstance(answer, Lease) else answer.row).checkpoint.sequence == expected.sequence  # type: ignore[union-attr]
 
     async def test_shard_end_is_never_replaced_but_by_itself(self, lease_table: StoredTable) -> None:
         complete = held(await lease_table.apply(writes.checkpoint(await owned(lease_table), SHARD_END)))
@@ -368,7 +398,7 @@ class LeaseTableContract:
         await lease_table.apply(writes.renew(lease))
         assigned = held(await lease_table.apply(writes.assign(lease, "w-2")))
         assert (assigned.owner, assigned.counter, assigned.owner_switches) == ("w-2", 3, 1)
-        assert isinstance(await lease_table.apply(writes.renew(replace(lease, counter=2), resent=True)), Refusal)
+        assert isinstance(await lease_table.apply(writes.renew(lease, span=Span(2, 5))), Refusal)
 
     async def test_assigning_ends_a_handoff_and_its_completion_is_no_switch(self, lease_table: StoredTable) -> None:
         begun = held(await lease_table.apply(writes.begin_handoff(await owned(lease_table, "w-1"), "w-2")))

@@ -17,9 +17,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mld.aws.service import READ_AGAIN_S
 from mld.core.periods import LOOK_PERIOD_S
 from mld.daemon.worker import Worker
-from mld.fleet.assign.failover_watcher import TIMEOUT_S, FailoverWatcher
+from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.takeover import SECOND_CHANCE_S
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.fleet3x import is_lease
@@ -33,8 +34,8 @@ BOUND_S = 2.0
 """On top of the lease duration."""
 REQUESTS = 8
 """One after the other, of a look that takes over: pages, write, read, renewal."""
-HANGING_S = TIMEOUT_S + 1.0
-"""A look that left while nothing came through may hang for so long after the way is free again."""
+HANGING_S = READ_AGAIN_S + 1.0
+"""A look that left while nothing came through is sent again so long after the way is free, at the latest."""
 JAVA_DISCOVERY_S = 11.0
 """`leaseAssignmentIntervalMillis` / 2, and a second to renew them."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
 TASKS_PER_WORKER_MAX = 16  # 11 at rest: the loops of keeper, fleet, auditor and clean-up
+TASKS_PER_REQUEST = 3  # one that waits for its answer, and whoever waits for that
 TASKS_PER_WORKER_MAX_3X = 60  # 15 loops, 10 looks of discovery, two times 15 writes at once
 READERS_BESIDE_MAX = 2
 """Of leases that were lost and found again, whose former children still end."""
@@ -83,13 +84,21 @@ class Lives:
     def check(self) -> None:
         """Raises Violation."""
         since = self._world.now() - ENDING_MAX_S
-        for process, _ in self._living():
+        for machine in self._world.machines:
+            process = machine.process
+            if process is None or machine.paused or not isinstance(machine.worker, Worker):
+                continue
+            requests = 0 if machine.dynamo is None else machine.dynamo.waiting
             leases = sum(at >= since for at in self._held_at.get(process, {}).values())
             readers_max = 2 * (leases + READERS_BESIDE_MAX)
             per_worker = TASKS_PER_WORKER_MAX if self._world.plan.fleet is None else TASKS_PER_WORKER_MAX_3X
             for what, count, most in (
                 ("readers and buffers", self._readers_of(process, readers_max), readers_max),
-                ("tasks", len(process.tasks()), per_worker + TASKS_PER_LEASE_MAX * leases),
+                (
+                    "tasks",
+                    len(process.tasks()),
+                    per_worker + TASKS_PER_LEASE_MAX * leases + TASKS_PER_REQUEST * requests,
+                ),
             ):
                 if count > most:
                     raise self._violation(7, f"{process.name} has {count} {what}, and had {leases} leases lately")

@@ -30,7 +30,7 @@ from mld.aws.service_time import ServiceTime
 from mld.aws.threads import GivenUpError, Job, Workers
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Frame, FrameStream, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin, Turn
-from mld.aws.wire.places import BODY_BYTES_MAX, LoopConnection, Places, PlacesClosedError, WirePlace
+from mld.aws.wire.places import BODY_BYTES_MAX, SILENCE_S_MIN, LoopConnection, Places, PlacesClosedError, WirePlace
 from mld.aws.wire.requests import DATE, Canned, Requests, UnusualError, decode_answer, encode_params, tls_context
 from mld.core.clock import TimeLimit
 from mld.core.errors import AwsUnreachableError, StartupError
@@ -191,8 +191,6 @@ OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `encode_params` knows."""
 TURN_BYTES_MIN = 256 * 1024
 """Bodies above this are taken apart one at a time (`Turn`)."""
-SILENCE_S_MIN = 0.5
-"""A caller who gives up sooner says nothing about the connection; a time-out or a reset does."""
 CHECKS_MAX = 2
 """Of events, in threads: one at work, and one that is ready when it ends. The others wait without a thread."""
 
@@ -316,8 +314,9 @@ class WireService:
         try:
             with limit.of(limit_s):
                 return await work(limit)
-        except TimeoutError:
-            raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
+        except TimeoutError as error:
+            why = f"no answer within {limit_s:g} s" if limit.is_over else str(error)
+            raise AwsUnreachableError(operation, why) from None
         except (PlacesClosedError, GivenUpError):
             raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
         except (UnusualError, *OUR_OWN):
@@ -424,7 +423,7 @@ class WireService:
                 line = await self._connected(operation, place, usual.origin)
             assert line is not None
             request = self._requests.signed(usual, body)
-            sent_at = time.monotonic()
+            sent_at = place.asked_s = time.monotonic()
             try:
                 found = await line.exchange(request, timeout_s=self._read_timeout_s, head_only=head_only)
             except BaseException as error:

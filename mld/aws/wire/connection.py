@@ -323,7 +323,7 @@ class Connection:
         poll = select.poll()
         poll.register(self.socket, event)
         if not poll.poll(self._read_timeout_s * 1000):
-            raise TimeoutError("the read operation timed out")
+            raise TimeoutError(f"no more of the answer within {self._read_timeout_s:g} s")
 
 
 def mind_silence(plain: socket.socket, patience_s: float) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 import time
 from collections import deque
@@ -44,7 +45,8 @@ class LoopConnection:
         self._incoming = Incoming()
         self._head_only = False
         self._unsent = b""
-        self._timer = LazyTimer(lambda: self.fail(TimeoutError("the read operation timed out")))
+        self._timeout_s = 0.0
+        self._timer = LazyTimer(lambda: self.fail(TimeoutError(f"no answer within {self._timeout_s:g} s")))
         self._has_fd = True
         self._loop.add_reader(self._fd, self._readable)
 
@@ -63,6 +65,7 @@ class LoopConnection:
         self._incoming, self._head_only = Incoming(), head_only
         self._answer = self._loop.create_future()
         answer = self._answer
+        self._timeout_s = timeout_s
         self._timer.begin(timeout_s)
         try:
             self._send(request)
@@ -181,6 +184,8 @@ log = logging.getLogger(__name__)
 IDLE_MAX_S = 60.0
 """Of a connection before it is closed unused: below what load balancers and NATs keep (Amazon's: 350 s)."""
 
+SILENCE_S_MIN = 0.5
+"""A caller who gives up sooner says nothing about the connection; a time-out or a reset does."""
 MORE_BELOW_SHARE, FEWER_ABOVE_SHARE = 0.5, 0.9
 """Of the time in which large bodies were read: callers wait for the network below, above for the processor."""
 
@@ -189,16 +194,17 @@ class WirePlace:
     """Room for one call. `connection` is what a thread may use, and leaves there if it is as good as new.
 
     `on_loop` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
-    connection led on which a call got no answer.
+    connection led on which a call got no answer. `asked_s` is when the call was sent that waits for its answer.
     """
 
-    __slots__ = ("connection", "idle_since_s", "on_loop", "silent")
+    __slots__ = ("asked_s", "connection", "idle_since_s", "on_loop", "silent")
 
     def __init__(self) -> None:
         self.on_loop: LoopConnection | None = None
         self.connection: Connection | None = None
         self.silent: Origin | None = None
         self.idle_since_s = 0.0
+        self.asked_s = math.inf
 
     @property
     def origin(self) -> Origin | None:
@@ -253,6 +259,7 @@ class Places:
     def give_back(self, place: WirePlace) -> None:
         """Free the place: with a good connection in it, `on_loop` or left by a thread, or with none. Never raises."""
         self._busy.discard(place)
+        place.asked_s = math.inf
         if self._is_closed:
             place.drop()
             return
@@ -308,11 +315,21 @@ class Places:
         self._waiting.clear()
 
     def _free_one(self, origin: Origin | None) -> WirePlace:
-        """Return the free place that was used last; a new one if there may be more; else one to elsewhere."""
-        limit_s = time.monotonic() - IDLE_MAX_S
+        """Return the free place that was used last; a new one if there may be more; else one to elsewhere.
+
+        While a call is silent, no connection is used that has not answered since: the silent one may lead nowhere,
+        and what made it so may have met all that were made before. A slow service answers on new ones as well.
+        """
+        now = time.monotonic()
+        limit_s = now - IDLE_MAX_S
         while self._idle and self._idle[0].idle_since_s < limit_s:
             self._idle.pop(0).drop()
             self._allowed = max(self._allowed_min, min(self._allowed, len(self)))
+        if self._idle and self._idle[-1].idle_since_s < now - SILENCE_S_MIN:
+            silent_s = min((place.asked_s for place in self._busy), default=math.inf)
+            if silent_s < now - SILENCE_S_MIN and self._idle[-1].idle_since_s < silent_s:
+                self._idle.pop(0).drop()
+                return WirePlace()
         for index in range(len(self._idle) - 1, -1, -1):
             if origin is None or self._idle[index].origin == origin:
                 return self._idle.pop(index)

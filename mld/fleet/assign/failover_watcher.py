@@ -19,8 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, in_turns, wait_for_event
-from mld.core.error_boundary import survived
-from mld.core.errors import TableUnavailableError
+from mld.core.error_boundary import BackgroundTasks, survived
 from mld.core.periods import LONE_LEADER_LOOK_S, LOOK_PERIOD_S
 from mld.fleet.assign.assigner import Fence, MoveWriter, Written
 from mld.fleet.assign.assignment import Move, Why, reports_among
@@ -41,12 +40,12 @@ from mld.properties.settings import Settings
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 3.0  # for a page, which is up to 1 MB: a look that hangs sees nobody fall silent
 RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
 RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S
 """What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease. A worker
 that is alone takes it all the same, because nobody else renews anything."""
+LEGACY_WAIT_S = 3.0  # a look waits so long for them
 LEGACY_PERIOD_S = 30.0
 """How often the reports of the legacy table are read: they move no more often."""
 TOO_SOON_SHARE = 0.25
@@ -89,6 +88,7 @@ class FailoverWatcher:
         self._strangers: frozenset[str] = frozenset()
         self._legacy: Sequence[WorkerReport] = ()
         self._legacy_due_at = -math.inf
+        self._reading = BackgroundTasks()
         self._whole_at = -math.inf
         self._looked_at = -math.inf
         self._began_at = math.inf
@@ -121,6 +121,12 @@ class FailoverWatcher:
 
     async def run(self) -> None:
         """Look and take until cancelled."""
+        try:
+            await self._look_forever()
+        finally:
+            self._reading.cancel()
+
+    async def _look_forever(self) -> None:
         failures, self._began_at = 0, self.clock.monotonic()
         while True:
             self._woken.clear()
@@ -152,7 +158,7 @@ class FailoverWatcher:
         if self.clock.monotonic() >= self._legacy_due_at:
             await self._read_legacy()
         began_at = self.clock.monotonic()
-        scan = await self.table.scan(timeout_s=TIMEOUT_S)
+        scan = await self.table.scan()
         now = self.clock.monotonic()
         read = await in_turns(reports_among(scan.others))
         found = read.reports
@@ -202,17 +208,20 @@ class FailoverWatcher:
 
     async def _read_legacy(self) -> None:
         """Read who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
-        self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
+        if not self._reading.is_busy:
+            self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
+            reading = self._reading.spawn(self._read_legacy_once())
+            await asyncio.wait({reading}, timeout=LEGACY_WAIT_S)
+
+    async def _read_legacy_once(self) -> None:
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                self._legacy = await self.stored_reports.legacy()
+            self._legacy = await self.stored_reports.legacy()
         except Exception as error:
-            late = TableUnavailableError("no answer in time") if isinstance(error, TimeoutError) else error
-            failure = survived(late, "reading the legacy reports")
+            failure = survived(error, "reading the legacy reports")
             log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
     async def _look_at_part(self, part: int, of: int) -> None:
-        scan: TableScan = await self.table.scan((part, of), timeout_s=TIMEOUT_S)
+        scan: TableScan = await self.table.scan((part, of))
         await in_turns(self.takeover.saw_part(scan.leases, part, self.clock.monotonic()))
         self._tell_of_free(scan.leases)
 

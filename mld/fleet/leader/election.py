@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeVar
 
-from mld.aws.service import REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
+from mld.aws.service import ANSWER_S_MAX, REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
@@ -74,7 +74,9 @@ class LeaderDecider:
         """End without a request: the row stays until it expires, as after a crash."""
 
 
-REQUEST_TIMEOUT_S = 3.0  # a tenth of a heartbeat: a hanging request leaves time for others before the lock expires
+WRITE_S_MAX = 10.0
+"""A write without an answer for so long is looked for in the row, where its version tells: a lost request is not waited
+for while the lock runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Refused:
 class LockTable:
     """The lock row of one table. Its writes return None when they were applied."""
 
-    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
         self._calls = TableCalls(service, place.table, request_timeout_s)
         self._place = place
 
@@ -115,7 +117,7 @@ class LockTable:
 
     async def _write(self, operation: str, params: Mapping[str, Any]) -> Refused | None:
         try:
-            await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
+            await self._calls.send(operation, params, refusals=(REFUSED_CODE,), timeout_s=WRITE_S_MAX)
         except RefusedError as refused:
             return Refused(lock.parse_lock(refused.row) if refused.row else await self.read())
         return None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from mld.aws.service import Service, TableCalls, raises_only, table_error
+from mld.aws.service import ANSWER_S_MAX, Service, TableCalls, raises_only, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, TableUnavailableError
 from mld.fleet.leader.lock import LOCK_KEY, OWNER
 from mld.fleet.migrate import bare_table
@@ -251,7 +251,6 @@ def _fence(legacy: Place, leader: str) -> Params:
     }
 
 
-REQUEST_TIMEOUT_S = 3.0  # a hanging request must not hold up a leader check: the lock expires after 120 s
 PAGES_MAX = 100  # of 1 MB each; a coordinator table has a handful of rows and one for each stream
 CANCELLED_CODE = "TransactionCanceledException"
 CONDITION_REASON = "ConditionalCheckFailed"
@@ -261,7 +260,7 @@ CONDITION_REASON = "ConditionalCheckFailed"
 class StatesTable:
     """Rows by kind and place. A place is a table with the name of its key."""
 
-    def __init__(self, service: Service, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, service: Service, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
         self._service = service
         self._request_timeout_s = request_timeout_s
 

@@ -33,7 +33,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from mld.aws.service import Service, TableCalls, raises_only
+from mld.aws.service import ANSWER_S_MAX, Service, TableCalls, raises_only
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError
@@ -47,8 +47,6 @@ from mld.properties.settings import FleetSettings
 
 Request: TypeAlias = dict[str, Any]
 
-REQUEST_TIMEOUT_S = 3.0  # a tenth of a period: a hanging request leaves time for the next one before the row expires
-SCAN_TIMEOUT_S = 20.0  # a page is up to 1 MB
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 
 _IS_REPORT = "#entityType = :report"
@@ -60,7 +58,7 @@ _REPORT_VALUE = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
 class ReportsTable:
     """The reports in one place. In the lease table only rows marked as reports are touched."""
 
-    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
         self._calls = TableCalls(service, place.table, request_timeout_s)
         self._place = place
         self._is_report = _IS_LEGACY_REPORT if place.key == REPORTS_TABLE_KEY else _IS_REPORT
@@ -75,7 +73,7 @@ class ReportsTable:
         update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
         update += "" if reports.is_leaving(report) else f" REMOVE #{reports.LEAVING}"
         request = self._request(report.worker, None, {f":{name}": value for name, value in written.items()}, update)
-        answer = await self._calls.send("UpdateItem", request | {"ReturnValues": "ALL_NEW"})
+        answer = await self._calls.send("UpdateItem", request | {"ReturnValues": "ALL_NEW"}, repeatable=True)
         try:
             return reports.parse_row(answer["Attributes"], self._place.key)
         except CorruptReportError as error:
@@ -121,7 +119,7 @@ class ReportsTable:
             }
         found: list[WorkerReport] = []
         corrupt: list[tuple[str, str]] = []
-        async for page in self._calls.pages("Scan", params, timeout_s=SCAN_TIMEOUT_S):
+        async for page in self._calls.pages("Scan", params):
             for start in range(0, len(page), ROWS_PER_SLICE):
                 part = reports.parse_rows(page[start : start + ROWS_PER_SLICE], self._place.key)
                 found += part.reports

@@ -7,7 +7,9 @@ from tests.simulation.variants.variant import Variant
 
 
 def _variant(name: str, breaks: str, *patches: tuple[str, str, str], needs: str = "") -> Variant:
-    found = tuple(Patch(f"mld.fleet.{module}", old, new) for module, old, new in patches)
+    found = tuple(
+        Patch(module if module.startswith("mld.") else f"mld.fleet.{module}", old, new) for module, old, new in patches
+    )
     return Variant(name, breaks, found, needs, "live")
 
 
@@ -41,12 +43,8 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
     ),
     _variant(
         "look_hangs",
-        "a look without an answer is waited for for 20 s",
-        (
-            "assign.failover_watcher",
-            "        scan = await self.table.scan(timeout_s=TIMEOUT_S)\n",
-            "        scan = await self.table.scan(timeout_s=20.0)\n",
-        ),
+        "a read without an answer is sent again after 20 s",
+        ("mld.aws.service", "READ_AGAIN_S = 3.0\n", "READ_AGAIN_S = 20.0\n"),
         needs="deaf",
     ),
 )

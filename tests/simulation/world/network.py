@@ -181,6 +181,8 @@ class DynamoDoor:
         self.rates = CALM
         self.cut = False
         self.calls = 0
+        self.waiting = 0
+        """Requests under way."""
         self.surprises: Surprises | None = None
         self._dynamo = dynamo
         self._rng = rng
@@ -190,7 +192,11 @@ class DynamoDoor:
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         self.calls += 1
         stamped = {**params, _SENT_AT: self._dynamo.clock.monotonic()}
-        return await self._dynamo.send(self.sender, operation, stamped, timeout_s)
+        self.waiting += 1
+        try:
+            return await self._dynamo.send(self.sender, operation, stamped, timeout_s)
+        finally:
+            self.waiting -= 1
 
     def fault(self, operation: str) -> Fault:
         rng, rates = self._rng, self.rates

@@ -64,7 +64,7 @@ def _heartbeat(dynamo, worker: Worker) -> HeartbeatWriter:
     async def leader() -> str | None:
         return None
 
-    table = HeartbeatTable(dynamo, TABLE, worker.name, request_timeout_s=DURATION_S / 3)
+    table = HeartbeatTable(dynamo, TABLE, worker.name)
     heartbeat = HeartbeatWriter(
         table,
         worker.keeper,

@@ -34,6 +34,7 @@ from tests.virtual_time import run_virtual, virtual
 
 LEASES = Place("app", LEASE_TABLE_KEY)
 LEGACY = Place("app-CoordinatorState", COORDINATOR_TABLE_KEY)
+
 ASK_S = 1.0  # Java's scheduler asks once a second
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 

@@ -118,7 +118,7 @@ class WallClock(LoopClock):
 async def test_a_leader_tells_of_owners_that_go_on_without_a_report_and_of_no_young_worker() -> None:
     dynamo, clock = await new_dynamo(), WallClock()
     table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
-    beats = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    beats = HeartbeatTable(dynamo, TABLE, "me")
     java_peers = java_peers_of(dynamo, table, beats, clock, D)
     ours = replace(report("w"), mld={"version": "1", "heartbeat": f"{E1}.1"})
 
@@ -234,7 +234,7 @@ async def test_a_fence_needs_the_heartbeat_as_it_was_observed(
 ) -> None:
     dynamo = await new_dynamo()
     heartbeat_row(dynamo, now)
-    table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    table = HeartbeatTable(dynamo, TABLE, "me")
     assert await table.fence("w", seen, marks) is may
     row = await table.read("w")
     assert row is not None
@@ -246,7 +246,7 @@ async def test_a_fence_of_unknown_outcome_is_an_error_and_no_leave() -> None:
     dynamo = await new_dynamo()
     heartbeat_row(dynamo, f"{E1}.1")
     dynamo.faults = lambda sender, operation, params: lost_reply()
-    table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    table = HeartbeatTable(dynamo, TABLE, "me")
     with pytest.raises(TableUnavailableError):
         await table.fence("w", f"{E1}.1", {E1})
     dynamo.faults = None
@@ -256,7 +256,7 @@ async def test_a_fence_of_unknown_outcome_is_an_error_and_no_leave() -> None:
 @virtual
 async def test_only_our_own_kind_of_report_is_written() -> None:
     dynamo = await new_dynamo()
-    table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    table = HeartbeatTable(dynamo, TABLE, "me")
     for row in (None, {"leaseKey": {"S": "w"}, "entityType": {"S": "LEADER"}, "mldVersion": {"S": "1"}}):
         if row is not None:
             dynamo.put_row(TABLE, row)

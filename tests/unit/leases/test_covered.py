@@ -65,7 +65,7 @@ def validity(heartbeat: Heartbeat | None, now: float = 0.0) -> Validity:
 def test_a_covered_lease_is_valid_as_long_as_the_older_of_its_two_confirmations(
     confirmed_at: float, heartbeat: Heartbeat | None, until: float
 ) -> None:
-    holding = Holding(ROW, "t", Throughput(None, 1.0), asyncio.Lock(), confirmed_at)
+    holding = Holding(ROW, "t", Throughput(None, 1.0), confirmed_at)
     holding.covered.is_certain = heartbeat is not None
     assert validity(heartbeat).until(holding) == until
 

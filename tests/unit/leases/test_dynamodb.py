@@ -242,27 +242,3 @@ async def test_an_unreadable_row_is_logged_once_then_hourly_and_again_for_anothe
     await table.scan()
     dynamo.put_row(TABLE, row)
     assert await reports(60) == 1, "it was well in between"
-
-
-@virtual
-async def test_writes_that_keep_a_lease_have_a_time_out_of_their_own() -> None:
-    limits: list[tuple[str, float | None]] = []
-    clock = LoopClock()
-    dynamo = MemoryDynamo(clock)
-
-    class Watched:
-        async def call(
-            self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
-        ) -> dict[str, Any]:
-            limits.append((operation, timeout_s))
-            return await dynamo.call(operation, params, timeout_s=timeout_s)
-
-    table = DynamoLeaseTable(Watched(), clock, table_name=TABLE, request_timeout_s=3.0, renewal_timeout_s=2.0)
-    await table.ensure()
-    await table.apply(writes.create(Lease("a", TRIM_HORIZON, owner="w")))
-    limits.clear()
-    renewed = await table.apply(writes.renew(Lease("a", TRIM_HORIZON, owner="w")))
-    assert isinstance(renewed, Lease)
-    await table.apply(writes.checkpoint(renewed, TRIM_HORIZON))
-    await table.get("a")
-    assert limits == [("UpdateItem", 2.0), ("UpdateItem", 2.0), ("GetItem", 3.0)]

@@ -11,7 +11,7 @@ from mld.core.positions import SHARD_END, Position
 from mld.core.streams import HashRange
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseWrite, Refusal
+from mld.leases.table import LeaseWrite, Overtaken, Refusal
 from mld.leases.writes import request_of
 
 AT = Position("100")
@@ -172,54 +172,46 @@ def test_only_an_owned_lease_is_handed_to_somebody_else(seen: Lease) -> None:
 
 # --- judgements
 
-LOST, TWIN = "lost", "twin"
-
 
 @pytest.mark.parametrize(
-    ("seen", "found", "resent", "verdict"),
+    ("seen", "found", "is_ours"),
     [
-        (MINE, None, True, LOST),
-        (MINE, row(owner="other", counter=119), True, LOST),
-        (MINE, row(owner=None, counter=119), True, LOST),
-        (MINE, row(owner="me", checkpoint_owner="other", counter=119), True, LOST),
-        (MINE, row(owner="me", checkpoint_owner="me", counter=119), True, LOST),
-        (MINE, row(counter=119), True, "ours"),
-        (MINE, row(counter=119), False, TWIN),
-        (MINE, row(counter=120), True, TWIN),
-        (MINE, row(counter=117), True, LOST),
-        (MINE, row(counter=118), True, LOST),
-        # a handoff began between our lost write and its repetition
-        (MINE, row(owner="next", checkpoint_owner="me", counter=119), True, "ours"),
+        (MINE, None, False),
+        (MINE, row(owner="other", counter=119), False),
+        (MINE, row(owner=None, counter=119), False),
+        (MINE, row(owner="me", checkpoint_owner="other", counter=119), False),
+        (MINE, row(owner="me", checkpoint_owner="me", counter=119), False),
+        (MINE, row(counter=119), True),
+        (MINE, row(counter=117), False),
+        # a handoff began between a write of ours and the one that was refused
+        (MINE, row(owner="next", checkpoint_owner="me", counter=119), True),
         # during a handoff the actual owner decides, not the next one
-        (HANDED, row(owner="next", checkpoint_owner="me", counter=119), True, "ours"),
-        (HANDED, row(owner="next", checkpoint_owner="me", counter=119), False, TWIN),
-        (HANDED, row(owner="next", counter=119), True, LOST),
+        (HANDED, row(owner="next", checkpoint_owner="me", counter=119), True),
+        (HANDED, row(owner="next", counter=119), False),
         # another worker took the lease, and we or it gave it back, perhaps after a checkpoint: no twin
-        (MINE, row(counter=121, owner_switches=2), False, LOST),
-        (row(owner_switches=2), row(counter=121, owner_switches=4), False, LOST),
-        (row(owner_switches=2), row(counter=122, owner_switches=1), False, LOST),
-        (row(owner_switches=1), row(counter=122, owner_switches=1, checkpoint=LATER), False, LOST),
-        # a twin renews, and checkpoints
-        (row(owner_switches=1), row(counter=120, owner_switches=1), False, TWIN),
-        (row(owner_switches=1), row(counter=120, checkpoint=LATER), False, TWIN),
+        (MINE, row(counter=121, owner_switches=2), False),
+        (row(owner_switches=2), row(counter=121, owner_switches=4), False),
+        (row(owner_switches=2), row(counter=122, owner_switches=1), False),
+        (row(owner_switches=1), row(counter=122, owner_switches=1, checkpoint=LATER), False),
+        # a twin renews, and checkpoints; the counter tells
+        (row(owner_switches=1), row(counter=120, owner_switches=1), True),
+        (row(owner_switches=1), row(counter=120, checkpoint=LATER), True),
         # the leader has assigned the lease back to us: no twin, and a new holding
-        (HANDED, row(owner="me", counter=119), False, LOST),
+        (HANDED, row(owner="me", counter=119), False),
     ],
 )
-def test_a_refused_renewal_or_checkpoint_means(seen: Lease, found: Lease | None, resent: bool, verdict: str) -> None:
-    for position in (None, LATER):  # a renewal, and a checkpoint
-        answer = writes.judge_refused(seen, found, resent=resent, position=position)
-        if verdict == "ours":
-            assert answer == found
-        else:
-            assert isinstance(answer, Refusal)
-            assert answer.by_twin is (verdict == TWIN)
+def test_a_refused_renewal_or_checkpoint_means(seen: Lease, found: Lease | None, is_ours: bool) -> None:
+    answer = writes.judge_refused(seen, found)
+    if is_ours:
+        assert answer == Overtaken(found)  # type: ignore[arg-type]
+    else:
+        assert isinstance(answer, Refusal)
+        assert not answer.by_twin
 
 
 def test_a_checkpoint_refused_by_a_complete_row_of_ours_shows_that_row() -> None:
     found = row(checkpoint=SHARD_END)
-    assert writes.judge_refused(MINE, found, resent=False, position=LATER) == found
-    assert isinstance(writes.judge_refused(MINE, found, resent=False), Refusal)
+    assert writes.judge_refused(MINE, found) == Overtaken(found)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""Our own writes of a lease row, several of which may be under way at once: what they may have made of it. Pure.
+
+Rules: leases#overlapping-writes, leases#lost-replies, leases#duplicate-worker-ids.
+
+A renewal that waits for its answer keeps nobody from sending the next one. Each write raises the counter by one, on
+condition that the counter is one that our writes before it may have left: from the counter last seen (`over`) to that
+and one for each write that may yet be applied (`up_to`). So a write is refused neither because one before it was
+applied, nor because one before it was not. It is over as soon as the row is seen beyond `up_to`.
+
+    n     the counter last seen
+    n..k  where the row may stand when the next write arrives: k - n writes of ours may be applied before
+    c     `ceiling`: the highest counter that our writes explain
+
+`ceiling` is raised by each write that is sent, lowered by each that is known not to have been applied. A row beyond it
+was written by a twin, another process with our worker id. While an outcome is unknown a write of a twin may pass for
+ours; once all are known the count is exact. What was never ours is never called a twin's, and the reverse of that is
+given up only for as long as answers are missing.
+
+A checkpoint names the positions that it may replace: the one seen, and those of our own that may be stored by now. So
+one that was late can never undo a later one, though the counter would admit it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from mld.core.positions import Position
+from mld.leases.lease import Lease
+
+OPEN_MAX = 24
+"""Writes of a row that may be applied one after the other: more answers than that are not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a write finds if nobody else has written: a counter in a range, one of some checkpoints."""
+
+    over: int
+    up_to: int
+    replaces: frozenset[Position] = frozenset()
+    """Beside the one seen. Of no meaning while the counter is exact."""
+
+    @classmethod
+    def exactly(cls, lease: Lease) -> Span:
+        """Return the span of a row that no write of ours is on the way to."""
+        return cls(lease.counter, lease.counter)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.over == self.up_to
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """A write that was sent at `at` (monotonic), perhaps with a checkpoint."""
+
+    at: float
+    span: Span
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowShown:
+    """A row of ours, and from when the write that was accepted counts; None if it has changed nothing."""
+
+    row: Lease
+    sent_at: float
+    counts_from: float | None
+
+
+class _Row:
+    """Our writes of one row."""
+
+    __slots__ = ("ceiling", "counter", "unknown", "waiting")
+
+    def __init__(self, counter: int) -> None:
+        self.counter = self.ceiling = counter
+        self.waiting: list[Sent] = []
+        self.unknown: Counter[tuple[int, Position | None]] = Counter()
+        """Writes without an answer that may yet be applied, by the end of their spans and what they store."""
+
+    def saw(self, counter: int) -> None:
+        """Note the row as it was read: what could be applied only over a lower counter is over."""
+        if counter != self.counter:
+            self.counter = counter
+            self.unknown = Counter({one: count for one, count in self.unknown.items() if one[0] >= counter})
+        pending = counter + len(self.waiting) + self.unknown.total()
+        self.ceiling = min(self.ceiling, pending) if self.ceiling >= counter else pending
+
+    def span(self) -> Span:
+        """Return what the next write may find."""
+        open_ones = [(sent.span.up_to, sent.position) for sent in self.waiting] + list(self.unknown.elements())
+        live = [position for up_to, position in open_ones if up_to >= self.counter]
+        reach = min(self.ceiling, self.counter + min(len(live), OPEN_MAX - 1))
+        return Span(self.counter, reach, frozenset(position for position in live if position is not None))
+
+
+class OwnWrites:
+    """Our writes of each row, which may outlive the holding that sent them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+
+    def is_pending(self, key: str) -> bool:
+        """Return whether a write of ours may yet change the row."""
+        return key in self._rows
+
+    def is_unknown(self, key: str) -> bool:
+        """Return whether a write of ours may yet change the row of which no answer will tell."""
+        return key in self._rows and bool(self._rows[key].unknown)
+
+    def waiting(self, key: str) -> int:
+        """Return how many writes of the row wait for their answers."""
+        return len(self._rows[key].waiting) if key in self._rows else 0
+
+    def newest_at(self, key: str) -> float | None:
+        """Return when the newest of the writes that wait for an answer was sent."""
+        waiting = self._rows[key].waiting if key in self._rows else ()
+        return waiting[-1].at if waiting else None
+
+    def sent_at(self, key: str) -> list[float]:
+        """Return when the writes were sent that wait for their answers, in order."""
+        return [one.at for one in self._rows[key].waiting] if key in self._rows else []
+
+    def send(self, seen: Lease, at: float, position: Position | None = None) -> Sent:
+        """Note that a write is sent over the row as `seen`; returns what it may find."""
+        row = self._rows.setdefault(seen.key, _Row(seen.counter))
+        row.saw(seen.counter)
+        sent = Sent(at, row.span(), position)
+        row.waiting.append(sent)
+        row.ceiling += 1
+        return sent
+
+    def failed(self, key: str, sent: Sent, *, may_be_applied: bool) -> None:
+        """Note that there is no answer, or one that says that nothing was written."""
+        row = self._ended(key, sent)
+        if row is None:
+            return
+        if not may_be_applied:
+            row.ceiling -= 1
+        elif sent.span.up_to >= row.counter:
+            row.unknown[sent.span.up_to, sent.position] += 1
+        self._tidy(key, row)
+
+    def answered(self, key: str, sent: Sent, counter: int, *, accepted: bool) -> bool:
+        """Note the row's counter from an answer; False if our writes do not explain it."""
+        row = self._ended(key, sent)
+        if row is None:
+            return True
+        if not accepted:
+            row.ceiling -= 1
+        explained = counter <= row.ceiling
+        row.saw(max(counter, row.counter))
+        self._tidy(key, row)
+        return explained
+
+    def gone(self, key: str, sent: Sent) -> None:
+        """Note that the row is not ours any more: nothing of unknown outcome can be applied to it."""
+        row = self._ended(key, sent)
+        if row is not None:
+            row.unknown.clear()
+            self._tidy(key, row)
+
+    def forget(self) -> None:
+        """Forget all writes: their table is gone. Answers that come later explain themselves."""
+        self._rows.clear()
+
+    def _ended(self, key: str, sent: Sent) -> _Row | None:
+        """Return the row of a write that does not wait any more; None if that was forgotten."""
+        row = self._rows.get(key)
+        if row is None or sent not in row.waiting:
+            return None
+        row.waiting.remove(sent)
+        return row
+
+    def _tidy(self, key: str, row: _Row) -> None:
+        if not row.waiting and not row.unknown:
+            del self._rows[key]
