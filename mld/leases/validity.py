@@ -212,8 +212,8 @@ def chain_end(sent_at: float, others: Iterable[float], gap_s: float) -> float:
 def counts_from(sent_at: float, answered_at: float, followed_until: float, lease_duration_s: float) -> float:
     """Return the time from which an accepted write counts: its sending; a later write's, if the answer came too late.
 
-    `followed_until` is the sending of the last write that followed it without a pause (leases#answers-slower-than-
-    leases).
+    `followed_until` is the sending of the last write that followed it without a pause: see
+    leases#answers-slower-than-leases.
     """
     return sent_at if answered_at - sent_at <= LATE_SHARE * lease_duration_s else followed_until
 
