@@ -195,6 +195,13 @@ TLS ?= both
 soak: $(DEV)
 	$(BIN)/python -m tests.soak.wire --calls $(CALLS) --tls $(TLS) $(SOAK_ARGS)
 
+# Three daemons that are killed, frozen and restarted, over splits and merges, beside processes that keep the machine busy:
+# make soak-fleet MINUTES=30 SOAK_ARGS="--busy 2 --seed 7"
+.PHONY: soak-fleet
+MINUTES ?= 30
+soak-fleet: $(DEV)
+	$(BIN)/python -m tests.soak.fleet --minutes $(MINUTES) $(SOAK_ARGS)
+
 # The Kinesis and DynamoDB conformance suite against any endpoint: make conformance-aws ENDPOINT=http://127.0.0.1:4567
 conformance-aws: $(DEV)
 	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws $(PYTEST_ARGS)

@@ -83,13 +83,15 @@ class History:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offsets: dict[Path, int] = {}
-        self._lives: dict[Path, Life] = {}
+        self._lives: list[Life] = []
+        self._latest: dict[Path, Life] = {}
+        """Of a file: the kernel gives out the number of a dead process again."""
 
     def lives(self, shard: str = "", worker: str = "") -> list[Life]:
         """Every child so far, by its start; `shard` is the end of a shard id."""
         for path in self._directory.glob("*.jsonl"):
             self._read(path)
-        chosen = (life for life in self._lives.values() if life.shard.endswith(shard) and worker in ("", life.worker))
+        chosen = (life for life in self._lives if life.shard.endswith(shard) and worker in ("", life.worker))
         return sorted(chosen, key=lambda life: life.started_at)
 
     def delivered(self) -> set[tuple[str, int]]:
@@ -104,9 +106,10 @@ class History:
         for line in whole.splitlines():
             event = json.loads(line)
             if event["kind"] == "start":
-                self._lives[path] = Life(event["pid"], event["worker"], event["shard"], event["at"])
+                self._latest[path] = Life(event["pid"], event["worker"], event["shard"], event["at"])
+                self._lives.append(self._latest[path])
             else:
-                self._lives[path].add(event)
+                self._latest[path].add(event)
 
 
 # --- checkers --------------------------------------------------------------------------------------------------------
