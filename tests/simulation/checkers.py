@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from mld.metrics.instruments import Tally
 from mld.metrics.registry import LeaseMove
-from tests.simulation.heartbeats import Beats
+from tests.simulation.beliefs import Beliefs
+from tests.simulation.heartbeats import NEVER, Beats
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied
 from tests.twins.dynamo_expressions import Item
@@ -117,7 +118,7 @@ class ShardRecord:
 
 
 class JudgedMoves(Tally):
-    """Counts the moves of one process's leases, and tells the ledger of those that were lost to a twin."""
+    """Counts the moves of one process's leases, and tells the ledger of those that expired or were lost to a twin."""
 
     def __init__(self, ledger: Ledger, process: str) -> None:
         super().__init__()
@@ -128,6 +129,7 @@ class JudgedMoves(Tally):
         super().add(name, count)
         if name == LeaseMove.TWIN.value:
             self._ledger.accused_twin(self._process)
+        self._ledger.expiries += name == LeaseMove.EXPIRED.value
 
 
 class Ledger:
@@ -140,6 +142,7 @@ class Ledger:
         self._failover_s = failover_s
         self._believers = believers
         self.beats = Beats(now)
+        self.beliefs = Beliefs(failover_s)
         self.shards: dict[str, ShardRecord] = {}
         self.trace: Callable[[str], None] = lambda text: None
         self.on_violation: Callable[[str], None] = lambda text: None
@@ -150,6 +153,9 @@ class Ledger:
         self.redeliveries = 0
         self.checkpoints = 0
         self.takes = 0
+        self.expiries = 0
+        self.news_at = float("-inf")
+        """When a record was delivered last that nobody had got before."""
         self.frozen_end = False  # the stream is gone: nothing may be marked finished any more
         self.paused_s: dict[str, float] = {}  # until when a process was stopped last
         self.retention_s = 0.0
@@ -246,7 +252,7 @@ class Ledger:
         for process, keys in beliefs:
             for key in keys:
                 self._believed_at[process, key] = self._now()
-                sent_at = self.sent_by(process, key)
+                sent_at = self.believed_from(process, key)
                 if self.has_twins and _worker(self._last_writer.get(key, "")) == _worker(process):
                     # It may have taken the other's write for its own lost one, but not for long.
                     latest = max(self._sent[key], self.beats.sent_for(process, key))
@@ -255,9 +261,13 @@ class Ledger:
                 if age > bound:
                     raise self._violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")
 
-    def sent_by(self, process: str, key: str) -> float:
-        """When the last accepted write of a process for a row was sent."""
-        return max(self._sent_by.get((key, process), -1e9), self.beats.sent_for(process, key))
+    def write_answered(self, process: str, key: str, sent_at: float, waiting: Iterable[float]) -> None:
+        """A process hears that its write was accepted; `waiting` is when those were sent that it waits for."""
+        self.beliefs.answered(process, key, sent_at, self._now(), waiting)
+
+    def believed_from(self, process: str, key: str) -> float:
+        """What the belief of a process in a lease counts from."""
+        return max(self.beliefs.since(process, key), self.beats.sent_for(process, key))
 
     def wrote_at(self, process: str, key: str) -> float:
         """When the last accepted write of a row by a process was sent."""
@@ -269,7 +279,7 @@ class Ledger:
         if lost_at is None:
             return
         bound = self._failover_s + LOST_LEASE_GRACE_S + (0.0 if is_ours else ANSWER_LATE_MAX_S)
-        since = max(lost_at, self.paused_s.get(worker, 0.0))
+        since = max(lost_at, self.paused_s.get(worker, 0.0), self.beliefs.since_of_worker(worker, shard))
         if self._now() - since > bound:
             raise self._violation(5, f"{worker} still delivers {shard} {self._now() - since:.1f} s after it lost it")
 
@@ -314,6 +324,8 @@ class Ledger:
             last, following = place, following + 1
             self.deliveries += 1
             self.redeliveries += place in record.delivered
+            if place not in record.delivered:
+                self.news_at = self._now()
             record.deliver(place)
         self._last_of_child[child, shard] = last
         if following is not None:
@@ -376,6 +388,9 @@ class Ledger:
             self._sent[key] = sent_at
             self._sent_by[key, write.sender] = max(sent_at, self.wrote_at(write.sender, key))  # they may overtake
             self._last_writer[key] = write.sender
+            before, after = _actual_owner(write.before), _actual_owner(write.after)
+            if after == _worker(write.sender):
+                self.beliefs.applied(write.sender, key, sent_at, is_take=before != after)
 
     def _check_creation(self, record: ShardRecord, write: Applied) -> None:
         """A child is read from its start, wherever the application began."""
@@ -480,11 +495,11 @@ class Ledger:
             self._owner_lost_at.pop((key, after), None)
 
     def _check_disbelief(self, key: str, owner: str, taker: str, covered_at: float) -> None:
-        age = self._now() - max(self._sent.get(key, self._now()), covered_at)
-        if age <= self._failover_s * (1 + 4 * DRIFT_MAX):
-            return  # a steal from a live owner, or a release: the next write of the owner is refused
+        """Whoever is taken from a living owner hears of it by its next write, which is refused."""
+        others = self._sent.get(key, NEVER) if self.has_twins else NEVER
         for worker, process in self._believers(key):
-            if worker == owner:
+            age = self._now() - max(self.believed_from(process, key), covered_at, others)
+            if worker == owner and age > self._failover_s * (1 + 4 * DRIFT_MAX):
                 raise self._violation(
                     4, f"{process} believes in {key} {age:.2f} s after its last write was sent, while {taker} takes it"
                 )

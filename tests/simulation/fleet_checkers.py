@@ -233,7 +233,7 @@ class FleetLedger:
         owner, pending = _pair(row)
         if pending is None or pending == worker or owner != worker:
             return
-        age_s = self._now() - self._ledger.sent_by(process, key)
+        age_s = self._now() - self._ledger.believed_from(process, key)
         if age_s > self._failover_s + 1.0 and self._now() - self._ledger.paused_s.get(worker, 0.0) > 1.0:
             raise self._violation(10, f"{process} begins {key} before {pending} has finished")
 

@@ -2,7 +2,7 @@
 
 A lease is renewed by an accepted write of whoever owns it before or after, and by a heartbeat that stands for it. The
 gap since the last one counts while at least one process of ours has been up, finished with its start, neither stopped
-nor cut off, and free of drawn faults of the table, for the whole of its own bound: then it has seen the lease stand
+nor cut off, and free of drawn faults and late answers of the table, for the whole of its own bound: then it has seen the lease stand
 still, and should have taken it.
 
 The bound is the lease duration and 2 s for a worker that looks often: in a fleet of up to three of ours that is each
@@ -128,7 +128,8 @@ class Liveness:
 
     def _sound_ones(self) -> list[tuple[Machine, float, float]]:
         """(machine, for how long it could see and act, its bound: the largest that it had within that)."""
-        now = self._world.now()
+        now, slow = self._world.now(), self._world.plan.slow
+        slow_s = 0.0 if slow is None else slow.most_s  # what was sent before the calm is still on its way
         found = []
         for machine in self._world.machines:
             failover_watcher = self._failover_watcher_of(machine)
@@ -137,7 +138,7 @@ class Liveness:
                 continue
             sound = self._sound.get(machine.number)
             if sound is None or sound.process is not machine.process:
-                sound = self._sound[machine.number] = _Sound(machine.process, now + HANGING_S)
+                sound = self._sound[machine.number] = _Sound(machine.process, now + HANGING_S + slow_s)
             bound_s = self._bound_s(machine, failover_watcher)
             sound.bounds.append((now, bound_s))
             while sound.bounds[0][0] < now - 3 * self._world.plan.failover_s:
@@ -150,6 +151,9 @@ class Liveness:
         rates, door, worker = machine.rates, machine.dynamo, machine.worker
         faulty = rates.dynamo_error or rates.dynamo_lost_reply or rates.dynamo_throttled or rates.dynamo_slow
         if faulty or machine.process is None or machine.paused or door is None or door.cut or not machine.wanted:
+            return None
+        slow = self._world.dynamo.slowness
+        if slow is not None and slow.applies_to(machine.number):
             return None
         if self._world.now() < self._world.dynamo.outage_until or not isinstance(worker, Worker):
             return None

@@ -1,4 +1,4 @@
-"""What the ledger makes of user records: places, gaps, and what falls out of the stream."""
+"""What the ledger makes of user records (places, gaps, what falls out of the stream), and of late answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from tests.simulation.beliefs import counts_from
 from tests.simulation.checkers import RECOVERED_S, Ledger, Violation
 from tests.twins.dynamo import Applied
 
@@ -127,6 +128,9 @@ def test_a_slow_write_that_was_overtaken_does_not_make_a_belief_older(ledger: Le
     ledger.applied(_written(0, 0.0), 0.0)
     ledger.applied(_written(1, 6.0), 6.0)
     ledger.applied(_written(2, 7.0), 3.0)
+    time.now_s = 7.0
+    for sent_at in (0.0, 6.0, 3.0):
+        ledger.write_answered("w1#1", SHARD, sent_at, [])
     time.now_s = 14.0
     ledger.check_beliefs([("w1#1", [SHARD])])
     time.now_s = 17.0
@@ -161,3 +165,41 @@ def test_a_child_waits_for_its_parent_unless_that_has_left_the_stream_unseen(
     ledger.begins_at(1, SHARD, "TRIM_HORIZON", 0)
     with pytest.raises(Violation, match="checker 2") if is_early else contextlib.nullcontext():
         ledger.delivered("w1", 1, SHARD, [(10, 0)])
+
+
+@pytest.mark.parametrize(
+    ("answered_at", "waiting", "since"),
+    [
+        pytest.param(7.9, [3.0, 6.0], 0.0, id="in time: from its sending"),
+        pytest.param(8.1, [], 0.0, id="late, and nothing was sent after it"),
+        pytest.param(8.1, [3.0, 6.0], 6.0, id="late: from the last of those that followed it"),
+        pytest.param(8.1, [3.0, 7.5], 3.0, id="a pause of more than 0.4 ends the chain"),
+        pytest.param(40.0, [38.0], 0.0, id="what a stopped process sends when it goes on is no chain"),
+    ],
+)
+def test_an_answer_counts_as_the_rule_says(answered_at: float, waiting: list[float], since: float) -> None:
+    assert counts_from(0.0, answered_at, waiting, 10.0) == since
+
+
+@pytest.mark.parametrize(("after_s", "is_late"), [(16.5, False), (18.0, True)])
+def test_a_late_answer_lets_a_worker_that_lost_its_lease_believe_as_long_as_the_rule_says(
+    ledger: Ledger, time: Time, after_s: float, is_late: bool
+) -> None:
+    ledger.applied(_written(0, 0.0), 0.0)
+    ledger.applied(_written(1, 0.0), 1.0)
+    taken = Applied(2.0, "w2#1", "UpdateItem", "t", _written(1, 0.0).after, _written(2, 2.0, "w2").after)
+    ledger.applied(taken, 2.0)
+    time.now_s = 10.0
+    ledger.write_answered("w1#1", SHARD, 1.0, [3.0, 6.5])
+    time.now_s = after_s
+    with pytest.raises(Violation, match="checker 4") if is_late else contextlib.nullcontext():
+        ledger.check_beliefs([("w1#1", [SHARD])])
+    with pytest.raises(Violation, match="checker 5") if is_late else contextlib.nullcontext():
+        ledger.batch_begins("w1", SHARD)
+
+
+def test_a_repeated_take_that_its_first_attempt_refuses_counts_from_that(ledger: Ledger, time: Time) -> None:
+    ledger.applied(_written(0, 0.0, ""), 0.0)
+    ledger.applied(Applied(1.0, "w1#1", "UpdateItem", "t", _written(0, 0.0, "w2").after, _written(1, 1.0).after), 1.0)
+    ledger.beliefs.refused("w1#1", SHARD)
+    assert ledger.believed_from("w1#1", SHARD) == 1.0

@@ -16,6 +16,8 @@ SLICES = {
     "multi-stream": (0, 1, 5),
     "wide": (1, 0, 1),
     "odd": (0, 1, 10),
+    "slow": (0, 2, 12),
+    "slow3x": (0, 1, 8),
 }
 """By mode: the first seed, how many `make test` runs, and how many `make test-all`."""
 

@@ -54,8 +54,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.writes",
-            '"renew", lease.key, _guard(lease), the_row',
-            '"renew", lease.key, (_seen(lease),), the_row',
+            '"renew", lease.key, _guard(lease, span), the_row',
+            '"renew", lease.key, (_within(span),), the_row',
         ),
     ),
     _variant(
@@ -68,8 +68,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.keeper",
-            "_to_whom_it_goes(holding)\n            finally:\n                self.forget(holding)\n",
-            "_to_whom_it_goes(holding)\n            finally:\n                pass\n",
+            "_to_whom_it_goes(holding)\n        finally:\n            self.forget(holding)\n",
+            "_to_whom_it_goes(holding)\n        finally:\n            pass\n",
         ),
     ),
     _variant(
@@ -142,8 +142,9 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a discovered lease is held from its reading on",
         (
             "leases.resumer",
-            "await self.keeper.table.apply(writes.renew(row, resent=resent, heartbeat=mark))\n",
-            "seen\n",
+            "        shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span, heartbeat=mark))\n",
+            "        from mld.leases.own_writes import RowShown\n\n"
+            "        shown = RowShown(seen, self.clock.monotonic(), self.clock.monotonic())\n",
         ),
     ),
     _variant(

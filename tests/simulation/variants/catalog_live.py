@@ -44,7 +44,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
     _variant(
         "look_hangs",
         "a read without an answer is sent again after 20 s",
-        ("mld.aws.service", "READ_AGAIN_S = 3.0\n", "READ_AGAIN_S = 20.0\n"),
+        ("mld.aws.service", "again_s=READ_AGAIN_S,", "again_s=20.0,"),
         needs="deaf",
     ),
 )

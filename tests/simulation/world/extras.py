@@ -44,7 +44,7 @@ def stopped(plan: Plan, *, share: float = STOPPED) -> Plan:
     """The plan, in some seeds with stops of everybody, and of workers that have just been started."""
     rng = Random(f"stops {plan.seed}")
     kinds = {action.kind for action in plan.actions}
-    if rng.random() >= share or _is_peaceful(plan) or kinds & {Kind.TWIN, Kind.REDEPLOY_AS}:
+    if rng.random() >= share or plan.is_peaceful or kinds & {Kind.TWIN, Kind.REDEPLOY_AS}:
         return plan
     actions = [_stop(rng, rng.choice(STOP_KINDS), plan.trouble_s) for _ in range(rng.randrange(1, 5))]
     return replace(plan, actions=in_order([*plan.actions, *actions]))
@@ -62,7 +62,7 @@ def operated(plan: Plan, *, share: float = OPERATED) -> Plan:
     """The plan, in some seeds with acts of operators, who see no Java workers here."""
     rng = Random(f"operators {plan.seed}")
     kinds = {action.kind for action in plan.actions}
-    if rng.random() >= share or not _is_ours(plan) or _is_peaceful(plan) or Kind.DELETE_STREAM in kinds:
+    if rng.random() >= share or not _is_ours(plan) or plan.is_peaceful or Kind.DELETE_STREAM in kinds:
         return plan
     acts = ACTS_2X if _is_2x(plan) else ACTS_3X
     acts = acts if plan.streams is None else tuple(act for act in acts if act != "leave out")
@@ -101,10 +101,6 @@ def grouped(plan: Plan, *, share: float = GROUPED) -> Plan:
 def _is_ours(plan: Plan) -> bool:
     takes = plan.fleet is not None and plan.fleet.takes
     return not takes and all(worker.kind == "mld" for worker in plan.workers)
-
-
-def _is_peaceful(plan: Plan) -> bool:
-    return plan.streams is not None and plan.streams.is_peaceful
 
 
 def _is_2x(plan: Plan) -> bool:

@@ -11,6 +11,7 @@ from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
 from tests.simulation.world.plan_live import draw_live
 from tests.simulation.world.plan_migrate import draw_migration
 from tests.simulation.world.plan_odd import draw_odd
+from tests.simulation.world.plan_slow import NOT_BESIDE, draw_slow, draw_slow_3x
 from tests.simulation.world.plan_streams import NOT_FOR_STREAMS, STREAM_KINDS, draw_streams
 from tests.simulation.world.plan_wide import draw_wide
 
@@ -38,6 +39,8 @@ MODES: dict[str, Callable[[int], Plan]] = {
     "multi-stream": draw_streams,
     "wide": draw_wide,
     "odd": draw_odd,
+    "slow": draw_slow,
+    "slow3x": draw_slow_3x,
 }
 
 
@@ -50,6 +53,9 @@ def features_of(mode: str) -> frozenset[str]:
     """Which kinds of trouble a mode has at all."""
     if mode == "odd":
         return ODD_FEATURES | features_of("3x") - {"twin", "delete_stream", *(kind.value for kind in ROWS_BY_HAND)}
+    if mode in ("slow", "slow3x"):
+        left_out = {kind.value for kind in NOT_BESIDE} | {"java2", "retention_s"}
+        return features_of(mode.replace("slow", "") or "2x") - left_out
     taken = ALL_FEATURES - ODD_FEATURES - {kind.value for kind in FLEET_KINDS}
     if mode == "fanout":
         return taken - {"java2", "iterator_expired"}

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeAlias
 
+from mld.aws.service import REFUSED_CODE
 from mld.core.clock import Clock
 from mld.core.errors import (
     AwsError,
@@ -22,11 +24,13 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.streams import IteratorType, StartingPoint, StreamSummary
+from mld.leases.rows import LEASE_TABLE_KEY
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.retrieval.rawpage import RawPage
 from tests.simulation.checkers import ANSWER_LATE_MAX_S
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.plan import Rates
+from tests.simulation.world.slowness import Slowness
 from tests.simulation.world.surprises import Surprises
 from tests.twins.dynamo import Applied, Fault, MemoryDynamo
 from tests.twins.dynamo_expressions import Item, ValidationError
@@ -57,6 +61,7 @@ class SimulatedDynamo(MemoryDynamo):
         self.index_lag = self._drawn_index_lag
         self.outage_until = 0.0
         self.outage_code = ""
+        self.slowness: Slowness | None = None
         self.doors: dict[str, DynamoDoor] = {}
         self.on_applied: list[Any] = []
         self._rng = rng
@@ -67,7 +72,17 @@ class SimulatedDynamo(MemoryDynamo):
         return self._index_rng.uniform(0.0, self.index_lag_max_s) if self.index_lag_max_s else 0.0
 
     def _fault_of(self, sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
-        return self.doors[sender].fault(operation)
+        door, slowness = self.doors[sender], self.slowness
+        fault = door.fault(operation)
+        if slowness is None or door.cut:
+            return fault
+        table, now = params.get("TableName", ""), self.clock.monotonic()
+        more_s = slowness.seconds(now, door.number, operation, table)
+        return replace(
+            fault,
+            delay_before_s=fault.delay_before_s + slowness.before * more_s,
+            delay_after_s=fault.delay_after_s + (1 - slowness.before) * more_s,
+        )
 
     async def request(
         self, sender: str, operation: str, params: dict[str, Any], timeout_s: float | None
@@ -174,10 +189,22 @@ def _another(rng: Random, purpose: str) -> Random:
 
 
 class DynamoDoor:
-    """The `Service` of one worker. `cut` is a partition; `rates` are the faults of the moment."""
+    """The `Service` of one worker. `cut` is a partition; `rates` are the faults of the moment.
 
-    def __init__(self, dynamo: SimulatedDynamo, sender: str, rng: Random, latency_s: float) -> None:
+    `number` is that of its machine; None for an operator.
+    """
+
+    def __init__(
+        self, dynamo: SimulatedDynamo, sender: str, rng: Random, latency_s: float, number: int | None = None
+    ) -> None:
         self.sender = sender
+        self.number = number
+        self.on_answer: Callable[[str, float, Sequence[float]], None] = lambda key, sent_at, waiting: None
+        """Told of each answer to an UpdateItem that is no error: its key, when it was sent, and when those were sent
+        that still wait."""
+        self.on_refusal: Callable[[str], None] = lambda key: None
+        """Told of each condition of an UpdateItem that did not hold."""
+        self._updates: dict[str, list[float]] = {}
         self.rates = CALM
         self.cut = False
         self.calls = 0
@@ -191,12 +218,23 @@ class DynamoDoor:
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         self.calls += 1
-        stamped = {**params, _SENT_AT: self._dynamo.clock.monotonic()}
+        sent_at = self._dynamo.clock.monotonic()
         self.waiting += 1
+        key = params.get("Key", {}).get(LEASE_TABLE_KEY, {}).get("S", "") if operation == "UpdateItem" else ""
+        updates = self._updates.setdefault(key, [])
+        updates.append(sent_at)
         try:
-            return await self._dynamo.send(self.sender, operation, stamped, timeout_s)
+            answer = await self._dynamo.send(self.sender, operation, {**params, _SENT_AT: sent_at}, timeout_s)
+        except AwsError as error:
+            if key and error.code == REFUSED_CODE:
+                self.on_refusal(key)
+            raise
         finally:
             self.waiting -= 1
+            updates.remove(sent_at)
+        if key:
+            self.on_answer(key, sent_at, updates)
+        return answer
 
     def fault(self, operation: str) -> Fault:
         rng, rates = self._rng, self.rates

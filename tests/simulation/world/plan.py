@@ -11,6 +11,7 @@ from enum import Enum
 from random import Random
 
 from tests.simulation.world.fleet3x import Fleet3x
+from tests.simulation.world.slowness import Slowness
 
 QUIET_TAKER_PERIODS = 14
 """Length of the part without faults: dead workers are noticed in two, the rest lets stealing come to rest."""
@@ -220,10 +221,18 @@ class Plan:
     """None: records are polled for."""
     streams: StreamsPlan | None = None
     """None: there is one."""
+    slow: Slowness | None = None
+    """None: answers of DynamoDB take milliseconds, but for those that `rates` makes late."""
 
     @property
     def end_s(self) -> float:
         return self.trouble_s + self.quiet_s
+
+    @property
+    def is_peaceful(self) -> bool:
+        """Whether nothing is to be drawn on top."""
+        is_steady = self.slow is not None and self.slow.is_steady
+        return is_steady or (self.streams is not None and self.streams.is_peaceful)
 
     @property
     def features(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.liveness import Liveness
 from tests.simulation.lives import Lives
 from tests.simulation.operators import Operators
+from tests.simulation.steadiness import Steadiness
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
 from tests.simulation.world.fanout import FanOutDoor, Traffic, deregister
 from tests.simulation.world.fleet3x import (
@@ -141,7 +143,9 @@ class Machine:
         name = f"{self.worker_id}#{self.incarnation}"
         rng = world.rng(f"machine {self.number} {self.incarnation}")
         self.process = Process(name)
-        self.dynamo = DynamoDoor(world.dynamo, name, world.rng(f"dynamo {name}"), self.spec.latency_s)
+        self.dynamo = DynamoDoor(world.dynamo, name, world.rng(f"dynamo {name}"), self.spec.latency_s, self.number)
+        self.dynamo.on_answer = partial(world.ledger.write_answered, name)
+        self.dynamo.on_refusal = partial(world.ledger.beliefs.refused, name)
         kinesis_rng = world.rng(f"kinesis {name}")
         # The service answers by its own clock, whatever this machine's says.
         self.kinesis = self.fan_out = None
@@ -181,9 +185,7 @@ class Machine:
             beats = plan_beats[(self.number + self.incarnation) % len(plan_beats)]
             heartbeat = HeartbeatSetting.WORKER if beats else HeartbeatSetting.LEASE
             settings = replace(settings, leases=replace(settings.leases, heartbeat=heartbeat))
-        table = DynamoLeaseTable(
-            self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.leases.duration_s / 3
-        )
+        table = DynamoLeaseTable(self.dynamo, self.clock, table_name=TABLE)
         metrics = Metrics()
         metrics.worker.lease_moves = JudgedMoves(self.world.ledger, self.process.name)
         worker = assemble(
@@ -443,6 +445,8 @@ class World:
             self.kinesis.delays = StateDelays(consumer_s=plan.fan_out.consumer_s)
         self.dynamo = SimulatedDynamo(self.clock, self.rng("stale"), stale_s=plan.stale_reads_s)
         self.dynamo.on_applied.append(self._applied)
+        self.dynamo.slowness = plan.slow
+        self.steadiness = Steadiness(self, plan.slow) if plan.slow is not None and plan.slow.is_steady else None
         if plan.fleet is not None:
             if plan.fleet.is_legacy:
                 create_legacy_tables(self.dynamo)
@@ -593,6 +597,8 @@ class World:
                     self.liveness.check()
                 if self.sources is not None:
                     self.sources.check()
+                if self.steadiness is not None:
+                    self.steadiness.check()
                 self.lives.note()
                 if turn % PRICE_TURNS == 0:
                     self.lives.check()
@@ -970,6 +976,7 @@ class World:
         self.trace("--- calm")
         self.ledger.calm_at = self.now()
         self._set_rates(CALM)
+        self.dynamo.slowness = None
         while self._events:
             await asyncio.wait(set(self._events))
         for row in self._rows_to_repair.values():
