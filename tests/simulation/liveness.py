@@ -2,8 +2,8 @@
 
 A lease is renewed by an accepted write of whoever owns it before or after, and by a heartbeat that stands for it. The
 gap since the last one counts while at least one process of ours has been up, finished with its start, neither stopped
-nor cut off, and free of drawn faults and late answers of the table, for the whole of its own bound: then it has seen the lease stand
-still, and should have taken it.
+nor cut off, and free of drawn faults and late answers of the table, for the whole of its own bound: then it has seen
+the lease stand still, and should have taken it.
 
 The bound is the lease duration and 2 s for a worker that looks often: in a fleet of up to three of ours that is each
 of them. One that looks once per lease duration is held to that (`Takeover.bound_s`). A lease that was given to a Java
