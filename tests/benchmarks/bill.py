@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mld.fleet.assign.failover_watcher import TIMEOUT_S
 from mld.fleet.report.reports import UPDATED_AT
 from mld.tracking import stream_list
 from tests.support.fleet import TABLE, Fleet
@@ -46,7 +45,7 @@ UUID_LENGTH = 36
 QUIET = {"idleTimeBetweenReadsInMillis": "300000", "clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 
 HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, LIST, OTHER = (
-    "heartbeats", "discovery", "looks", "scans by the leader", "reports", "leader lock", "list of streams", "other",
+    "heartbeats", "discovery", "looks at a part", "scans", "reports", "leader lock", "list of streams", "other",
 )  # fmt: skip
 PURPOSES = (HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, OTHER)
 PURPOSES_OF_STREAMS = (*PURPOSES[:-1], LIST, OTHER)
@@ -85,19 +84,19 @@ class SortingDynamo(MemoryDynamo):
     """Counts each request under its purpose instead of its sender."""
 
     async def request(self, sender: str, operation: str, params: Params, timeout_s: float | None) -> dict[str, Any]:
-        purpose = purpose_of(sender, operation, params, timeout_s)
+        purpose = purpose_of(sender, operation, params)
         return await super().request(purpose, operation, params, timeout_s)
 
 
-def purpose_of(sender: str, operation: str, params: Mapping[str, Any], timeout_s: float | None) -> str:
+def purpose_of(sender: str, operation: str, params: Mapping[str, Any]) -> str:
     """What a worker at rest wants with a request. Of its own row it is the report, of a shard's row the lease.
 
-    A look asks for the same as a run of the leader, but has less time to wait for it.
+    A look at the whole table asks for the same as a run of the leader.
     """
     key = params.get("Key", {}).get("leaseKey", {}).get("S", "")
     match operation:
         case "Scan":
-            return LOOKS if timeout_s == TIMEOUT_S else SCANS
+            return LOOKS if "Segment" in params else SCANS
         case "Query":
             return DISCOVERY
         case _ if key == "Leader":

@@ -13,6 +13,7 @@ from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import AwsService
+from mld.aws.service import ANSWER_S_MAX
 from mld.aws.service_time import ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.clock import LoopClock
@@ -21,7 +22,6 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.validity import renewal_timeout_s
 from tests.support.blackhole import BlackHole
 from tests.support.servers import ACCOUNT, EmbeddedAws, make_client
 from tests.support.settings import rules
@@ -29,9 +29,6 @@ from tests.support.settings import rules
 pytestmark = pytest.mark.full
 
 LEASE_S = 10.0
-REQUEST_TIMEOUT_S = LEASE_S / 3
-READ_TIMEOUT_S = 60.0
-"""For what comes before: the machine may be slow then."""
 CONNECTIONS = 20
 LEASES = [f"shardId-{number:012d}" for number in range(4)]
 PATIENCE_S = 90.0
@@ -39,7 +36,7 @@ PATIENCE_S = 90.0
 
 @pytest.fixture
 async def service(aws: EmbeddedAws, hole: BlackHole, request: pytest.FixtureRequest) -> AsyncIterator[AwsService]:
-    client = make_client("dynamodb", hole.endpoint, timeout_s=READ_TIMEOUT_S)
+    client = make_client("dynamodb", hole.endpoint, timeout_s=ANSWER_S_MAX)
     plain = BotoService(lambda: client, threads_max=CONNECTIONS, name="dynamodb")
     made: AwsService = plain
     if request.param == "lean":
@@ -50,8 +47,8 @@ async def service(aws: EmbeddedAws, hole: BlackHole, request: pytest.FixtureRequ
             threads_max=CONNECTIONS,
             calls_max=CONNECTIONS,
             name="dynamodb",
-            read_timeout_s=READ_TIMEOUT_S,
-            connect_timeout_s=READ_TIMEOUT_S,
+            read_timeout_s=ANSWER_S_MAX,
+            connect_timeout_s=ANSWER_S_MAX,
             service_time=ServiceTime(),
         )
     await made.open()
@@ -68,20 +65,13 @@ def hole(aws: EmbeddedAws) -> BlackHole:
 async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsService, hole: BlackHole) -> None:
     """Many more connections are kept than leases held, so that retries could draw one dead connection after another."""
     name = f"hole-{os.getpid()}-{type(service).__name__}"
-    table = DynamoLeaseTable(
-        service,
-        LoopClock(),
-        table_name=name,
-        request_timeout_s=REQUEST_TIMEOUT_S,
-        renewal_timeout_s=renewal_timeout_s(LEASE_S),
-    )
-    before = DynamoLeaseTable(service, LoopClock(), table_name=name, request_timeout_s=READ_TIMEOUT_S)
+    table = DynamoLeaseTable(service, LoopClock(), table_name=name)
     with hole:
-        await before.ensure()
+        await table.ensure()
         for key in LEASES:
-            await before.apply(writes.create(Lease(key, TRIM_HORIZON, owner="w")))
+            await table.apply(writes.create(Lease(key, TRIM_HORIZON, owner="w")))
         while hole.connections < CONNECTIONS / 2:
-            await asyncio.gather(*[before.get(LEASES[0]) for _ in range(5 * CONNECTIONS)])
+            await asyncio.gather(*[table.get(LEASES[0]) for _ in range(5 * CONNECTIONS)])
         changes: list[None] = []
         keeper = LeaseKeeper(
             table,
@@ -92,7 +82,7 @@ async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsS
             new_token=lambda: str(uuid.uuid4()),
             on_change=lambda: changes.append(None),
         )
-        await keeper.resumer.reacquire((await before.scan()).leases)
+        await keeper.resumer.reacquire((await table.scan()).leases)
         held = keeper.held()
         assert set(held) == set(LEASES)
         del changes[:]

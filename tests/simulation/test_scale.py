@@ -16,6 +16,7 @@ from mld.core.positions import AT_TIMESTAMP_NAME, LATEST, SHARD_END, TRIM_HORIZO
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.leases.own_writes import Span
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.leases.table import LeaseTable
 from tests.contract.lease_table import LeaseTableContract
@@ -75,7 +76,6 @@ def draw_write(data: st.DataObject, known: list[Lease]) -> Do:
     """A write that a worker might send that knows a row as it is now (the end of `known`) or as it once was."""
     fresh = known[-len(KEYS) :]
     lease = data.draw(st.sampled_from(fresh) | st.sampled_from(fresh) | st.sampled_from(known))
-    resent = data.draw(st.booleans())
     kinds = ["create", "take", "children", "delete"]
     match data.draw(
         st.sampled_from(kinds if lease.actual_owner is None else [*kinds, *["renew", "store", "free"] * 2])
@@ -83,7 +83,7 @@ def draw_write(data: st.DataObject, known: list[Lease]) -> Do:
         case "create":
             return lambda table: table.apply(writes.create(Lease(lease.key, TRIM_HORIZON)))
         case "take":
-            owner = data.draw(st.sampled_from(WORKERS))
+            owner, resent = data.draw(st.sampled_from(WORKERS)), data.draw(st.booleans())
             return lambda table: table.apply(writes.take(lease, owner, resent=resent))
         case "children":
             children = data.draw(st.frozensets(st.sampled_from(KEYS), min_size=1))
@@ -92,11 +92,20 @@ def draw_write(data: st.DataObject, known: list[Lease]) -> Do:
             return lambda table: table.apply(writes.delete_completed(lease.key))
         case "renew":
             kbps = data.draw(st.sampled_from((None, 0.0, 412.734375)))
-            return lambda table: table.apply(writes.renew(replace(lease, throughput_kbps=kbps), resent=resent))
+            span = draw_span(data, lease)
+            return lambda table: table.apply(writes.renew(replace(lease, throughput_kbps=kbps), span=span))
         case "store":
             position = data.draw(st.sampled_from(POSITIONS))
-            return lambda table: table.apply(writes.checkpoint(lease, position, resent=resent))
+            span = draw_span(data, lease)
+            return lambda table: table.apply(writes.checkpoint(lease, position, span=span))
     return lambda table: table.apply(writes.release(lease))
+
+
+def draw_span(data: st.DataObject, lease: Lease) -> Span:
+    """What earlier writes of ours may have made of the row, in half of the cases nothing."""
+    writes_open = data.draw(st.sampled_from((0, 0, 1, 3)))
+    replaces = data.draw(st.frozensets(st.sampled_from(POSITIONS), max_size=writes_open))
+    return Span(lease.counter, lease.counter + writes_open, replaces)
 
 
 @settings(max_examples=60)

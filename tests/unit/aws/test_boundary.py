@@ -140,7 +140,7 @@ def streams(below: Below) -> KinesisStreams:
 
 ADAPTERS: dict[str, tuple[Callable[[Below], Any], type[MldError]]] = {
     "leases": (lambda below: DynamoLeaseTable(below, Hasty(), table_name="t"), TableError),
-    "heartbeats": (lambda below: HeartbeatTable(below, "t", "w", request_timeout_s=1), TableError),
+    "heartbeats": (lambda below: HeartbeatTable(below, "t", "w"), TableError),
     "lock": (lambda below: LockTable(below, PLACE), TableError),
     "reports": (lambda below: ReportsTable(below, PLACE), TableError),
     "states": (StatesTable, MldError),
