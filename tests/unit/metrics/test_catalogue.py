@@ -53,7 +53,7 @@ def busy_worker() -> Metrics:
     metrics.worker.fault_counts = {"hole": 0}
     table = metrics.worker.table
     table.workers, table.unassigned, table.corrupt, table.without_room, table.holes_of = 2, 0, 0, 0, {None: 0}
-    table.strangers = 0
+    table.strangers, table.clocks_off = 0, {}
     return metrics
 
 
