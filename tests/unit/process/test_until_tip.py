@@ -211,7 +211,7 @@ async def test_a_run_that_waits_for_a_parked_shard_only_ends_and_names_it(world)
     world.kinesis.delete_stream(STREAM, now=world.clock.wall(), with_consumers=True)
     why = await ended(run, 4 * STALL_S)
     assert "nothing has moved" in why
-    assert f"{SHARD_0} is parked: Kinesis does not find it" in why
+    assert f"{SHARD_0} is parked: Kinesis does not know this shard" in why
     assert not world.lease(SHARD_0).is_complete
     assert world.lease(SHARD_0).owner is None
 
