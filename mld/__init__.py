@@ -3,7 +3,7 @@
 Importing this package imports neither boto3 nor any extra; see `docs/develop/architecture.md` for the rooms and arrows.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 DISTRIBUTION = "mld-kinesis"
 """The name under which pip installs this; `mld` on the package index is somebody else's."""
