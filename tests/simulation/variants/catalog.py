@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.simulation.variants.catalog3x import VARIANTS_3X
 from tests.simulation.variants.catalog_fanout import VARIANTS_FAN_OUT
 from tests.simulation.variants.catalog_live import VARIANTS_LIVE
-from tests.simulation.variants.catalog_slow import VARIANTS_SLOW
 from tests.simulation.variants.catalog_streams import VARIANTS_STREAMS
 from tests.simulation.variants.patching import Patch
 from tests.simulation.variants.variant import Variant
@@ -21,7 +20,6 @@ _NEEDS = {
     "take_validity_from_response": "starts",
     "release_without_condition": "deploys",
     "merge_child_with_one_parent": "crossed",
-    "twin_taken_for_resend": "twin",
     "renew_without_owner": "reassign",
     "shard_end_unguarded": "finish",
     "retries_without_delay": "outage",
@@ -177,11 +175,6 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "may_be_applied=not isinstance(error, MldError) or may_be_applied(error))",
             "may_be_applied=False)",
         ),
-    ),
-    _variant(
-        "twin_taken_for_resend",
-        "whatever the counter of a row of ours, our own writes explain it",
-        ("leases.own_writes", "        explained = counter <= row.ceiling\n", "        explained = True\n"),
     ),
     _variant(
         "release_without_condition",
@@ -442,5 +435,5 @@ VARIANTS_2X: tuple[Variant, ...] = (
     ),
 )
 
-VARIANTS = (*VARIANTS_2X, *VARIANTS_3X, *VARIANTS_FAN_OUT, *VARIANTS_LIVE, *VARIANTS_SLOW, *VARIANTS_STREAMS)
+VARIANTS = (*VARIANTS_2X, *VARIANTS_3X, *VARIANTS_FAN_OUT, *VARIANTS_LIVE, *VARIANTS_STREAMS)
 BY_NAME = {variant.name: variant for variant in VARIANTS}
