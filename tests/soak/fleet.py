@@ -52,6 +52,10 @@ FROZEN_S = (1.0, 20.0)
 ACTS = {"kills": 2, "kills of children": 2, "pauses": 3, "restarts": 2, "reshards": 4}
 CHILD_BATCH_S = 0.2
 """What a child needs, so that kills find it at work."""
+IN_START_SHARE = 0.1
+"""Of the acts against a daemon that still starts. With more of them none would ever come to work on a slow machine."""
+HAS_BEGUN = "client_version"
+START_S_MAX = 600.0
 STOPPED = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 """In good order; with children killed after the grace; before it had begun."""
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
@@ -202,6 +206,8 @@ class FleetSoak:
                 seat.back_at_s = 0.0
         progress = Progress()
         self._look(time.monotonic())
+        for seat in self._seats:
+            seat.daemon.wait_for_event(HAS_BEGUN, START_S_MAX)
         while count := self._open():
             progress.note(time.monotonic(), count)
             time.sleep(LOOK_EVERY_S)
@@ -241,6 +247,9 @@ class FleetSoak:
         running = [seat for seat in self._seats if seat.back_at_s is None]
         seat = self._rng.choice(running)
         if act in ("kills", "pauses") and len(running) == 1:
+            return
+        has_begun = bool(seat.daemon.with_action(HAS_BEGUN))
+        if act != "reshards" and not has_begun and self._rng.random() > IN_START_SHARE:
             return
         match act:
             case "kills":
@@ -367,6 +376,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep logs and records without a failure, too")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and leave nothing behind
     figures = run(
         given.minutes, failover_ms=given.failover_ms, busy_processes=given.busy, seed=given.seed, keeps=given.keep
     )
