@@ -53,7 +53,7 @@ from tests.support.many import many_fleet
 from tests.support.metrics_page import CATALOGUE
 from tests.twins.children import MemoryChild, Recorder
 from tests.twins.decoding import decode_here
-from tests.twins.dynamo import MemoryDynamo, lost_request, throttled
+from tests.twins.dynamo import Fault, MemoryDynamo, lost_request, throttled
 from tests.twins.streams import VirtualClock
 from tests.unit.properties.conftest import MINIMUM
 from tests.virtual_time import run_virtual
@@ -523,6 +523,15 @@ async def a_clock_that_is_off(seen: Seen) -> None:
         await world.advance(120.0)
 
 
+async def a_table_that_answers_late(seen: Seen) -> None:
+    """Answers take nine tenths of a lease duration."""
+    async with watched(seen, 1, **V3X) as world:
+        running = world.start("w1")
+        await world.until(lambda: len(running.worker.held()) == 1)
+        with faulty(world, "UpdateItem", lambda _: Fault(delay_after_s=9.0), key="shardId"):
+            await world.advance(60.0)
+
+
 class Glue:
     """Knows one version."""
 
@@ -552,6 +561,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     a_disk,
     a_lost_table,
     a_clock_that_is_off,
+    a_table_that_answers_late,
     streams_that_go,
 )
 
