@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mld.aws.service import ANSWER_S_MAX
 from mld.core.errors import StreamUnavailableError
 from mld.fleet.heartbeat_writer import HEARTBEATS
 from mld.metrics.instruments import PERIODS
@@ -157,7 +158,7 @@ async def test_heartbeats_that_stand_still_are_overdue(world: Fleet) -> None:
     await world.advance(20.0)
     hung = asyncio.create_task(asyncio.Event().wait())
     running.worker.fleet._heartbeat._shards = lambda: asyncio.shield(hung)
-    await world.until(lambda: HEARTBEATS in overdue(running, world), 30.0)
+    await world.until(lambda: HEARTBEATS in overdue(running, world), 10 * ANSWER_S_MAX)
     hung.cancel()
 
 
