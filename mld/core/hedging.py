@@ -34,9 +34,9 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, 
                 if not open_ones:
                     return asked[0].result()
                 done, _ = await asyncio.wait(open_ones, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                for one in done:
-                    if not isinstance(one.exception(), AwsUnreachableError):
+                for one in open_ones:
+                    if one in done and not isinstance(one.exception(), AwsUnreachableError):
                         return one.result()
     finally:
-        for one in asked:
+        for one in () if loop.is_closed() else asked:  # a loop that is closed has nothing under way
             one.cancel()
