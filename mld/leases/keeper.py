@@ -587,7 +587,9 @@ class LeaseKeeper:
         valid_from = self._counts_from(key, sent) if is_accepted else None
         shown = RowShown(answer if isinstance(answer, Lease) else answer.row, sent.at, valid_from)
         if not self._rows.answered(key, sent, shown.row.counter, accepted=is_accepted):
-            return writes.unexplained(seen, shown.row)
+            held = self._holdings.get(key)
+            known = seen if held is None else held.lease
+            return writes.unexplained(seen, max(known, shown.row, key=lambda row: row.counter))
         return shown
 
     def confirmed(self, shown: RowShown) -> None:
@@ -636,9 +638,8 @@ class LeaseKeeper:
             self.validity.accept_late(current, shown.counts_from)
         if current.expired and not current.leaving:
             if is_news and shown.counts_from is not None:
-                self.adopt(
-                    row, shown.counts_from, answered_at=shown.sent_at
-                )  # the answer came after the expiry, but the row is ours
+                # The answer came after the expiry, but the row is ours.
+                self.adopt(row, shown.counts_from, answered_at=shown.sent_at)
             return
         self._end_storing(current)
         self.note_news(current, before, row)

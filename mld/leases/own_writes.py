@@ -144,14 +144,15 @@ class OwnWrites:
         self._tidy(key, row)
 
     def answered(self, key: str, sent: Sent, counter: int, *, accepted: bool) -> bool:
-        """Note the row's counter from an answer; False if our writes do not explain it."""
+        """Note the row's counter from an answer; False if our writes do not explain it, or a higher one seen before."""
         row = self._ended(key, sent)
         if row is None:
             return True
         if not accepted:
             row.ceiling -= 1
-        explained = counter <= row.ceiling
-        row.saw(max(counter, row.counter))
+        newest = max(counter, row.counter)
+        explained = newest <= row.ceiling
+        row.saw(newest)
         self._tidy(key, row)
         return explained
 

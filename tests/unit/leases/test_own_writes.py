@@ -1,0 +1,210 @@
+"""Our own writes of a row that overlap, against a model of the row that applies, reorders and drops them as it likes.
+
+The row is judged as DynamoDB does it, by the requests that `writes` makes. Besides ours there may be a twin, which
+writes under our worker id, and so does not move the owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.leases import writes
+from mld.leases.lease import Lease
+from mld.leases.own_writes import OPEN_MAX, OwnWrites, Sent
+from mld.leases.rows import parse_row
+from mld.leases.table import Overtaken, Refusal
+from mld.leases.validity import CHAIN_SHARE, LATE_SHARE, chain_end, counts_from
+from mld.leases.writes import HolderWrite
+from tests.twins.lease_rows import NotWrittenError, carry_out
+
+KEY, ME = "shardId-1", "w"
+FIRST = Lease(KEY, TRIM_HORIZON, owner=ME, counter=7)
+STEPS_MAX = 40
+EPSILON_S = 1e-9
+
+
+@dataclass(eq=False)
+class UnderWay:
+    """A write of ours: `answer` when it was applied or refused, `fails` if that is never told."""
+
+    number: int
+    write: HolderWrite = field(repr=False)
+    sent: Sent
+    position: Position | None
+    answer: Lease | Overtaken | Refusal | None = field(default=None, repr=False)
+    has_failed: bool = False
+
+
+@dataclass
+class Model:
+    """The row in the table, and our view of it."""
+
+    own: OwnWrites = field(default_factory=OwnWrites)
+    row: Lease = FIRST
+    seen: Lease = FIRST
+    under_way: list[UnderWay] = field(default_factory=list)
+    sent: int = 0
+    storing: Position | None = None
+    """Repeated until it is seen in the row, or until its consumer gives it up: one is under way at a time."""
+    twin_wrote: int = 0
+    accused: bool = False
+
+    # --- what may happen ----------------------------------------------------------------------------------------------
+
+    def send(self, offset: int | None = None) -> None:
+        """Send a renewal, or a checkpoint: at `offset`, or the one that is late."""
+        if self.own.waiting(KEY) >= OPEN_MAX:
+            return
+        self.sent += 1
+        if offset is not None and self.storing is None and Position(str(offset)) >= self.seen.checkpoint:
+            self.storing = Position(str(offset))
+        position = None if offset is None else self.storing
+        sent = self.own.send(self.seen, float(self.sent), position)
+        assert sent.span.over == self.seen.counter
+        assert sent.span.up_to - sent.span.over < OPEN_MAX
+        made = (
+            writes.renew(self.seen, span=sent.span)
+            if position is None
+            else writes.checkpoint(self.seen, position, span=sent.span)
+        )
+        self.under_way.append(UnderWay(self.sent, made, sent, position))
+
+    def arrive(self, one: UnderWay) -> None:
+        """The table applies or refuses it, whether or not we still wait."""
+        before = self.row
+        try:
+            row = parse_row(carry_out(one.write, before))
+            assert row is not None
+            self.row = row
+        except NotWrittenError:
+            one.answer = one.write.refused(before)  # type: ignore[assignment]
+        else:
+            one.answer = row
+            assert row.checkpoint >= before.checkpoint, "a checkpoint went back"
+            assert row.counter == before.counter + 1
+        if one.has_failed:
+            self.under_way.remove(one)
+
+    def tell(self, one: UnderWay) -> None:
+        """The answer of a write reaches us."""
+        self.under_way.remove(one)
+        assert one.answer is not None and not isinstance(one.answer, Refusal), one.answer
+        row = one.answer.row if isinstance(one.answer, Overtaken) else one.answer
+        explained = self.own.answered(KEY, one.sent, row.counter, accepted=isinstance(one.answer, Lease))
+        if not explained:
+            self.accused = True
+        if row.counter >= self.seen.counter:
+            self.seen = row
+        if self.storing is not None and row.checkpoint >= self.storing:
+            self.storing = None
+
+    def lose(self, one: UnderWay) -> None:
+        """The connection breaks: no answer comes, and the write may arrive all the same, or has."""
+        self.own.failed(KEY, one.sent, may_be_applied=True)
+        if one.answer is not None:
+            self.under_way.remove(one)
+        one.has_failed = True
+
+    def drop(self, one: UnderWay) -> None:
+        """It never arrives, and no answer comes."""
+        self.under_way.remove(one)
+        if not one.has_failed:
+            self.own.failed(KEY, one.sent, may_be_applied=True)
+
+    def throttle(self, one: UnderWay) -> None:
+        """A plain answer: it is not applied."""
+        self.under_way.remove(one)
+        self.own.failed(KEY, one.sent, may_be_applied=False)
+
+    def give_up(self) -> None:
+        """The consumer gets the error; its next checkpoint may be an earlier one."""
+        self.storing = None
+
+    def twin(self) -> None:
+        """Another process with our worker id renews the row that it sees."""
+        self.twin_wrote += 1
+        self.row = replace(self.row, counter=self.row.counter + 1)
+
+    # --- drawing ------------------------------------------------------------------------------------------------------
+
+    def step(self, data: st.DataObject, *, with_twin: bool, loses: bool) -> None:
+        acts = [self.send, partial(self.send, data.draw(st.integers(1, 9)))]
+        acts += [self.give_up] if any(one.has_failed for one in self.under_way) else []
+        for one in self.under_way:
+            if one.answer is None:
+                acts += [partial(self.arrive, one)] * 2
+                acts += [partial(self.drop, one)] if loses or one.has_failed else []
+                acts += [partial(self.throttle, one)] if loses and not one.has_failed else []
+            elif not one.has_failed:
+                acts += [partial(self.tell, one)] * 2
+            if loses and not one.has_failed:
+                acts.append(partial(self.lose, one))
+        if with_twin:
+            acts.append(self.twin)
+        data.draw(st.sampled_from(acts))()
+
+    def settle(self) -> None:
+        """All that is under way arrives, and each answer that comes reaches us."""
+        for one in list(self.under_way):
+            if one.answer is None:
+                self.arrive(one)
+        for one in list(self.under_way):
+            self.tell(one)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_own_writes_are_never_taken_for_a_twins_and_no_checkpoint_goes_back(data: st.DataObject) -> None:
+    """Whatever is late, reordered, lost or dropped."""
+    model = Model()
+    for _ in range(data.draw(st.integers(1, STEPS_MAX))):
+        model.step(data, with_twin=False, loses=True)
+        assert not model.accused, "a twin, and nobody else has written"
+    model.settle()
+    assert not model.accused
+    model.send()
+    model.settle()
+    assert not model.accused
+    assert model.seen == model.row, "a write that admits what ours may have done is accepted, or shows the row"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_write_of_a_twin_is_found_once_all_answers_are_there(data: st.DataObject) -> None:
+    model = Model()
+    for _ in range(data.draw(st.integers(1, STEPS_MAX))):
+        model.step(data, with_twin=True, loses=False)
+    if not model.twin_wrote:
+        model.twin()
+    model.settle()
+    model.send()
+    model.settle()
+    assert model.accused
+    assert not model.own.is_pending(KEY), "nothing is kept of a row whose writes are all known"
+
+
+@given(
+    st.floats(0, 30),
+    st.floats(0, 30),
+    st.lists(st.floats(0, 60), max_size=12),
+    st.sampled_from((5.0, 10.0, 30.0)),
+)
+def test_belief_counts_from_a_sending_of_ours_and_never_from_an_answer(
+    sent_at: float, took_s: float, others: list[float], duration_s: float
+) -> None:
+    answered_at = sent_at + took_s
+    sendings = sorted(one for one in others if one <= answered_at)
+    gap_s = CHAIN_SHARE * duration_s
+    counted = counts_from(sent_at, answered_at, chain_end(sent_at, sendings, gap_s), duration_s)
+    assert sent_at <= counted <= answered_at
+    assert counted in (sent_at, *sendings)
+    if answered_at - sent_at <= LATE_SHARE * duration_s:
+        assert counted == sent_at
+    chain = [one for one in (sent_at, *sendings) if sent_at <= one <= counted]
+    assert all(later - earlier <= gap_s + EPSILON_S for earlier, later in pairwise(sorted(chain)))
