@@ -168,7 +168,8 @@ class BotoService:
         try:
             answer: dict[str, Any] = method(**params)
         except Exception as error:
-            failure = aws_failure(operation, error)
+            words = limit_words(self._made_client(), error)
+            failure = aws_failure(operation, error) if words is None else AwsUnreachableError(operation, words)
             if isinstance(failure, AwsUnreachableError):
                 self._forget_connections()
             raise failure from error
@@ -244,6 +245,18 @@ def aws_failure(operation: str, error: Exception) -> MldError:
     if isinstance(error, ParamValidationError):
         return AwsError(operation, PARAMETERS_REFUSED, str(error))
     return AwsUnreachableError(operation, reason_of(error))  # a provider may raise anything: there is no answer
+
+
+def limit_words(client: BaseClient, error: Exception) -> str | None:
+    """Return which limit of botocore's own ended a call, with its seconds; None if it was none of them."""
+    from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
+
+    if not isinstance(error, ReadTimeoutError | ConnectTimeoutError):
+        return None
+    limits: Any = client.meta.config
+    is_read = isinstance(error, ReadTimeoutError)
+    limit = f"answer within {limits.read_timeout:g} s" if is_read else f"connection within {limits.connect_timeout:g} s"
+    return f"no {limit}: {reason_of(error)}"
 
 
 def is_surprise(error: Exception) -> bool:

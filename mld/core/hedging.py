@@ -27,7 +27,7 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, 
     asked: list[asyncio.Future[T]] = []
     try:
         while True:
-            asked.append(asyncio.ensure_future(ask(until - loop.time())))
+            asked.append(asyncio.ensure_future(ask(until - loop.time() if asked else limit_s)))
             again_at = loop.time() + again_s if len(asked) < asks_max else None
             while (wait_s := None if again_at is None else again_at - loop.time()) is None or wait_s > 0:
                 open_ones = [one for one in asked if not one.done()]

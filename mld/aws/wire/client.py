@@ -449,7 +449,8 @@ class WireService:
                 lambda _: Connection(origin, **times, turn=self._turn), Connection.close
             )
         except OSError as error:
-            reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
+            limit = f" within {self._connect_timeout_s:g} s" if isinstance(error, TimeoutError) else ""
+            reason = f"cannot connect to {origin}{limit}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error
         if self._workers.is_closed:
             place.drop()

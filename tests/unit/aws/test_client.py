@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import botocore.session
@@ -32,6 +33,8 @@ from tests.support.patience import PATIENCE_S
 
 class FakeClient:
     """A client whose `get_item` does what the test says."""
+
+    meta = SimpleNamespace(config=SimpleNamespace(read_timeout=60.0, connect_timeout=5.0))
 
     def __init__(self, get_item: Callable[..., dict[str, Any]]) -> None:
         self.get_item = get_item
