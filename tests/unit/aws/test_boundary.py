@@ -68,6 +68,7 @@ VALUES: dict[str, Any] = {
     "java_peer": "j",
     "stream_arn": "arn",
     "text": "v",
+    "before": ["1"],
     "value": "2",
     "version": "1",
     "worker": "w",
