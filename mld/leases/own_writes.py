@@ -126,8 +126,11 @@ class OwnWrites:
     def send(self, seen: Lease, at: float, position: Position | None = None) -> Sent:
         """Note that a write is sent over the row as `seen`; returns what it may find."""
         row = self._rows.setdefault(seen.key, _Row(seen.counter))
-        row.saw(seen.counter)
-        sent = Sent(at, row.span(), position)
+        if seen.counter < row.counter:  # an older look, which says nothing of what we have written since
+            sent = Sent(at, Span.exactly(seen), position)
+        else:
+            row.saw(seen.counter)
+            sent = Sent(at, row.span(), position)
         row.waiting.append(sent)
         row.ceiling += 1
         return sent

@@ -208,3 +208,13 @@ def test_belief_counts_from_a_sending_of_ours_and_never_from_an_answer(
         assert counted == sent_at
     chain = [one for one in (sent_at, *sendings) if sent_at <= one <= counted]
     assert all(later - earlier <= gap_s + EPSILON_S for earlier, later in pairwise(sorted(chain)))
+
+
+def test_a_write_over_an_older_look_makes_no_twin_of_our_own_writes() -> None:
+    own = OwnWrites()
+    first, second = own.send(FIRST, 1.0), own.send(FIRST, 2.0)
+    assert own.answered(KEY, first, 8, accepted=True)
+    stale = own.send(FIRST, 3.0)  # by somebody who has not heard of the first one
+    assert stale.span.is_exact
+    assert own.answered(KEY, second, 9, accepted=True)
+    assert own.answered(KEY, stale, 9, accepted=False)
