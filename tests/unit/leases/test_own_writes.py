@@ -158,7 +158,7 @@ class Model:
             self.tell(one)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_own_writes_are_never_taken_for_a_twins_and_no_checkpoint_goes_back(data: st.DataObject) -> None:
     """Whatever is late, reordered, lost or dropped."""
@@ -174,7 +174,7 @@ def test_own_writes_are_never_taken_for_a_twins_and_no_checkpoint_goes_back(data
     assert model.seen == model.row, "a write that admits what ours may have done is accepted, or shows the row"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_write_of_a_twin_is_found_once_all_answers_are_there(data: st.DataObject) -> None:
     model = Model()
