@@ -50,6 +50,8 @@ class Model:
     seen: Lease = FIRST
     under_way: list[UnderWay] = field(default_factory=list)
     sent: int = 0
+    looks: list[Lease] = field(default_factory=lambda: [FIRST])
+    """Rows as they were shown to us, of which somebody may hold an old one."""
     storing: Position | None = None
     """Repeated until it is seen in the row, or until its consumer gives it up: one is under way at a time."""
     twin_wrote: int = 0
@@ -74,6 +76,14 @@ class Model:
             else writes.checkpoint(self.seen, position, span=sent.span)
         )
         self.under_way.append(UnderWay(self.sent, made, sent, position))
+
+    def send_over(self, look: Lease) -> None:
+        """Send a renewal over an older look: by somebody who has not heard of the answers since."""
+        if self.own.waiting(KEY) >= OPEN_MAX:
+            return
+        self.sent += 1
+        sent = self.own.send(look, float(self.sent))
+        self.under_way.append(UnderWay(self.sent, writes.renew(look, span=sent.span), sent, None))
 
     def arrive(self, one: UnderWay) -> None:
         """The table applies or refuses it, whether or not we still wait."""
@@ -101,6 +111,7 @@ class Model:
             self.accused = True
         if row.counter >= self.seen.counter:
             self.seen = row
+            self.looks.append(row)
         if self.storing is not None and row.checkpoint >= self.storing:
             self.storing = None
 
@@ -135,19 +146,20 @@ class Model:
 
     def step(self, data: st.DataObject, *, with_twin: bool, loses: bool) -> None:
         acts = [self.send, partial(self.send, data.draw(st.integers(1, 9)))]
+        acts += [partial(self.send_over, self.looks[data.draw(st.integers(0, len(self.looks) - 1))])]
         acts += [self.give_up] if any(one.has_failed for one in self.under_way) else []
         for one in self.under_way:
             if one.answer is None:
                 acts += [partial(self.arrive, one)] * 2
                 acts += [partial(self.drop, one)] if loses or one.has_failed else []
-                acts += [partial(self.throttle, one)] if loses and not one.has_failed else []
+                acts += [] if one.has_failed else [partial(self.throttle, one)]
             elif not one.has_failed:
                 acts += [partial(self.tell, one)] * 2
             if loses and not one.has_failed:
                 acts.append(partial(self.lose, one))
         if with_twin:
             acts.append(self.twin)
-        data.draw(st.sampled_from(acts))()
+        acts[data.draw(st.integers(0, len(acts) - 1))]()
 
     def settle(self) -> None:
         """All that is under way arrives, and each answer that comes reaches us."""
@@ -187,6 +199,25 @@ def test_the_write_of_a_twin_is_found_once_all_answers_are_there(data: st.DataOb
     model.settle()
     assert model.accused
     assert not model.own.is_pending(KEY), "nothing is kept of a row whose writes are all known"
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_twin_is_found_after_answers_were_lost_once_the_row_has_passed_what_they_may_have_done(
+    data: st.DataObject,
+) -> None:
+    model = Model()
+    for _ in range(data.draw(st.integers(1, STEPS_MAX))):
+        model.step(data, with_twin=False, loses=True)
+    model.settle()
+    for _ in range(OPEN_MAX):
+        model.send()
+        model.settle()
+    assert not model.own.is_unknown(KEY)
+    model.twin()
+    model.send()
+    model.settle()
+    assert model.accused
 
 
 @given(
