@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
@@ -42,6 +44,9 @@ POLL_S = 0.05
 STOP_MAX_S = 120.0
 LOAD_OF_A_LEASE = 10.0
 LEGACY = ", in the legacy table"
+
+Due = tuple[tuple[int, int], float, int]
+"""A record's place; when it and all before it in its shard were delivered; and the number of the last of these."""
 
 load_settings = cache(lambda pairs: settings_of(**dict(pairs)))
 
@@ -366,9 +371,22 @@ class StoryWorld:
 
     def check(self) -> None:
         self._check_order()
+        due = self._undelivered_until()
         for write in self.dynamo.history:
             if write.sender and write.before and write.after and write.operation == "UpdateItem":
-                self._check_checkpoint(write.before, write.after, write.at)
+                self._check_checkpoint(write.before, write.after, write.at, due)
+
+    def _undelivered_until(self) -> dict[str, list[Due]]:
+        """The records of each shard that are wanted, in order; with each, when it and all before it were delivered."""
+        found: dict[str, list[Due]] = {}
+        for number, record in sorted(enumerate(self.records), key=lambda one: (one[1].sequence, one[1].sub)):
+            if not record.wanted:
+                continue
+            due = found.setdefault(record.shard_id, [])
+            at_s = math.inf if record.delivered_at_s is None else record.delivered_at_s
+            latest = max(due[-1][1:] if due else (-math.inf, number), (at_s, number), key=lambda one: one[0])
+            due.append(((record.sequence, record.sub), *latest))
+        return found
 
     def _check_order(self) -> None:
         last: dict[int, int] = {}
@@ -378,7 +396,7 @@ class StoryWorld:
                     raise StoryError(f"child {life.number} got #{number} after #{last[life.number]}")
                 last[life.number] = number
 
-    def _check_checkpoint(self, before: Any, after: Any, at_s: float) -> None:
+    def _check_checkpoint(self, before: Any, after: Any, at_s: float, due: dict[str, list[Due]]) -> None:
         try:
             old, new = parse_row(before), parse_row(after)
         except CorruptRowError:
@@ -387,10 +405,9 @@ class StoryWorld:
             return
         if new.checkpoint < old.checkpoint:
             raise StoryError(f"the checkpoint of {short(new.key)} went back at {at_s:.1f}")
-        bound = new.checkpoint.number
-        for number, record in enumerate(self.records):
-            place = (record.sequence, record.sub)
-            covered = record.shard_id == new.key and (bound is None or place <= (bound, new.checkpoint.sub))
-            late = record.delivered_at_s is None or record.delivered_at_s > at_s
-            if covered and late and record.wanted:
-                raise StoryError(f"{short(new.key)} was checkpointed at {at_s:.1f} before #{number} was delivered")
+        records = due.get(new.key, [])
+        bound, sub = new.checkpoint.number, new.checkpoint.sub
+        covered = len(records) if bound is None else bisect_right(records, (bound, sub), key=lambda one: one[0])
+        if covered and records[covered - 1][1] > at_s:
+            number = records[covered - 1][2]
+            raise StoryError(f"{short(new.key)} was checkpointed at {at_s:.1f} before #{number} was delivered")
