@@ -155,7 +155,14 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
 
     poster, fleet = Poster(url, POST_TIMEOUT_S), parts.worker.fleet
     notifier = Notifier(
-        poster.post, status.look, lambda: fleet.speaks, table, parts.clock, status.identity, parts.scrub, status.file
+        poster.post,
+        status.look,
+        status.own_sight,
+        lambda: fleet.speaks,
+        table,
+        parts.clock,
+        status.identity,
+        parts.scrub,
     )
     with closing(poster):
         async with in_background(notifier.run, "raising alerts", parts.clock):

@@ -608,12 +608,12 @@ class LeaseKeeper:
 
     def _note_late(self, took_s: float) -> None:
         """Count an answer that confirmed a lease after most of its duration, and say so now and then."""
-        self.metrics.worker.late_answers += 1
         now, duration_s = self.clock.monotonic(), self.settings.duration_s
+        words = f"answers of DynamoDB take {took_s:.1f} s, and leases last {duration_s:g} s"
+        self.metrics.worker.answered_late(words, now, duration_s)
         if now < self._late_said_until:
             return
         self._late_said_until = now + SLOW_S
-        words = f"answers of DynamoDB take {took_s:.1f} s, and leases last {duration_s:g} s"
         self.metrics.events.note(EventKind.SLOW, words)
         log.warning(
             "%s: two workers may deliver the same records; checkpoints stay safe. Find out what is slow, or raise "

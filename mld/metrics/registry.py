@@ -28,7 +28,7 @@ from mld.metrics.disks import DiskMetrics
 from mld.metrics.events import EventBuffer
 from mld.metrics.instruments import Progress
 from mld.metrics.operations import OPERATIONS
-from mld.metrics.shard import NO_READER, ShardActivity, ShardMetrics, nobody_asks, none_waits
+from mld.metrics.shard import NO_READER, SLOW_READS, ShardActivity, ShardMetrics, nobody_asks, none_waits
 from mld.metrics.worker import SparkFigures, TableMetrics, WorkerMetrics
 
 ENDED_MAX = 1_000
@@ -36,6 +36,7 @@ ENDED_MAX = 1_000
 
 
 LOSS_SHOWN_S = 86_400.0
+DYNAMODB, KINESIS = "DynamoDB", "Kinesis"
 """How long a loss is shown: somebody has to fetch the records from where they came from."""
 CREATED, DELETED = "created", "deleted"
 RENEWALS = "renewals"
@@ -112,6 +113,21 @@ class Metrics:
             for key, part in self.shards.items()
             if part.losses and wall_s - part.lost_wall_s < LOSS_SHOWN_S
         }
+
+    def contested(self, wall_s: float) -> dict[str, str]:
+        """Return in words whose subscriptions somebody else takes again and again, by the key of the lease."""
+        parts = self.shards.items()
+        return {key: part.contested_words for key, part in parts if wall_s < part.contested_until_s}
+
+    def slow_services(self, now: float) -> dict[str, str]:
+        """Return which services answer so late that this worker suffers from it, and how late, in words."""
+        slow = {}
+        if now < self.worker.late_until:
+            slow[DYNAMODB] = self.worker.late_words
+        took_s = [part.read_took_s for part in self.shards.values() if part.slow_reads >= SLOW_READS]
+        if took_s:
+            slow[KINESIS] = f"reads of {len(took_s)} of {len(self.shards)} shards take up to {max(took_s):.1f} s"
+        return slow
 
     @property
     def records(self) -> int:

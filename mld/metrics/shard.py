@@ -39,6 +39,10 @@ EMPTY_FETCHES_MAX = 256
 """Reads without records that are counted together."""
 LAG_KNOWN_S = 60.0
 """How long what Kinesis said of a shard that waits for records stands; from then on its lag counts on."""
+SLOW_READ_S = 5.0
+"""A read that takes longer is slow: one of 10 MB takes less than a second."""
+SLOW_READS = 3
+"""Answered so in a row, they are no accident."""
 UNREADABLE_AFTER_S = 10.0
 """A shard cannot be read once all of its reads have failed for so long: a single error of a service ends earlier."""
 STALLED_AFTER_S = 60.0
@@ -194,6 +198,10 @@ class ShardMetrics:
     _empty_fetches: list[float] = field(init=False, default_factory=list)
     """Their seconds; counted a few hundred at a time, when code is warm."""
     failed_reads: FailedReads = field(init=False, default_factory=FailedReads)
+    slow_reads: int = field(init=False, default=0)
+    """Reads in a row that were answered, and slowly."""
+    read_took_s: float = field(init=False, default=0.0)
+    """The last one that was answered."""
     iterator: Calls = sent(Calls, *success_and_time(PROCESS, "KinesisDataFetcher.getShardIterator", D, SHARD))
     expired_iterators: Spread = sent(Spread, JavaMetric(PROCESS, "ExpiredIterator", COUNT, S, STREAM))
     """1 for each."""
@@ -204,6 +212,10 @@ class ShardMetrics:
         "result",
     )
     is_subscribed: bool = field(init=False, default=False)
+    contested_words: str = field(init=False, default="")
+    """Who else takes the subscription, by the consumer of this application."""
+    contested_until_s: float = field(init=False, default=-math.inf)
+    """In epoch seconds: not told any more if nobody has taken it again by then."""
     waiting_bytes: Callable[[], int] = field(init=False, default=none_waits)
     """Payload in the reader's buffer; its reader sets it."""
     behind_ms: int | None = field(init=False, default=None)
@@ -518,14 +530,25 @@ class ShardMetrics:
         """Note that a read of the shard has ended."""
         self._fetches.add(result.value)
         self._fetch.note(result in _ANSWERED, seconds)
+        if result in _ANSWERED:
+            self._took(seconds)
         if result is FetchResult.EXPIRED:
             self.expired_iterators.note(1)
 
     def fetched_nothing(self, seconds: float) -> None:
         """Note that a read of the shard has ended and brought no records, as nearly all do at the tip."""
         self._empty_fetches.append(seconds)
+        self._took(seconds)
         if len(self._empty_fetches) >= EMPTY_FETCHES_MAX:
             self._count_empty_fetches()
+
+    def _took(self, seconds: float) -> None:
+        self.read_took_s = seconds
+        self.slow_reads = self.slow_reads + 1 if seconds > SLOW_READ_S else 0
+
+    def contested(self, words: str, wall_s: float, for_s: float) -> None:
+        """Note that somebody else has taken the subscription once more; it counts as so for `for_s`."""
+        self.contested_words, self.contested_until_s = words, wall_s + for_s
 
     def _count_empty_fetches(self) -> None:
         if self._empty_fetches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,9 @@ from mld.metrics.declaring import Instant, age_s, counter, gauge, given, histogr
 from mld.metrics.disks import DiskMetrics
 from mld.metrics.instruments import Spread, Tally
 from mld.metrics.operations import Operations
+
+LATE_S_MIN = 60.0
+"""How long answers count as late after the last one that was, or for a lease duration, in which each is renewed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +136,11 @@ class WorkerMetrics:
         "Answers of DynamoDB that confirmed a lease only after four fifths of its duration: "
         "two workers may deliver the same records.",
     )
+    late_words: str = field(init=False, default="")
+    late_until: float = field(init=False, default=-math.inf)
+    """Monotonic: answers count as late until then."""
+    left_behind: str | None = field(init=False, default=None)
+    """The mode that the fleet has gone on to, if this worker takes no leases because it was told to stay."""
     lease_moves: Tally = tally(
         "mld_lease_moves_total",
         "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired, twin), by how.",
@@ -182,6 +191,11 @@ class WorkerMetrics:
     spark: SparkFigures | None = field(init=False, default=None)
     """Of this daemon's session host; None where there is none."""
     operations: Operations = field(init=False, default_factory=Operations)
+
+    def answered_late(self, words: str, now: float, lease_duration_s: float) -> None:
+        """Count an answer of DynamoDB that confirmed a lease too late: they are late until some come in time."""
+        self.late_answers += 1
+        self.late_words, self.late_until = words, now + max(LATE_S_MIN, lease_duration_s)
 
     @shown("mld_faults", "What this worker knows to be wrong, by kind: with itself, its shards and the table.", "kind")
     def faults(self, _: Instant) -> Mapping[str, int]:

@@ -24,6 +24,10 @@ processors fail once in a while."""
 PAUSE_HOLD_S = 4 * 3600.0
 """Of a pause, which somebody wanted."""
 NAMED_MAX = 3
+DOCTOR = "mld doctor looks for the reason."
+STUCK, ROWS, TABLE = "a-shard-is-stuck", "rows-that-are-wrong", "the-table-is-out-of-reach"
+WORKER = "a-worker-is-not-well"
+"""Anchors of the runbook."""
 
 
 class Severity(Enum):
@@ -125,6 +129,12 @@ class Own:
     """Its loops that make no progress."""
     unreached: str | None = None
     """Why its lease table counts as out of reach."""
+    slow: Mapping[str, str] = field(default_factory=dict)
+    """Services that answer too late, and how late."""
+    contested: Mapping[str, str] = field(default_factory=dict)
+    """Who else takes the subscription to a shard, by the key of its lease."""
+    left_behind: str | None = None
+    """The mode that the fleet has gone on to without it, so that it takes no leases."""
     unread: str | None = None
     """Why it can read none of its shards, if it has any."""
     is_throttled: bool = False
@@ -204,7 +214,8 @@ class FaultKind:
     """A kind of fault, as it is declared.
 
     `hold_s`: for how long it must be so before anybody is told; None: nobody is. `hides`: kinds that are not shown
-    beside it, because it explains them. `of_setup`: whether `mld doctor` shows it.
+    beside it, because it explains them. `of_setup`: whether `mld doctor` shows it. `is_own`: whether only the worker
+    itself knows of it, and tells it (coordination#notifier). `ends`: whether its end is news; a loss has none.
     """
 
     name: str
@@ -221,6 +232,8 @@ class FaultKind:
     probe: Probe | None = None
     hides: frozenset[str] = frozenset()
     of_setup: bool = True
+    is_own: bool = False
+    ends: bool = True
     find: Finder
 
 
@@ -242,6 +255,8 @@ def kind(
     probe: Probe | None = None,
     hides: Iterable[str] = (),
     of_setup: bool = True,
+    is_own: bool = False,
+    ends: bool = True,
 ) -> Callable[[Finder], Finder]:
     """Declare a kind that the decorated generator finds. Without `alert` its rule is called by its name."""
 
@@ -257,6 +272,8 @@ def kind(
             probe=probe,
             hides=frozenset(hides),
             of_setup=of_setup,
+            is_own=is_own,
+            ends=ends,
             find=find,
         )
         return find

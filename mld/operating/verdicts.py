@@ -4,8 +4,9 @@ To add a kind of fault
 
 1. give `FleetSight`, `Own` or `Listed` (`mld.operating.faults`) a field for what nobody has told yet, with a default
    that means *not known*;
-2. write the generator that finds it, below, under `@kind(name, severity, meaning, first, runbook)`. It yields a `Found`
-   for each subject: words, and the remedy with file and shard filled in. What else can be declared: `FaultKind`.
+2. write the generator that finds it, below or in `worker_verdicts`, under `@kind(name, severity, meaning, first,
+   runbook)`. It yields a `Found` for each subject: words, and the remedy with file and shard filled in. What else can
+   be declared: `FaultKind`.
 
 The rest follows from the declaration: notes and exit codes of `mld lag`, `leases`, `workers` and `status`, a line of
 `mld doctor`, the page, `mld_faults{kind=…}`, an alert with its runbook (generated, unless `templates/alerts.yaml` has a
@@ -23,11 +24,14 @@ from mld.core.clock import iso_time
 from mld.core.steps import SLICE, Steps, at_once, finish
 from mld.core.streams import STREAM_DISABLED
 from mld.leases.lease import Lease
-from mld.metrics.configuration import refusal_words, restart_words
+from mld.operating import worker_verdicts  # noqa: F401  # declares its kinds, which come first
 from mld.operating.faults import (
     KINDS,
     PAUSE_HOLD_S,
+    ROWS,
     SHARD_JUDGES,
+    STUCK,
+    WORKER,
     FaultKind,
     FleetFault,
     FleetSight,
@@ -53,10 +57,6 @@ AGE_TOLD_S = 2 * 86_400.0
 OWN_SLICE = 50
 """Shards of a worker between two turns of the loop, 20 µs for each."""
 UNTOLD = "untold"
-DOCTOR = "mld doctor looks for the reason."
-STUCK, ROWS, TABLE = "a-shard-is-stuck", "rows-that-are-wrong", "the-table-is-out-of-reach"
-WORKER = "a-worker-is-not-well"
-"""Anchors of the runbook."""
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -137,141 +137,6 @@ def counts(faults: Iterable[FleetFault]) -> dict[str, int]:
     for fault in faults:
         found[fault.kind] += 1
     return found
-
-
-# --- the kinds: a worker ----------------------------------------------------------------------------------------------
-
-
-@kind(
-    "hung",
-    Severity.PAGE,
-    "A loop of a daemon makes no progress.",
-    "Its supervisor restarts it; send the trace in its log.",
-    WORKER,
-    probe=Probe.LIVE,
-)
-def _hung(seen: FleetSight) -> Iterator[Found]:
-    if seen.own is not None and seen.own.late:
-        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in seen.own.late)
-        yield Found(seen.own.worker, f"no progress: {words}", "restart it", owner=seen.own.worker)
-
-
-@kind(
-    "config-refused",
-    Severity.TICKET,
-    "A daemon could not use its properties file, or its list of streams, when it last read it: the next start fails.",
-    "mld check shows what is wrong with it; repair the file, then reload.",
-    WORKER,
-    of_setup=False,
-)
-def _config_refused(seen: FleetSight) -> Iterator[Found]:
-    for file, why in {}.items() if seen.own is None else seen.own.refused.items():
-        yield Found(file, refusal_words(why), seen.command("check"), owner=seen.own.worker if seen.own else None)
-
-
-@kind(
-    "restart-needed",
-    Severity.NOTE,
-    "Keys of the properties file have new values that need a restart.",
-    "Restart the daemon when it suits.",
-    WORKER,
-    alert="MldConfigRefused",
-    hold_s=None,
-    of_setup=False,
-)
-def _restart_needed(seen: FleetSight) -> Iterator[Found]:
-    if seen.own is not None and seen.own.waiting:
-        yield Found(seen.own.worker, restart_words(seen.own.waiting), "restart it when it suits", owner=seen.own.worker)
-
-
-@kind(
-    "disk-unwritable",
-    Severity.PAGE,
-    "A daemon or its processor cannot write where it has to: the disk is full, read-only, or does not answer.",
-    "mld status names the place and the reason; mld doctor tries it.",
-    WORKER,
-    of_setup=False,
-)
-def _disk_unwritable(seen: FleetSight) -> Iterator[Found]:
-    return _disks(seen, is_lost=True)
-
-
-@kind(
-    "disk-low",
-    Severity.TICKET,
-    "Little room is left where a daemon or its processor writes.",
-    "mld status names the place; free some room before it is full.",
-    WORKER,
-    of_setup=False,
-)
-def _disk_low(seen: FleetSight) -> Iterator[Found]:
-    return _disks(seen, is_lost=False)
-
-
-def _disks(seen: FleetSight, *, is_lost: bool) -> Iterator[Found]:
-    for disk in () if seen.own is None else seen.own.disks:
-        if disk.is_lost is is_lost:
-            yield Found(disk.place, disk.words, disk.remedy, owner=seen.own.worker if seen.own else None)
-
-
-@kind(
-    "table",
-    Severity.PAGE,
-    "The tables of the application cannot be read.",
-    DOCTOR,
-    TABLE,
-    alert="MldTableUnreached",
-    probe=Probe.READY,
-    of_setup=False,
-)
-def _unreached(seen: FleetSight) -> Iterator[Found]:
-    why = seen.unread or (None if seen.own is None else seen.own.unreached)
-    if why is not None:
-        yield Found("lease table", why, seen.command("doctor"))
-
-
-@kind(
-    "throttled",
-    Severity.TICKET,
-    "DynamoDB refuses requests for want of capacity.",
-    "Set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker.",
-    TABLE,
-    alert="MldTableThrottled",
-    hold_s=None,
-)
-def _throttled(seen: FleetSight) -> Iterator[Found]:
-    if seen.own is not None and seen.own.is_throttled:
-        remedy = "set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker"
-        yield Found("lease table", "it is throttled: who is silent may be alive", remedy)
-
-
-@kind(
-    "blind",
-    Severity.PAGE,
-    "A worker can read none of its shards.",
-    DOCTOR,
-    STUCK,
-    alert="MldUnreadable",
-    probe=Probe.READY,
-    hold_s=None,
-)
-def _blind(seen: FleetSight) -> Iterator[Found]:
-    if seen.own is not None and seen.own.unread is not None:
-        yield Found(seen.own.worker, seen.own.unread, seen.command("doctor"), owner=seen.own.worker)
-
-
-@kind(
-    "records-lost",
-    Severity.TICKET,
-    "Records left the stream before they were read, in the last day.",
-    "mld events says between which records and times; get them from their source.",
-    "records-lost-to-retention",
-    alert="MldRecordsLost",
-)
-def _lost(seen: FleetSight) -> Iterator[Found]:
-    for key, words in ({} if seen.own is None else seen.own.lost).items():
-        remedy = f"get it from its source ({seen.command('events')} has all losses), and keep records for longer"
-        yield Found(key, f"lost {words}", remedy, shard=key, stream=seen.label_of(key))
 
 
 # --- the kinds: the table ---------------------------------------------------------------------------------------------

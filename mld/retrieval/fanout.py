@@ -616,14 +616,18 @@ class FanOutReader(ShardReader):
         await self._report_missing()
 
     def _say_if_contested(self) -> None:
-        """Say once for each reader that its subscription is not its own."""
-        if not is_contested(self._at) or self._is_contested:
+        """Note that its subscription is not its own, and say so once for each reader."""
+        if not is_contested(self._at):
             return
-        self._is_contested = True
         words = (
             f"somebody else takes the subscription by {self._arn} again and again, and this worker keeps the lease: "
-            "another application uses the same consumer; give each its own (fanoutConfig.consumerName or consumerArn)"
+            "another application uses the same consumer"
         )
+        self._metrics.contested(words, self._clock.wall(), CONTESTED_WITHIN_S)
+        if self._is_contested:
+            return
+        self._is_contested = True
+        words += "; give each its own (fanoutConfig.consumerName or consumerArn)"
         self._metrics.erred(words, self._clock.wall())
         logger.error(
             "shard %s: %s", self.shard_id, words,

@@ -99,17 +99,23 @@ class DaemonStatus:
         return self._why_not(Probe.LIVE)
 
     def _why_not(self, probe: Probe) -> str | None:
-        why = why_not(probe, general_faults(FleetSight(own=self._own(), file=self.file)))
+        why = why_not(probe, general_faults(self.own_sight()))
         return None if why is None else self.scrub(why)
 
-    def _own(self) -> Own:
+    def own_sight(self) -> FleetSight:
         """Return what this worker knows of itself now, but for its shards one by one."""
+        return FleetSight(own=self._own(), file=self.file)
+
+    def _own(self) -> Own:
         now, table = self.clock.monotonic(), self.metrics.worker.table
         labels = self.metrics.stream_labels
         return Own(
             worker=self.identity.worker,
             late=self.overdue(),
             unreached=self.reach.why_out_of_reach(now),
+            slow=self.metrics.slow_services(now),
+            contested=self.metrics.contested(self.clock.wall()),
+            left_behind=self.metrics.worker.left_behind,
             unread=self.metrics.why_unread(self.clock.wall()),
             is_throttled=self.reach.is_throttled(now),
             corrupt=table.corrupt_rows,

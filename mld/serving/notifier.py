@@ -1,9 +1,10 @@
 """Posts to a webhook what is wrong with the fleet, and that it is over (`mld.notify`). Rule: coordination#notifier.
 
-The judgements are those of all who look (`operating.verdicts`). One worker of the fleet speaks: it
+The judgements are those of all who look (`operating.verdicts`). One worker of the fleet speaks for it: it
 looks once a minute and posts what has been so for a while. What was posted stands in the table, so that the next one to
 speak goes on from there. Who spoke when the table went out of reach tells that, and its end: nobody can be chosen
-then. A post that fails is made again after the next look, for as long as there is a reason.
+then. What a worker alone can know, such as a full disk, each posts of itself; what it has posted it forgets when it
+ends. A post that fails is made again after the next look, for as long as there is a reason.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mld.aws.threads import HostReadError
@@ -21,7 +22,7 @@ from mld.metrics.registry import Identity
 from mld.operating.events import EventsTable
 from mld.operating.faults import HOLD_S, KINDS, FleetFault, FleetSight, runbook_of
 from mld.operating.fleet_status import FleetStatus
-from mld.operating.verdicts import faults_of
+from mld.operating.verdicts import faults_of, general_faults
 from mld.properties.redaction import Scrubber
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,18 @@ def hold_of(kind: str) -> float | None:
     return HOLD_S if known is None else known.hold_s
 
 
+def kind_ends(kind: str) -> bool:
+    """Return whether the end of a fault of this kind is posted."""
+    known = KINDS.get(kind)
+    return known is None or known.ends
+
+
+def is_own(kind: str) -> bool:
+    """Return whether each worker posts faults of this kind itself."""
+    known = KINDS.get(kind)
+    return known is not None and known.is_own
+
+
 class AlertBook:
     """Decides what is to be posted. `posted` are the ids of alerts that were posted and have not ended. Pure."""
 
@@ -71,6 +84,7 @@ class AlertBook:
 
     def due(self, found: Collection[FleetFault], now: float) -> list[Post]:
         """Return what to post after a look."""
+        self._posted -= {fault for fault in self._posted - {*found} if not kind_ends(fault.kind)}
         changed = {fault for fault in found if hold_of(fault.kind) is not None} ^ self._posted
         self._since = {alert: self._since.get(alert, now) for alert in changed}
         due: dict[tuple[str, bool], list[FleetFault]] = {}
@@ -101,8 +115,9 @@ def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber) -> Mappin
     first = named[0]
     why = f": {first.words} → {first.remedy}" if post.begins else ""
     over = "" if post.begins else "over: "
+    where = f" of worker {me.worker}" if is_own(post.kind) else ""
     return {
-        "text": _plain(scrub(f"{me.application}: {over}{post.kind} ({len(post.alerts)}): {names}{why}")),
+        "text": _plain(scrub(f"{me.application}: {over}{post.kind} ({len(post.alerts)}){where}: {names}{why}")),
         "application": me.application,
         "alert": post.kind,
         "severity": first.severity.value,
@@ -130,53 +145,63 @@ Look = Callable[[], Awaitable[tuple[FleetStatus | None, str | None]]]
 
 @dataclass(eq=False)
 class Notifier:
-    """`speaks`: whether this worker is the one of its fleet that posts."""
+    """`own` gives what this worker knows of itself; `speaks`: whether it is the one of its fleet that posts."""
 
     post: Callable[[Mapping[str, Any]], Awaitable[None]]
     """Raises HostReadError."""
     look: Look
+    own: Callable[[], FleetSight]
     speaks: Callable[[], bool]
     table: EventsTable
     clock: Clock
     identity: Identity
     scrub: Scrubber
-    file: str = ""
-    """The properties file, for remedies."""
 
     async def run(self) -> None:
         """Look and post, until cancelled."""
-        book: AlertBook | None = None
+        mine = AlertBook(())
+        of_fleet: AlertBook | None = None
         while True:
-            if book is not None or self.speaks():
+            looks: list[tuple[AlertBook, Collection[FleetFault]]] = [(mine, self._found_here())]
+            if of_fleet is not None or self.speaks():
                 fleet, trouble = await self.look()
-                if trouble is None and not self.speaks() and (book is None or TABLE.id not in book.posted):
-                    book = None
+                if trouble is None and not self.speaks() and (of_fleet is None or TABLE.id not in of_fleet.posted):
+                    of_fleet = None
                 elif fleet is not None:
-                    book = book or AlertBook(fleet.alerts)
-                    await self._tell(book, self._found(book, fleet, trouble))
+                    of_fleet = of_fleet or AlertBook(fleet.alerts)
+                    looks.append((of_fleet, self._found(of_fleet, fleet, trouble)))
+            before = frozenset() if of_fleet is None else of_fleet.posted
+            await self._tell(looks)
+            if of_fleet is not None and of_fleet.posted != before and self.speaks():
+                await self._store(of_fleet)
             await self.clock.sleep(LOOK_PERIOD_S)
+
+    def _found_here(self) -> set[FleetFault]:
+        """Return what is wrong with this worker and known to nobody else."""
+        return {fault for fault in general_faults(self.own()) if is_own(fault.kind)}
 
     def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[FleetFault]:
         """Return what is wrong now. While the table cannot be read nothing is known to have begun or ended, and once
         another worker speaks, it is for that one to tell."""
         if trouble is None and self.speaks():
-            return {*faults_of(FleetSight(fleet=fleet, file=self.file))}
+            return {fault for fault in faults_of(replace(self.own(), fleet=fleet)) if not is_own(fault.kind)}
         others = {*map(FleetFault.known_as, book.posted)} - {TABLE}
-        return others if trouble is None else {*others, *faults_of(FleetSight(unread=trouble, file=self.file))}
+        return others if trouble is None else {*others, *faults_of(replace(self.own(), own=None, unread=trouble))}
 
-    async def _tell(self, book: AlertBook, found: Collection[FleetFault]) -> None:
-        posts = book.due(found, self.clock.monotonic())
-        before = book.posted
-        for post in posts[:POSTS_MAX]:
+    async def _tell(self, looks: Iterable[tuple[AlertBook, Collection[FleetFault]]]) -> None:
+        now = self.clock.monotonic()
+        due = [(book, post) for book, found in looks for post in book.due(found, now)]
+        for book, post in due[:POSTS_MAX]:
             if not await self._post(document(post, self.identity, self.clock.wall(), self.scrub)):
                 break  # the others wait for the next look, too
             book.note(post)
-        if book.posted != before and self.speaks():
-            try:
-                await self.table.set_alerts(book.posted)
-            except Exception as error:
-                failure = survived(error, "storing alerts")
-                log.info("alerts not stored: %s", failure, extra={"action": "alerts_not_stored"})
+
+    async def _store(self, book: AlertBook) -> None:
+        try:
+            await self.table.set_alerts(book.posted)
+        except Exception as error:
+            failure = survived(error, "storing alerts")
+            log.info("alerts not stored: %s", failure, extra={"action": "alerts_not_stored"})
 
     async def _post(self, told: Mapping[str, Any]) -> bool:
         for attempt in range(ATTEMPTS_MAX):

@@ -119,6 +119,7 @@ PURE = (
     "mld/operating/faults.py",
     "mld/operating/findings.py",
     "mld/operating/verdicts.py",
+    "mld/operating/worker_verdicts.py",
     "mld/operating/points.py",
     "mld/operating/plan.py",
     "mld/operating/steering.py",

@@ -303,7 +303,9 @@ class VersionMachine:
                 "leases, so that 2.x can run beside it and after it. To leave 2.x, see docs/use/fleets.md",
                 extra={"action": "works_as_2x"},
             )
-        if version is ClientVersion.INIT and not wanted[1].taker:
+        is_behind = version is ClientVersion.INIT and not wanted[1].taker
+        self.metrics.worker.left_behind = stored.value if is_behind and stored is not None else None
+        if is_behind:
             log.warning(
                 "the fleet has left 2.x mode (%s): this worker takes no leases until it is restarted with another "
                 "clientVersionConfig",

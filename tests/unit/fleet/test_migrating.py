@@ -880,6 +880,7 @@ async def test_a_phase_1_worker_stops_taking_after_the_flip_and_writes_nothing(b
         bed.put_version(stored)
         await bed.clock.sleep(91)
         assert worker.running.taker == takes
+        assert worker.machine.metrics.worker.left_behind == (None if takes else stored.value)
         assert worker.machine.version is ClientVersion.INIT
     bed.put_version(V3X)
     await bed.clock.sleep(91)

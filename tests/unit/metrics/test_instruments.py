@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.metrics.instruments import SECONDS_BOUNDS, Calls, Spread, StatisticSet, Tally
-from mld.metrics.shard import FetchResult, ShardMetrics
+from mld.metrics.registry import KINESIS, Metrics
+from mld.metrics.shard import SLOW_READ_S, SLOW_READS, FetchResult, ShardMetrics
 
 VALUES = st.lists(st.floats(min_value=0, max_value=1e6), max_size=30)
 
@@ -82,3 +83,17 @@ def test_successes_are_told_as_ones_and_failures_as_noughts() -> None:
     calls.note(True, 0.1)
     assert calls.ok.take() == StatisticSet(1, 1.0, 1.0, 1.0)
     assert (calls.ok.count, calls.failed) == (5, 2)
+
+
+def test_reads_that_were_slow_several_times_in_a_row_are_told_until_one_is_not() -> None:
+    metrics = Metrics()
+    part, other = metrics.begin("shardId-0", 0.0), metrics.begin("shardId-1", 0.0)
+    other.fetched_nothing(0.1)
+    for _ in range(SLOW_READS - 1):
+        part.fetched(FetchResult.RECORDS, 7.0)
+    part.fetched(FetchResult.ERROR, 30.0)
+    assert metrics.slow_services(0.0) == {}, "a read without an answer is another fault"
+    part.fetched_nothing(SLOW_READ_S + 1)
+    assert metrics.slow_services(0.0) == {KINESIS: "reads of 1 of 2 shards take up to 6.0 s"}
+    part.fetched_nothing(0.1)
+    assert metrics.slow_services(0.0) == {}

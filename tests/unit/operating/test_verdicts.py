@@ -14,6 +14,7 @@ from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.events import Event, EventKind
 from mld.metrics.instruments import LateLoop
+from mld.metrics.registry import DYNAMODB, KINESIS
 from mld.operating.alert_rules import prometheus_rules
 from mld.operating.faults import KINDS, FaultKind, FleetFault, FleetSight, Listed, Own, Probe, Severity, fault_value
 from mld.operating.fleet_status import Verdict, ViewRules, fleet_status
@@ -306,3 +307,36 @@ def test_what_a_shard_has_lost_is_a_fault_with_its_remedy_and_fails_no_probe() -
     )
     assert "mld events app.properties" in fault.remedy
     assert why_not(Probe.READY, [fault]) is None and is_green([fault], strictly=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "kind", "words", "remedy"),
+    [
+        (
+            Own(worker="w-1", slow={DYNAMODB: "answers of DynamoDB take 9.1 s, and leases last 10 s"}),
+            "answers-late",
+            "DynamoDB take 9.1 s",
+            "a longer failoverTimeMillis helps",
+        ),
+        (
+            Own(worker="w-1", slow={KINESIS: "reads of 2 of 4 shards take up to 7.0 s"}),
+            "answers-late",
+            "Kinesis: reads of 2 of 4 shards",
+            "find out what is slow",
+        ),
+        (
+            Own(worker="w-1", contested={SHARD_3: "somebody else takes the subscription"}),
+            "subscription-contested",
+            SHARD_3,
+            "give each application its own",
+        ),
+        (Own(worker="w-1", left_behind="3X"), "left-behind", "the fleet has gone on to 3X", "clientVersionConfig"),
+    ],
+)
+def test_what_a_worker_alone_knows_names_the_worker_and_the_remedy_and_fails_no_probe(
+    own: Own, kind: str, words: str, remedy: str
+) -> None:
+    (fault,) = faults_of(FleetSight(own=own))
+    assert (fault.kind, fault.owner, KINDS[kind].is_own) == (kind, "w-1", True)
+    assert words in fault.sentence and remedy in fault.remedy
+    assert why_not(Probe.READY, [fault]) is None and why_not(Probe.LIVE, [fault]) is None

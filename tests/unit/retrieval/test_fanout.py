@@ -345,6 +345,9 @@ async def test_a_second_application_on_the_same_consumer_is_said_once(
     assert "another application uses the same consumer; give each its own" in said()[0]
     assert reader._metrics.subscriptions.value()["taken"] == 5
     assert reader._metrics.last_error is not None and "by arn:" in reader._metrics.last_error
+    assert "takes the subscription by arn:" in reader._metrics.contested_words
+    wall_s = reader._clock.wall()
+    assert wall_s < reader._metrics.contested_until_s <= wall_s + CONTESTED_WITHIN_S, "and ends by itself"
 
 
 @with_reader()
@@ -357,6 +360,7 @@ async def test_a_subscription_that_is_taken_seldom_is_no_contest(
         await fan_out.subscribe(fan_out.arn_of("app"), "shard-0", HORIZON)
         fan_out.subscriptions[-1].closed = True
     assert "subscription_contested" not in {vars(one).get("action") for one in caplog.records}
+    assert reader._metrics.contested_words == ""
 
 
 @with_reader(arn="arn:mine")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.reach import THROTTLED_S, TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.verdicts import general_faults
 from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
+from tests.twins.dynamo import Fault
 
 WATCHER = "watcher"
 
@@ -106,3 +109,36 @@ async def test_a_throttled_table_is_said_to_be_so_and_kills_nobody(world: Fleet)
     assert {one["state"] for one in value["shards"]} == {"unknown"}
     await world.advance(THROTTLED_S + LOOK_PERIOD_S)
     assert {one["state"] for one in (await data(status))["shards"]} == {"stopped"}
+
+
+@in_fleet(shard_count=2)
+async def test_a_table_that_answers_late_is_a_fault_of_the_worker_within_a_minute_until_it_is_over(
+    world: Fleet,
+) -> None:
+    running = world.start("w1", clientVersionConfig="CLIENT_VERSION_CONFIG_3X")
+    await world.until(lambda: len(running.worker.held()) == 2)
+    status = replace(watcher_at(world), metrics=running.metrics)
+    assert late(status) == []
+    world.dynamo.faults = lambda _, operation, __: Fault(delay_after_s=9.0) if operation == "UpdateItem" else None
+    await world.advance(60.0)
+    assert late(status) == ["DynamoDB"]
+    world.dynamo.faults = None
+    await world.advance(120.0)
+    assert late(status) == []
+
+
+def late(status: DaemonStatus) -> list[str]:
+    faults = status.own(0.0)["faults"]
+    return [one["subject"] for one in faults if one["kind"] == "answers-late" and "leases last 10 s" in one["words"]]
+
+
+@in_fleet(shard_count=1)
+async def test_what_metrics_tell_of_a_worker_reaches_the_verdicts(world: Fleet) -> None:
+    running = world.start("w1")
+    await world.until(lambda: len(running.worker.held()) == 1)
+    status, (part,) = replace(watcher_at(world), metrics=running.metrics), running.metrics.shards.values()
+    part.contested("somebody else takes it", world.clock.wall(), 900.0)
+    running.metrics.worker.left_behind = "3X"
+    found = {fault.kind: fault.subject for fault in general_faults(status.own_sight())}
+    assert found == {"subscription-contested": part.key, "left-behind": WATCHER}
+    assert running.metrics.contested(world.clock.wall() + 901.0) == {}

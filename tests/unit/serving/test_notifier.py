@@ -20,9 +20,9 @@ from mld.aws.service import TableCalls
 from mld.aws.threads import HostReadError, Poster
 from mld.core.clock import Clock
 from mld.leases.lease import Lease, ShardStatus
-from mld.metrics.registry import Identity
+from mld.metrics.registry import DYNAMODB, Identity
 from mld.operating.events import KEY, EventsTable, alerts_in
-from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, FleetFault, FleetSight
+from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, DiskTrouble, FleetFault, FleetSight, Own
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import faults_of
 from mld.properties.redaction import Scrubber
@@ -114,6 +114,7 @@ class Stage:
     speaks: bool = True
     trouble: str | None = None
     fails: bool = False
+    own: Own = field(default_factory=lambda: Own(worker="w-1"))
     posts: list[dict[str, Any]] = field(default_factory=list)
     tried: int = 0
 
@@ -151,8 +152,11 @@ class Stage:
         self.posts.append(dict(told))
 
     def start(self) -> asyncio.Task[None]:
-        notifier = Notifier(self.post, self.look, lambda: self.speaks, self.table, self.clock, ME, Scrubber())
-        return asyncio.create_task(notifier.run())
+        return asyncio.create_task(self.notifier().run())
+
+    def notifier(self) -> Notifier:
+        own = lambda: FleetSight(own=self.own, file="app.properties")  # noqa: E731
+        return Notifier(self.post, self.look, own, lambda: self.speaks, self.table, self.clock, ME, Scrubber())
 
     def told(self) -> list[tuple[str, str]]:
         return [(one["alert"], one["status"]) for one in self.posts]
@@ -259,9 +263,55 @@ async def test_there_are_ten_posts_a_minute_at_most() -> None:
     kinds = [FleetFault(f"kind{number:02}", "x") for number in range(25)]
     book = AlertBook(())
     book.due(kinds, -HOLD_S)
-    notifier = Notifier(stage.post, stage.look, lambda: True, stage.table, stage.clock, ME, Scrubber())
-    await notifier._tell(book, kinds)
+    await stage.notifier()._tell([(AlertBook(()), ()), (book, kinds)])
     assert len(stage.posts) == POSTS_MAX
+    running.cancel()
+
+
+FULL = DiskTrouble("spool", "/var/spool: no room, password=hunter22", "free some room", True)
+
+
+@virtual
+async def test_what_a_worker_alone_knows_it_posts_once_with_its_name_though_it_does_not_speak() -> None:
+    stage = await Stage(VirtualClock(), speaks=False).with_row()
+    stage.look = None  # type: ignore[assignment, method-assign]
+    stage.own = Own(worker="w-1", disks=[FULL], slow={DYNAMODB: "answers take 9 s"}, refused={"app.properties": "bad"})
+    running = stage.start()
+    await until_s(3600)
+    assert stage.told() == [("answers-late", "begun"), ("config-refused", "begun"), ("disk-unwritable", "begun")]
+    assert stage.posts[2]["text"].startswith("clicks: disk-unwritable (1) of worker w-1: spool: ")
+    assert (stage.posts[2]["subjects"][0]["owner"], "hunter22" in json.dumps(stage.posts)) == ("w-1", False)
+    assert stage.raised() == frozenset(), "the table has what the fleet's speaker posted"
+    stage.own = Own(worker="w-1")
+    await until_s(7200)
+    assert sorted(stage.told()[3:]) == [
+        ("answers-late", "ended"),
+        ("config-refused", "ended"),
+        ("disk-unwritable", "ended"),
+    ]
+    running.cancel()
+
+
+@virtual
+async def test_who_speaks_posts_the_clocks_it_knows_of_and_nobody_elses_disks_end_with_it() -> None:
+    stage = await Stage(VirtualClock(), rows=(lease(),)).with_row()
+    stage.own = Own(worker="w-1", disks=[FULL], clocks_off={"w-9": -600.0})
+    running = stage.start()
+    await until_s(600)
+    assert sorted(stage.told()) == [("clocks-disagree", "begun"), ("disk-unwritable", "begun")]
+    assert stage.raised() == {"clocks-disagree w-9"}
+    running.cancel()
+
+
+@virtual
+async def test_a_loss_is_posted_and_has_no_end() -> None:
+    stage = await Stage(VirtualClock(), speaks=False).with_row()
+    stage.own = Own(worker="w-1", lost={"shardId-0": "whatever came after record 7"})
+    running = stage.start()
+    await until_s(600)
+    stage.own = Own(worker="w-1")
+    await until_s(1200)
+    assert stage.told() == [("records-lost", "begun")]
     running.cancel()
 
 

@@ -1,0 +1,205 @@
+"""The kinds of faults that a worker knows of itself and of what it reaches. Pure.
+
+Declared here as all are (`mld.operating.verdicts`): found in `Own`, without a question to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mld.metrics.configuration import refusal_words, restart_words
+from mld.metrics.registry import DYNAMODB, KINESIS
+from mld.operating.faults import DOCTOR, STUCK, TABLE, WORKER, FleetSight, Found, Probe, Severity, kind
+
+SLOW_REMEDIES = {
+    DYNAMODB: "find out what is slow (network, host, table); until then a longer failoverTimeMillis helps",
+    KINESIS: "find out what is slow: network, host, or the service",
+}
+
+
+@kind(
+    "hung",
+    Severity.PAGE,
+    "A loop of a daemon makes no progress.",
+    "Its supervisor restarts it; send the trace in its log.",
+    WORKER,
+    probe=Probe.LIVE,
+    is_own=True,
+)
+def _hung(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None and seen.own.late:
+        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in seen.own.late)
+        yield Found(seen.own.worker, f"no progress: {words}", "restart it", owner=seen.own.worker)
+
+
+@kind(
+    "config-refused",
+    Severity.TICKET,
+    "A daemon could not use its properties file, or its list of streams, when it last read it: the next start fails.",
+    "mld check shows what is wrong with it; repair the file, then reload.",
+    WORKER,
+    of_setup=False,
+    is_own=True,
+)
+def _config_refused(seen: FleetSight) -> Iterator[Found]:
+    for file, why in {}.items() if seen.own is None else seen.own.refused.items():
+        yield Found(file, refusal_words(why), seen.command("check"), owner=seen.own.worker if seen.own else None)
+
+
+@kind(
+    "restart-needed",
+    Severity.NOTE,
+    "Keys of the properties file have new values that need a restart.",
+    "Restart the daemon when it suits.",
+    WORKER,
+    alert="MldConfigRefused",
+    hold_s=None,
+    of_setup=False,
+    is_own=True,
+)
+def _restart_needed(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None and seen.own.waiting:
+        yield Found(seen.own.worker, restart_words(seen.own.waiting), "restart it when it suits", owner=seen.own.worker)
+
+
+@kind(
+    "disk-unwritable",
+    Severity.PAGE,
+    "A daemon or its processor cannot write where it has to: the disk is full, read-only, or does not answer.",
+    "mld status names the place and the reason; mld doctor tries it.",
+    WORKER,
+    of_setup=False,
+    is_own=True,
+)
+def _disk_unwritable(seen: FleetSight) -> Iterator[Found]:
+    return _disks(seen, is_lost=True)
+
+
+@kind(
+    "disk-low",
+    Severity.TICKET,
+    "Little room is left where a daemon or its processor writes.",
+    "mld status names the place; free some room before it is full.",
+    WORKER,
+    of_setup=False,
+    is_own=True,
+)
+def _disk_low(seen: FleetSight) -> Iterator[Found]:
+    return _disks(seen, is_lost=False)
+
+
+def _disks(seen: FleetSight, *, is_lost: bool) -> Iterator[Found]:
+    for disk in () if seen.own is None else seen.own.disks:
+        if disk.is_lost is is_lost:
+            yield Found(disk.place, disk.words, disk.remedy, owner=seen.own.worker if seen.own else None)
+
+
+@kind(
+    "table",
+    Severity.PAGE,
+    "The tables of the application cannot be read.",
+    DOCTOR,
+    TABLE,
+    alert="MldTableUnreached",
+    probe=Probe.READY,
+    of_setup=False,
+)
+def _unreached(seen: FleetSight) -> Iterator[Found]:
+    why = seen.unread or (None if seen.own is None else seen.own.unreached)
+    if why is not None:
+        yield Found("lease table", why, seen.command("doctor"))
+
+
+@kind(
+    "throttled",
+    Severity.TICKET,
+    "DynamoDB refuses requests for want of capacity.",
+    "Set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker.",
+    TABLE,
+    alert="MldTableThrottled",
+    hold_s=None,
+)
+def _throttled(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None and seen.own.is_throttled:
+        remedy = "set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker"
+        yield Found("lease table", "it is throttled: who is silent may be alive", remedy)
+
+
+@kind(
+    "answers-late",
+    Severity.TICKET,
+    "DynamoDB answers so late that two workers may deliver the same records, or Kinesis so late that reading is slow.",
+    "mld status says which and how late; find out what is slow: the network, the host, or the table.",
+    TABLE,
+    of_setup=False,
+    is_own=True,
+)
+def _answers_late(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None:
+        for service, words in seen.own.slow.items():
+            yield Found(service, words, SLOW_REMEDIES[service], owner=seen.own.worker)
+
+
+@kind(
+    "subscription-contested",
+    Severity.PAGE,
+    "Somebody takes a subscription of enhanced fan-out again and again: a second application uses its consumer.",
+    "Give each application a consumer of its own: fanoutConfig.consumerName or fanoutConfig.consumerArn.",
+    "why-is-it-behind",
+    of_setup=False,
+    is_own=True,
+)
+def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None:
+        remedy = "give each application its own (fanoutConfig.consumerName or consumerArn)"
+        for key, words in seen.own.contested.items():
+            yield Found(key, words, remedy, shard=key, owner=seen.own.worker, stream=seen.label_of(key))
+
+
+@kind(
+    "left-behind",
+    Severity.TICKET,
+    "The fleet has left the mode of 2.x, and a worker that is set to stay in it takes no leases.",
+    "Start it again with another clientVersionConfig, or without.",
+    WORKER,
+    of_setup=False,
+    is_own=True,
+)
+def _left_behind(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None and seen.own.left_behind is not None:
+        words = f"it takes no leases: the fleet has gone on to {seen.own.left_behind}, and it is set to stay in 2.x"
+        remedy = "start it again with another clientVersionConfig, or without"
+        yield Found(seen.own.worker, words, remedy, owner=seen.own.worker)
+
+
+@kind(
+    "blind",
+    Severity.PAGE,
+    "A worker can read none of its shards.",
+    DOCTOR,
+    STUCK,
+    alert="MldUnreadable",
+    probe=Probe.READY,
+    hold_s=None,
+    is_own=True,
+)
+def _blind(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None and seen.own.unread is not None:
+        yield Found(seen.own.worker, seen.own.unread, seen.command("doctor"), owner=seen.own.worker)
+
+
+@kind(
+    "records-lost",
+    Severity.TICKET,
+    "Records left the stream before they were read, in the last day.",
+    "mld events says between which records and times; get them from their source.",
+    "records-lost-to-retention",
+    alert="MldRecordsLost",
+    is_own=True,
+    ends=False,
+)
+def _lost(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None:
+        remedy = f"get it from its source ({seen.command('events')} has all losses), and keep records for longer"
+        for key, words in seen.own.lost.items():
+            yield Found(key, f"lost {words}", remedy, shard=key, owner=seen.own.worker, stream=seen.label_of(key))
