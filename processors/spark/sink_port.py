@@ -22,7 +22,7 @@ Another worker that writes other shards to the same sink is no error: it is wait
 one application, pipeline and stream (`WriterIdentity`): those of another writer are never told here, and a writer that
 finds another one in a sink that is not said to be shared is refused, by `open` and by `publish`.
 
-What can be wrong with the session, and exceptions of Spark: what they mean for the next attempt, in a sentence.
+What can be wrong with the session, and an exception of Spark in a sentence (`session.error_classes`: what it means).
 """
 
 from __future__ import annotations
@@ -67,10 +67,6 @@ class DataRefused(JobFailed):
 
     sinks: frozenset[str] = frozenset()
     """Which of the sinks that were asked at once have refused it."""
-
-
-class Blameless(JobFailed):
-    """A job failed for a reason that lies in no record, such as a lost executor or a lack of memory."""
 
 
 class SinkRefused(SinkError):
@@ -185,32 +181,8 @@ class SinkSpec:
     s3: S3Access | None = field(default=None, repr=False)
 
 
-NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-"""What the JVM says of ENOSPC, EDQUOT and EFBIG; Spark keeps the words in its exceptions."""
 NO_NAME = "a value of partitionBy is no name of a directory"
 """Said where a sink raises an exception over a row: its record is to blame. The value is not quoted."""
-UNMAPPABLE = "input contains unmappable characters"
-GONE = "FILE_NOT_EXIST"
-"""While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
-DATABASE_FAILED = "FAILED_JDBC"
-"""A database that Spark could not ask something, such as one that is down; nobody says whether it stays so."""
-NO_PANDAS = ("No module named 'pandas'", "No module named 'pyarrow'", "PACKAGE_NOT_INSTALLED")
-"""What a Python worker says on a node that has not got them: that is never the record's fault."""
-NO_MODULE = ("ModuleNotFoundError:", "ImportError:")
-"""How the traceback of a Python worker ends that lacks something: that is never the record's fault either."""
-NO_RECORD_S_FAULT = (
-    *("ExecutorLostFailure", "ExecutorDeadException", "Executor heartbeat timed out", "MetadataFetchFailed"),
-    *("OutOfMemoryError", "SparkOutOfMemoryError", "Cannot allocate memory", "exit code: 137", "exit status: 137"),
-    *("Python worker exited unexpectedly", "Python worker failed to connect", "Could not execute broadcast in"),
-    *("SparkContext was shut down", "SparkContext has been shutdown", "Too many open files"),
-)
-OF_S3 = ("org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.")
-"""How an exception begins that says what S3 did not do, where Spark speaks to it."""
-OF_A_VALUE = ("SQLSTATE: 22", "SQLSTATE: P0001")
-"""Class 22 of the standard: division by zero, a cast or an index that is invalid, a number out of range. And
-`raise_error`."""
-OF_PYTHON_ITSELF = ("OSError:", "MemoryError", "pyspark.", *NO_MODULE)
-"""How the traceback of a Python worker ends if what surrounds it may be to blame, and not a value."""
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -227,49 +199,6 @@ class SessionUnreachable(SessionError):
 
 class SessionGone(Exception):
     """The JVM or the cluster is not there any more; a new host has to be started."""
-
-
-def failure(error: Exception, doing: str) -> SinkError:
-    """Return what an exception of Spark means for the next attempt.
-
-    What failed over a value is told first, because it may quote the record: the words of a producer decide nothing."""
-    from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
-
-    text = str(error)
-    said = f"{doing}: {sentence(text) or type(error).__name__}"
-    cause = _python_cause(text)
-    of_spark = isinstance(error, (AnalysisException, PySparkTypeError, PySparkValueError))
-    if NO_NAME in text:
-        return DataRefused(said)
-    if cause is not None and not cause.startswith(OF_PYTHON_ITSELF):
-        return ValueFailed(said)
-    if not of_spark and any(words in text for words in OF_A_VALUE):
-        return ValueFailed(said)
-    if any(words in text for words in NO_ROOM):
-        return SinkError(f"{said}; make room, nothing was acknowledged and it is tried again")
-    if UNMAPPABLE in text:
-        return SinkRefused(f"{said}; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8")
-    if any(words in text for words in NO_PANDAS):
-        return SinkRefused(
-            f"{said}; the Python of the executors (key mld.spark.conf.spark.pyspark.python) needs pandas and pyarrow"
-        )
-    if cause is not None and cause.startswith(NO_MODULE):
-        return SinkRefused(
-            f"{said}; install it where the executors run, or name what they lack in "
-            "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
-        )
-    is_of_s3 = any(line.startswith(OF_S3) for line in text.replace(CAUSE, "\n").splitlines())
-    if is_of_s3 or any(words in text for words in NO_RECORD_S_FAULT):
-        return Blameless(said)
-    if GONE in text:
-        return InputGone(
-            f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"
-        )
-    if DATABASE_FAILED in text.partition("\n")[0]:
-        return SinkError(f"{said}; it is tried again")
-    if of_spark:
-        return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
-    return JobFailed(said) if cause is None else ValueFailed(said)
 
 
 def sentence(text: str) -> str:

@@ -89,7 +89,7 @@ SPARK_ROOMS: dict[str, set[str]] = {
     "child": {"batch", "host", "replay"},
     "host": {"batch", "commit", "session", "sinks"},
     "batch": {"commit", "session"},
-    "sinks": {"commit"},
+    "sinks": {"commit", "session"},
     "session": set(),
     "commit": set(),
     "replay": {"batch", "host", "sinks"},

@@ -25,8 +25,9 @@ from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
+from mld.processors.spark.session.error_classes import failure
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Blameless, DataRefused, JobFailed, Sink, SinkError, SinkRefused, failure
+from mld.processors.spark.sink_port import DataRefused, JobFailed, Sink, SinkError, SinkRefused
 from mld.properties.spark import OnPoison
 
 log = logging.getLogger("mld.spark")
@@ -104,7 +105,7 @@ class PoisonSearch:
         every = list(batch.each_of(missing))
         said = self._jobs.failing([record for _, (_, record) in every], sinks)
         errors = {at: failure(RuntimeError(text), f"sink {sinks[0].name}") for at, text in said.items()}
-        if not errors or any(not isinstance(one, JobFailed) or isinstance(one, Blameless) for one in errors.values()):
+        if not errors or any(not isinstance(one, JobFailed) for one in errors.values()):
             return False
         if _longest_row(every, errors) > in_a_row_max:
             return False
@@ -251,8 +252,6 @@ class PoisonSearch:
         """Return why it may not be the record that is to blame; None if the pipeline works for another one right after.
 
         A pipeline that writes by itself is not run for this; there any batch that went well is the evidence."""
-        if isinstance(error, Blameless):
-            return "and no record can cause that"
         if not sinks and self._went_well is not None:
             return None
         neighbours = [one for position, one in rows if position != record[0]]

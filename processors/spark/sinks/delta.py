@@ -20,6 +20,7 @@ from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
 from mld.processors.spark.commit.s3_store import unconditional
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.session.error_classes import is_of
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
 from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, columns_of, unless_there
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 COMMITS_OF_OTHERS = 16
 """After so many, such as OPTIMIZE, the table is asked whether it has an entry at all; that may cost a job."""
-NO_FILE = "FileNotFoundException"
+NO_FILE = "java.io.FileNotFoundException"
 """How a version of the log is missing that was removed after its time."""
 LOST_PROPERTY = "mld.ledger.lost"
 """Of a table: the number of the entry whose loss somebody has accepted. It says nothing about a later one."""
@@ -37,7 +38,7 @@ ONE_DRIVER_SCHEMES = frozenset(("s3", "s3a", "s3n"))
 """Where Delta's own log store lets two drivers overwrite each other's commits: it looks, and then writes."""
 SINGLE_DRIVER_STORE = "S3SingleDriverLogStore"
 CONDITION = "fs.option.create.conditional.overwrite"
-NOT_MATCHED = "RemoteFileChangedException"
+NOT_MATCHED = "org.apache.hadoop.fs.s3a.RemoteFileChangedException"
 """How S3A says that a condition did not hold."""
 CONF = "spark.databricks.delta."
 USER_METADATA, TXN_APPLICATION, TXN_VERSION = (
@@ -113,7 +114,7 @@ class DeltaSink(LakeSink):
             try:
                 info = delta.DeltaHistoryManager.getCommitInfoOpt(store, file, conf)
             except Exception as error:
-                if NO_FILE in str(error):
+                if is_of(error, NO_FILE):
                     return
                 raise
             yield json.loads(info.get().json())["commitInfo"] if info.isDefined() else {}
@@ -148,12 +149,10 @@ class DeltaSink(LakeSink):
             self._write(frame, entry)
         except SinkRefused:
             raise
-        except Exception as error:
+        except Exception:
             # Whatever it was, the commit may have happened: only the table knows.
             if (rows := self._rows_of(entry)) is not None:
                 return rows
-            if "CONCURRENT" in str(error).upper() or "ProtocolChanged" in str(error):
-                raise LostRace from error
             raise
         if (rows := self._rows_of(entry)) is None:
             raise LostRace
@@ -277,7 +276,7 @@ def is_conditional(session: SparkSession, place: str) -> bool:
         try:
             other.close()
         except Exception as error:
-            if NOT_MATCHED in str(error):
+            if is_of(error, NOT_MATCHED):
                 return True
             raise
         return False

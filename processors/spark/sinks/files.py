@@ -32,15 +32,13 @@ from mld.processors.spark.commit.journal import DATA, HOME, STAGING, AdmittedSin
 from mld.processors.spark.commit.ledger import Admission, Columns, FileMove, LedgerEntry
 from mld.processors.spark.commit.store import Store, failures, stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.session.error_classes import failure
 from mld.processors.spark.sink_port import (
     NO_NAME,
-    JobFailed,
     Published,
     SinkError,
     SinkRefused,
     SinkSpec,
-    failure,
-    sentence,
 )
 from mld.properties.spark import TAKEN_BY
 
@@ -296,8 +294,6 @@ def quoted(name: str) -> str:
 
 COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
 """Each task moves its own files to their places once the driver lets it: one copy less. They are in a staging area."""
-CANNOT = ("AccessDenied", "NoAuthWithAWS", "NoAwsCredentials", "ClassNotFoundException", "InvalidAccessKeyId")
-"""What a client of S3 says that will say so again."""
 
 
 class ExecutorFileSink(FileSink):
@@ -321,12 +317,9 @@ class ExecutorFileSink(FileSink):
                 path = self._store.uri(self._journal.data(token))
                 write(spark.range(1), SinkSpec(self.name, "json", path, options, mode="error"))
                 self._clean(token, rows=1)
-        except JobFailed as error:
-            text = f"{error} {error.__cause__}"
-            said = f"sink {self.name}: executors cannot write to {self.place}: {sentence(text)}"
-            if any(words in text for words in CANNOT):
-                raise SinkRefused(
-                    f"{said}; they use the AwsCredentialsProvider and the mld.spark.s3 keys of the daemon's file on "
-                    "their own nodes, and mld.spark.conf.spark.hadoop.fs.s3a.* replaces them"
-                ) from error
-            raise SinkError(f"{said}; it is tried again") from error
+        except SinkError as error:
+            raise (SinkRefused if isinstance(error, SinkRefused) else SinkError)(
+                f"sink {self.name}: executors cannot write to {self.place}: {error}. They use the "
+                "AwsCredentialsProvider and the mld.spark.s3 keys of the daemon's file on their own nodes, and "
+                "mld.spark.conf.spark.hadoop.fs.s3a.* replaces them"
+            ) from error

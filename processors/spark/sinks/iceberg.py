@@ -30,6 +30,7 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import ShardSpans
+from mld.processors.spark.session.error_classes import is_of
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
 from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, Merge, columns_of, unless_there
@@ -104,7 +105,7 @@ class IcebergSink(LakeSink):
                 self._spark._jsparkSession, self._target
             )
         except Exception as error:
-            if not any(condition in str(error) for condition in NO_TABLE):
+            if not is_of(error, *NO_TABLE):
                 raise
             return None
         return self._look()
@@ -260,8 +261,7 @@ class IcebergSink(LakeSink):
         try:
             self._table.operations().commit(self._metadata, building.build())
         except Exception as error:
-            thrown = getattr(error, "java_exception", None)
-            if thrown is None or thrown.getClass().getName() != COMMIT_FAILED:
+            if not is_of(error, COMMIT_FAILED):
                 raise
             head = self._look()  # it may be what a repeated request is told
             if head is None or head.token != entry.token:

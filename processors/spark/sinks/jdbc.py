@@ -33,6 +33,15 @@ from mld.processors.spark.commit.journal import AdmittedSink
 from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.session.error_classes import (
+    BAD_IDENTIFIER,
+    OF_A_ROW,
+    SQL,
+    Cause,
+    ErrorKind,
+    causes_of,
+    kind_of,
+)
 from mld.processors.spark.sink_port import (
     DataRefused,
     JobFailed,
@@ -65,8 +74,7 @@ DRIVER, PACKAGE = "org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"
 """Class and Maven coordinates, the latter for people; the version is an example."""
 DRIVER_OPTIONS = {"driver": DRIVER, "reWriteBatchedInserts": "true", "tcpKeepAlive": "true"}
 """Options where the user gives none."""
-CAUSES_MAX = 20
-NO_DRIVER = ("ClassNotFoundException", "did not find registered driver")
+NO_DRIVER = "java.lang.ClassNotFoundException"
 
 
 # --- names, columns and statements: values in, values out ------------------------------------------------------------
@@ -188,16 +196,8 @@ def take_over(
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
-OF_A_ROW = ("21", "22", "23", "44", "54", "P0001")
-"""How an SQLState begins for which a row is to blame: two rows of a batch for one of the table, data, a constraint,
-WITH CHECK OPTION, a value too long for an index, a trigger that says no."""
-FOR_GOOD = ("0A", "28", "3D", "3F", "42", "55000")
-"""How one begins that comes again: not supported, login, no such database or schema, syntax, names and permissions, a
-deferrable constraint to merge by. All others are waited for: connections, locks, resources, fail-overs."""
 MADE_BY_ANOTHER = "42P07"
 """Of a table that another writer has made at the same time."""
-BAD_IDENTIFIER = "22023"
-"""Of what is no name of a table, before there are rows."""
 _PLACES = "make the database, or correct {0}.url and {0}.dbtable"
 _REMEDIES = {
     BAD_IDENTIFIER: "{0}.dbtable is table or schema.table, quoted where needed",
@@ -211,33 +211,12 @@ _REMEDIES = {
 }
 
 
-class DatabaseError(NamedTuple):
-    """What the database or its driver said, with its SQLState; empty if there is none."""
-
-    text: str
-    state: str
-
-
-def database_error(jvm: Any, error: BaseException | None) -> DatabaseError | None:
-    """Return the exception of the database within an exception of Spark's or Py4J's; None if there is none."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    for _ in range(CAUSES_MAX):
-        if java is None:
-            break
-        if jvm.java.lang.Class.forName("java.sql.SQLException").isInstance(java):
-            told = java.getNextException() or java  # of a batch: the first one says only that there are others
-            text = str(told.getMessage() or told.getClass().getSimpleName())
-            return DatabaseError(first_line(Exception(text)), str(told.getSQLState() or ""))
-        java = java.getCause()
-    return None
-
-
-def meaning(error: DatabaseError, sink: str, doing: str, *, of_rows: bool) -> SinkError:
+def meaning(error: Cause, sink: str, doing: str, *, of_rows: bool) -> SinkError:
     """Return what an error of the database means for the next attempt; `of_rows`: whether a row can be to blame."""
-    said, state = f"sink {sink}: {doing}: {error.text}", error.state
+    said, state, kind = f"sink {sink}: {doing}: {first_line(Exception(error.text))}", error.state, kind_of([error])
     if of_rows and state.startswith(OF_A_ROW):
         return DataRefused(said)
-    if state == BAD_IDENTIFIER or (state.startswith(FOR_GOOD) and state != MADE_BY_ANOTHER):
+    if kind in (ErrorKind.SHAPE, ErrorKind.FORBIDDEN) and state != MADE_BY_ANOTHER:
         found = _REMEDIES.get(state) or _REMEDIES.get(
             state[:2], "correct the pipeline, the table or the sink's options"
         )
@@ -500,9 +479,10 @@ class JdbcSink(AdmittedSink):
             raise
         except Exception as error:
             cause = error.__cause__ if isinstance(error, JobFailed) else error
-            if (found := database_error(self._spark._jvm, cause)) is not None:
+            causes = causes_of(cause or error)
+            if (found := next((one for one in causes if SQL in one.names), None)) is not None:
                 raise meaning(found, self.name, doing, of_rows=of_rows) from error
-            if any(words in str(error) for words in NO_DRIVER):
+            if any(NO_DRIVER in one.names for one in causes):
                 raise SinkRefused(
                     f"sink {self.name}: the JDBC driver {self._given.get('driver', DRIVER)} is not loaded; write "
                     f"mld.spark.packages = {PACKAGE}, or name the class of another one that is as "

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, TypeVar
 from mld.processors.spark.commit.journal import AdmittedSink
 from mld.processors.spark.commit.ledger import Admission, Columns, LedgerEntry
 from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans
-from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, failure
+from mld.processors.spark.session.error_classes import ErrorKind, causes_of, failure, is_of, kind_of
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, first_line
 from mld.processors.spark.sinks.files import quoted
 
 if TYPE_CHECKING:
@@ -128,11 +129,15 @@ def unless_there() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = str(error).upper().replace(" ", "_")
-        if "ALREADY_EXISTS" not in said or "LOCATION_ALREADY_EXISTS" in said:
+        if not is_of(error, *IS_THERE):
             raise
 
 
+IS_THERE = (
+    *("TABLE_OR_VIEW_ALREADY_EXISTS", "FIELD_ALREADY_EXISTS", "DELTA_TABLE_ALREADY_EXISTS", "DELTA_TABLE_ID_MISMATCH"),
+    *("org.apache.iceberg.exceptions.AlreadyExistsException", "org.apache.spark.sql.delta.ProtocolChangedException"),
+)
+"""What is said of a table or a column that somebody else has just made."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 Result = TypeVar("Result")
@@ -161,16 +166,20 @@ class LakeSink(AdmittedSink):
         return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
+        lost: Exception | None = None
         for _ in range(RACES_MAX):
             try:
                 return attempt()
-            except LostRace:
-                continue
+            except LostRace as error:
+                lost = error.__cause__ if isinstance(error.__cause__, Exception) else lost
             except SinkError:
                 raise
             except Exception as error:
-                raise failure(error, f"sink {self.name}: {doing}") from error
-        raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
+                if kind_of(causes_of(error)) is not ErrorKind.CONFLICT:
+                    raise failure(error, f"sink {self.name}: {doing}") from error
+                lost = error
+        why = f" ({first_line(lost)})" if lost else ""
+        raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published{why}")
 
     def _opened(self) -> HighWaterMarks:
         return self._admission.marks(self._head())

@@ -19,7 +19,6 @@ from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MA
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.sink_port import (
-    Blameless,
     DataRefused,
     InputGone,
     JobFailed,
@@ -377,18 +376,6 @@ def test_a_malformed_neighbour_is_no_evidence(tmp_path):
     bed.poison(lambda data: not data.startswith(b"{bad"))
     assert "fails, and so do" in bed.run(bed.offer("a", range(1, 4), {2: b"{bad", 3: b"{bad"})).failed[A]
     assert dead.rows == []
-
-
-@pytest.mark.usefixtures("one_attempt")
-def test_what_no_record_can_cause_buries_nobody(tmp_path):
-    dead = MemorySink("deadLetter")
-    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
-    bed.run(bed.offer("a", [1]))
-    bed.sinks["out"].refusal, bed.frames.says = Blameless, "java.lang.OutOfMemoryError: heap"
-    bed.poison(lambda data: data == b"3")
-    outcome = bed.run(bed.offer("a", range(2, 6)))
-    assert "the record 3 of a fails, and no record can cause that: division by zero" in outcome.failed[A]
-    assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2], [])
 
 
 def test_so_many_in_a_row_are_no_poison_even_if_others_go_well(tmp_path):

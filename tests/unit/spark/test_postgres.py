@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.processors.spark.session.error_classes import SQL, Cause
 from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import GenericSink, make_sink
 from mld.processors.spark.sinks.jdbc import (
     Column,
-    DatabaseError,
     JdbcSink,
     TableName,
     add_column,
@@ -25,6 +25,10 @@ from mld.processors.spark.sinks.jdbc import (
 
 TARGET, STAGE = TableName("lake", 'odd "name'), TableName("lake", "mld_stage_1_ab")
 KEY, VALUE = Column("user", "text"), Column("at", "timestamptz")
+
+
+def said(state):
+    return Cause((SQL,), state, text="words")
 
 
 def sink_of(url, **more):
@@ -102,8 +106,8 @@ def test_statements():
     ],
 )
 def test_what_an_error_means(state, kind):
-    assert type(meaning(DatabaseError("words", state), "out", "doing", of_rows=True)) is kind
-    assert not isinstance(meaning(DatabaseError("words", state), "out", "doing", of_rows=False), DataRefused)
+    assert type(meaning(said(state), "out", "doing", of_rows=True)) is kind
+    assert not isinstance(meaning(said(state), "out", "doing", of_rows=False), DataRefused)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,7 @@ def test_what_an_error_means(state, kind):
     ],
 )
 def test_a_refusal_says_what_to_do(state, word):
-    error = meaning(DatabaseError("words", state), "out", "doing", of_rows=False)
+    error = meaning(said(state), "out", "doing", of_rows=False)
     assert isinstance(error, SinkRefused)
     assert str(error).startswith("sink out: doing: words; ")
     assert word in str(error)

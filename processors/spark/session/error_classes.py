@@ -1,0 +1,258 @@
+"""What an exception of Spark, of a table's format or of a database means for the next attempt.
+
+It is told by the classes of the exception and of its causes, and by what they say of themselves in fields of their own:
+SQLSTATE, error condition, status of an answer. Never by a word in a text: a text may quote a record, and may hold a
+stack, in which any class may be named. Texts are for people (`sink_port.sentence`).
+
+`causes_of` asks Java; `kind_of` decides, and is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any, NamedTuple, cast
+
+from mld.processors.spark.sink_port import (
+    NO_NAME,
+    TRACEBACK,
+    DataRefused,
+    InputGone,
+    JobFailed,
+    SinkError,
+    SinkRefused,
+    ValueFailed,
+    sentence,
+)
+
+CAUSES_MAX = 20
+"""Causes of an exception that are looked at: a chain may have a ring."""
+
+
+class ErrorKind(Enum):
+    """What an exception means. Of several in one chain the first one of this list counts."""
+
+    ROW = "a row that cannot be computed, or that the table does not take"
+    DISK_FULL = "no room"
+    FORBIDDEN = "no permission"
+    CONFLICT = "somebody else has committed, or changed the table, meanwhile"
+    GONE = "a file that the job reads is gone"
+    AWAY = "a service does not answer, or cannot now"
+    SHAPE = "what was asked for cannot be done, whatever the rows"
+    UNKNOWN = "nobody can say: a smaller batch tells more"
+
+
+class Cause(NamedTuple):
+    """One exception of a chain: its class and those above it, and what it says of itself."""
+
+    names: tuple[str, ...]
+    state: str = ""
+    """SQLSTATE."""
+    condition: str = ""
+    """Spark's error condition, such as `FAILED_READ_FILE.FILE_NOT_EXIST`."""
+    status: int = 0
+    """HTTP status of an answer of AWS."""
+    text: str = ""
+    """Its message alone, without a stack."""
+
+
+ANALYSIS = "org.apache.spark.sql.AnalysisException"
+SQL = "java.sql.SQLException"
+PYTHON = "org.apache.spark.api.python.PythonException"
+OF_AWS = "software.amazon.awssdk.core.exception.SdkException"
+NO_FILE_NAME = "java.nio.file.InvalidPathException"
+CLASSES = {
+    "io.delta.exceptions.DeltaConcurrentModificationException": ErrorKind.CONFLICT,
+    "org.apache.spark.sql.delta.DeltaConcurrentModificationException": ErrorKind.CONFLICT,
+    "org.apache.iceberg.exceptions.CommitFailedException": ErrorKind.CONFLICT,
+    "org.apache.iceberg.exceptions.ValidationException": ErrorKind.CONFLICT,
+    "java.nio.file.AccessDeniedException": ErrorKind.FORBIDDEN,
+    "java.security.AccessControlException": ErrorKind.FORBIDDEN,
+    "java.sql.SQLInvalidAuthorizationSpecException": ErrorKind.FORBIDDEN,
+    "org.apache.hadoop.security.AccessControlException": ErrorKind.FORBIDDEN,
+    "org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException": ErrorKind.FORBIDDEN,
+    "org.apache.iceberg.exceptions.NotAuthorizedException": ErrorKind.FORBIDDEN,
+    "org.apache.iceberg.exceptions.ForbiddenException": ErrorKind.FORBIDDEN,
+    "org.apache.hadoop.fs.QuotaExceededException": ErrorKind.DISK_FULL,
+    "org.apache.hadoop.hdfs.protocol.QuotaExceededException": ErrorKind.DISK_FULL,
+    "org.apache.hadoop.fs.ClusterStorageCapacityExceededException": ErrorKind.DISK_FULL,
+    "java.net.SocketException": ErrorKind.AWAY,
+    "java.net.SocketTimeoutException": ErrorKind.AWAY,
+    "java.net.UnknownHostException": ErrorKind.AWAY,
+    "java.sql.SQLTransientException": ErrorKind.AWAY,
+    "java.sql.SQLRecoverableException": ErrorKind.AWAY,
+    "java.sql.SQLNonTransientConnectionException": ErrorKind.AWAY,
+    "org.apache.hadoop.fs.s3a.AWSClientIOException": ErrorKind.AWAY,
+    "org.apache.hadoop.fs.s3a.AWSServiceIOException": ErrorKind.AWAY,
+    "org.apache.hadoop.ipc.RemoteException": ErrorKind.AWAY,
+    "org.apache.iceberg.exceptions.CommitStateUnknownException": ErrorKind.AWAY,
+    "org.apache.iceberg.exceptions.RESTException": ErrorKind.AWAY,
+    "org.apache.iceberg.jdbc.UncheckedSQLException": ErrorKind.AWAY,
+    "org.apache.spark.ExecutorDeadException": ErrorKind.AWAY,
+    ANALYSIS: ErrorKind.SHAPE,
+    NO_FILE_NAME: ErrorKind.SHAPE,
+    "java.lang.UnsupportedOperationException": ErrorKind.SHAPE,
+    "java.lang.ClassNotFoundException": ErrorKind.SHAPE,
+    "org.apache.iceberg.exceptions.NoSuchTableException": ErrorKind.SHAPE,
+    "pyspark.errors.exceptions.base.PySparkTypeError": ErrorKind.SHAPE,
+    "pyspark.errors.exceptions.base.PySparkValueError": ErrorKind.SHAPE,
+}
+CONDITIONS = {
+    "NOT_NULL_ASSERT_VIOLATION": ErrorKind.ROW,
+    "FAILED_READ_FILE.FILE_NOT_EXIST": ErrorKind.GONE,
+    "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS": ErrorKind.CONFLICT,
+    "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS": ErrorKind.CONFLICT,
+    "DELTA_MAX_COMMIT_RETRIES_EXCEEDED": ErrorKind.CONFLICT,
+}
+STATES = {
+    "2D521": ErrorKind.CONFLICT,
+    "42501": ErrorKind.FORBIDDEN,
+    "28": ErrorKind.FORBIDDEN,
+    "54001": ErrorKind.SHAPE,
+}
+OF_A_ROW = ("21", "22", "23", "44", "54", "P0001")
+"""How an SQLSTATE begins for which a row is to blame: several rows for one of the table, data, a constraint, WITH CHECK
+OPTION, a text too long for its column, `raise_error` or a trigger that says no."""
+OF_A_RULE = ("22001", "23", "44", "54006")
+"""Rules of a table, which a row breaks only where it is written."""
+RAISED = "P0001"
+FOR_GOOD = ("0A", "3D", "3F", "42", "55000")
+"""Not supported, no such database or schema, syntax and names, a deferrable constraint to merge by."""
+OF_A_DATABASE = {"40": ErrorKind.CONFLICT, "53100": ErrorKind.DISK_FULL}
+"""Of a driver of JDBC: serialization and deadlocks, disk full. Whatever else it says is waited for."""
+BAD_IDENTIFIER = "22023"
+"""Of a database: what is no name of a table."""
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+"""What Java has of ENOSPC, EDQUOT and EFBIG, which is all of the message, or its end, after the name of a file."""
+FORBIDDEN_STATUS = (401, 403)
+OF_A_FILE = frozenset(("java.io.IOException", "java.io.FileNotFoundException", "java.nio.file.FileSystemException"))
+
+
+def causes_of(error: BaseException) -> list[Cause]:
+    """Return an exception and its causes, the outermost first: those of Python, then those of Java."""
+    found: list[Cause] = []
+    java, at = None, cast("BaseException | None", error)
+    while java is None and at is not None and len(found) < CAUSES_MAX:
+        found.append(Cause(tuple(f"{one.__module__}.{one.__qualname__}" for one in type(at).__mro__), text=str(at)))
+        java = getattr(at, "java_exception", None) or getattr(at, "_origin", None)
+        at = at.__cause__
+    with suppress(Exception):  # a JVM that is gone says nothing more
+        found += _java_causes(java)
+    return found
+
+
+def _java_causes(java: Any) -> Iterator[Cause]:
+    for _ in range(CAUSES_MAX):
+        if java is None:
+            return
+        names, above = [], java.getClass()
+        while above is not None:
+            names.append(str(above.getName()))
+            above = above.getSuperclass()
+        if SQL in names:
+            java = java.getNextException() or java  # of a batch: the first one says only that there are others
+        state = _said(java, "getSQLState" if SQL in names else "getSqlState")
+        status = _said(java, "statusCode") if OF_AWS in names else ""
+        condition = "" if SQL in names else _said(java, "getCondition")
+        yield Cause(tuple(names), state, condition, int(status or 0), str(java.getMessage() or ""))
+        java = java.getCause()
+
+
+def _said(java: Any, method: str) -> str:
+    """Return what a method says, which not every class has."""
+    with suppress(Exception):
+        return str(getattr(java, method)() or "")
+    return ""
+
+
+def is_of(error: BaseException, *known: str) -> bool:
+    """Return whether an exception or one of its causes has one of these classes or conditions."""
+    return any(name in (*cause.names, cause.condition) for cause in causes_of(error) for name in known)
+
+
+def kind_of(causes: Sequence[Cause]) -> ErrorKind:
+    """Return what an exception means, by all of its causes."""
+    found = {_kind(cause) for cause in causes}
+    return next(kind for kind in ErrorKind if kind in found or kind is ErrorKind.UNKNOWN)
+
+
+def _kind(cause: Cause) -> ErrorKind:
+    if cause.condition in CONDITIONS:
+        return CONDITIONS[cause.condition]
+    for known in (cause.state, cause.state[:2]):
+        if known in STATES:
+            return STATES[known]
+    if SQL in cause.names:
+        return _of_database(cause.state)
+    if OF_AWS in cause.names:
+        return ErrorKind.FORBIDDEN if cause.status in FORBIDDEN_STATUS else ErrorKind.AWAY
+    if PYTHON in cause.names:
+        return ErrorKind.ROW
+    if OF_A_FILE.intersection(cause.names[:2]) and cause.text.removesuffix(")").endswith(NO_ROOM):
+        return ErrorKind.DISK_FULL
+    if by_class := [CLASSES[name] for name in cause.names if name in CLASSES]:
+        return by_class[0]
+    if cause.state.startswith(OF_A_ROW):
+        return ErrorKind.ROW
+    return ErrorKind.SHAPE if cause.state.startswith(FOR_GOOD) else ErrorKind.UNKNOWN
+
+
+def _of_database(state: str) -> ErrorKind:
+    if known := OF_A_DATABASE.get(state) or OF_A_DATABASE.get(state[:2]):
+        return known
+    if state == BAD_IDENTIFIER or state.startswith(FOR_GOOD):
+        return ErrorKind.SHAPE
+    return ErrorKind.ROW if state.startswith(OF_A_ROW) else ErrorKind.AWAY
+
+
+REMEDIES = {
+    ErrorKind.DISK_FULL: "; make room, nothing was acknowledged and it is tried again",
+    ErrorKind.FORBIDDEN: "; give the user of this program that permission",
+    ErrorKind.CONFLICT: "; it is tried again",
+    ErrorKind.GONE: "; a file that the batch reads is gone, or an executor cannot see it; it is tried again",
+    ErrorKind.AWAY: "; it is tried again",
+    ErrorKind.SHAPE: "; correct the pipeline or the sink's keys",
+}
+OF_KIND: dict[ErrorKind, type[SinkError]] = {
+    ErrorKind.ROW: ValueFailed,
+    ErrorKind.FORBIDDEN: SinkRefused,
+    ErrorKind.GONE: InputGone,
+    ErrorKind.SHAPE: SinkRefused,
+    ErrorKind.UNKNOWN: JobFailed,
+}
+LOCALE = "; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8"
+MODULE = (
+    "; install it where the executors run (key mld.spark.conf.spark.pyspark.python), or name what they lack in "
+    "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
+)
+NO_MODULE = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
+
+
+def failure(error: BaseException, doing: str) -> SinkError:
+    """Return what an exception of Spark means for the next attempt, in a sentence that begins with `doing`."""
+    causes = causes_of(error)
+    kind = kind_of(causes)
+    said = f"{doing}: {sentence(str(error)) or type(error).__name__}"
+    if kind is ErrorKind.ROW and any(_is_refused(cause) for cause in causes):
+        return DataRefused(said)
+    if any(NO_FILE_NAME in cause.names for cause in causes):
+        return SinkRefused(said + LOCALE)
+    remedy = REMEDIES.get(kind, "")
+    if any(PYTHON in cause.names for cause in causes) and python_class(causes).endswith(NO_MODULE):
+        remedy = MODULE
+    return OF_KIND.get(kind, SinkError)(said + remedy)
+
+
+def _is_refused(cause: Cause) -> bool:
+    """Return whether the row can be computed, and the sink does not take it."""
+    rule = cause.state.startswith(OF_A_RULE) or cause.condition in CONDITIONS
+    return rule or (cause.state == RAISED and NO_NAME in cause.text)
+
+
+def python_class(causes: Sequence[Cause]) -> str:
+    """Return the class of the exception in a Python worker: what stands first after the frames of its traceback, and
+    so before any text of a record; empty if there is none."""
+    text = next((cause.text for cause in causes if PYTHON in cause.names), "")
+    lines = text.partition(TRACEBACK)[2].splitlines()[1:]
+    return next((line.partition(":")[0] for line in lines if line and not line[0].isspace()), "")
