@@ -149,10 +149,10 @@ def overtaken(monkeypatch, sink, by):
     """Somebody else commits once between the sink's look at the head and its write."""
     commit, raced = type(sink)._commit, []
 
-    def late(self, frame, entry):
+    def late(self, *given):
         if self is sink and not raced:
             raced.append(by())
-        return commit(self, frame, entry)
+        return commit(self, *given)
 
     monkeypatch.setattr(type(sink), "_commit", late)
 

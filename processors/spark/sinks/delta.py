@@ -132,21 +132,23 @@ class DeltaSink(LakeSink):
 
     # --- the commit --------------------------------------------------------------------------------------------------
 
-    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+    def _attempt(
+        self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
+    ) -> Published:
         head = self._head()
         self._admission.check(head, batch)
         if frame is None and self._snapshot is None:
             return self._without_table(head, batch)
         entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
         stage("staging")
-        rows = self._commit(frame, entry)
+        rows = self._commit(frame, changes, entry)
         stage("committed")
         return self._published(entry, rows)
 
-    def _commit(self, frame: DataFrame | None, entry: LedgerEntry) -> int:
+    def _commit(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> int:
         """Write the frame with the entry, atomically; how many rows that were. Raises LostRace."""
         try:
-            self._write(frame, entry)
+            self._write(frame, changes, entry)
         except SinkRefused:
             raise
         except Exception:
@@ -158,25 +160,23 @@ class DeltaSink(LakeSink):
             raise LostRace
         return rows
 
-    def _write(self, frame: DataFrame | None, entry: LedgerEntry) -> None:
+    def _write(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> None:
         """Write the frame, or without one the entry alone, to a table that is there then. Raises SinkRefused."""
         said = ledger.encode(entry).decode()
         if frame is None:
             self._append(self._spark.table(self._identifier()).limit(0), entry, said)
             return
-        if self._merge is not None:
-            self._merge.check(frame.columns)
         if self._snapshot is None:
             self._create(frame)
             self._look()
         if self._snapshot is None:
             raise SinkRefused(f"sink {self.name}: Spark has made no table {self._target}; make it, or name another one")
         self._check_columns(frame)
-        if self._merge is None:
+        if changes is None:
             self._append(by_directories(frame, self._partition_columns()), entry, said)
         else:
             conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
-            self._change(self._merge, frame, entry.token, conf, evolve=True)
+            self._change(changes, entry.token, conf, evolve=True)
 
     def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
         """Append the rows. Columns that the table has not got are added by the same commit, unless the user's options

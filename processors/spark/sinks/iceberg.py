@@ -33,7 +33,7 @@ from mld.processors.spark.high_water_marks import ShardSpans
 from mld.processors.spark.session.error_classes import is_of
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import by_directories, quoted
-from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, Merge, columns_of, unless_there
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, columns_of, unless_there
 from mld.properties.spark import TRANSFORM
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ class IcebergSink(LakeSink):
 
     # --- the commit --------------------------------------------------------------------------------------------------
 
-    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+    def _attempt(
+        self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
+    ) -> Published:
         head = self._head()
         self._admission.check(head, batch)
         if self._table is None:
@@ -168,9 +170,9 @@ class IcebergSink(LakeSink):
             self._check_types(frame)
             make_table(self._spark, self._target, frame, self._spec.partition_by)
             raise LostRace  # whoever made it, it is there now
-        if self._merge is not None and frame is not None:
+        if frame is not None and changes is not None:
             entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
-            return self._published(entry, self._merged(self._merge, frame, entry))
+            return self._published(entry, self._merged(frame, changes, entry))
         stage("staging")
         files = [] if frame is None else self._write(frame)
         stage("staged")
@@ -221,17 +223,16 @@ class IcebergSink(LakeSink):
         appending.set(PROPERTY, note(entry))
         self._swap(appending.apply(), entry)
 
-    def _merged(self, merge: Merge, frame: DataFrame, entry: LedgerEntry) -> int | None:
+    def _merged(self, frame: DataFrame, changes: DataFrame, entry: LedgerEntry) -> int | None:
         """Commit the batch as one MERGE, staged beside `main`, and then made its next snapshot; how many rows that has
         changed, None if Spark does not say. Raises as `_swap`."""
-        merge.check(frame.columns)
         self._fit(frame)
         if self._property(WAP_PROPERTY) != "true":
             self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
             raise LostRace  # the table is another one now
         before = self._current()
         stage("staging")
-        self._change(merge, frame, entry.token, {WAP_CONF: entry.token, NOTE_CONF: note(entry)}, evolve=False)
+        self._change(changes, entry.token, {WAP_CONF: entry.token, NOTE_CONF: note(entry)}, evolve=False)
         stage("staged")
         self._look()
         if self._current() != before:

@@ -7,11 +7,13 @@ Iceberg: `expire_snapshots`), so do not let a table's history expire to less tha
 
 Change data into a table of current rows (`mode = merge`): what the formats of a lake house share.
 
-A batch is a set of changes. Of several changes of a key within one batch the newest counts, by sequence number and, of
-records that were aggregated, by their place; then one `MERGE` inserts, updates and deletes. Between batches the order
-is that of the shard: changes of one key have to bear one partition key, as in every stream of changes.
+A batch is a set of changes, which are computed once, before the statement: it reads them more than once, and takes no
+frame whose expressions are not deterministic, as those of JSON. Of several changes of a key within one batch the newest
+counts, by sequence number and, of records that were aggregated, by their place; then one `MERGE` inserts, updates and
+deletes. Between batches the order is that of the shard: changes of one key have to bear one partition key, as in every
+stream of changes.
 
-Pure but for `newest`, which adds steps to the frame of a batch and runs nothing. Columns are matched by name, without
+`Merge` is pure; its `newest` adds steps to the frame of a batch and runs nothing. Columns are matched by name, without
 regard to case, as Spark does.
 """
 
@@ -163,7 +165,17 @@ class LakeSink(AdmittedSink):
         return self._raced(self._opened, f"reading the ledger of {self._target}")
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
+        doing = f"writing a batch as {self._spec.format}"
+        if self._merge is None or frame is None:
+            return self._raced(lambda: self._attempt(frame, None, batch, batch_id), doing)
+        merge = self._merge
+        self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a zombie need not run the job
+        changes = self._raced(lambda: merge.newest(frame).localCheckpoint(), doing)
+        try:
+            return self._raced(lambda: self._attempt(changes.drop(DELETED), changes, batch, batch_id), doing)
+        finally:
+            with suppress(Exception):  # a JVM that is gone has nothing to forget
+                changes._jdf.queryExecution().logical().rdd().unpersist(False)
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
         lost: Exception | None = None
@@ -188,15 +200,17 @@ class LakeSink(AdmittedSink):
         """Return the table as a statement names it."""
         return self._target
 
-    def _change(self, merge: Merge, frame: DataFrame, token: str, conf: Mapping[str, str], *, evolve: bool) -> None:
+    def _change(self, changes: DataFrame, token: str, conf: Mapping[str, str], *, evolve: bool) -> None:
         """Run the MERGE of a batch. The settings hold for this statement: nothing else writes through the session
         meanwhile."""
-        session, source = frame.sparkSession, f"mld_changes_{token}"
-        merge.newest(frame).createTempView(source)
+        assert self._merge is not None
+        session, source = changes.sparkSession, f"mld_changes_{token}"
+        changes.createTempView(source)
         try:
             for name, value in conf.items():
                 session.conf.set(name, value)
-            session.sql(merge.statement(self._identifier(), source, frame.columns, evolve=evolve)).collect()
+            columns = changes.drop(DELETED).columns
+            session.sql(self._merge.statement(self._identifier(), source, columns, evolve=evolve)).collect()
         finally:
             with suppress(Exception):  # a JVM that is gone has neither
                 for name in conf:
@@ -208,7 +222,9 @@ class LakeSink(AdmittedSink):
         """Return the newest entry; what the next commit is bound to."""
 
     @abstractmethod
-    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        """Write the frame with the entry that follows the head, atomically, if the head is still that one. Raises
-        LostRace.
+    def _attempt(
+        self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
+    ) -> Published:
+        """Write the frame with the entry that follows the head, atomically, if the head is still that one. `changes`:
+        the same as the source of a MERGE, computed already. Raises LostRace.
         """
