@@ -28,8 +28,13 @@ SINK_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 CATALOG_KEY = re.compile(r"(?P<catalog>[A-Za-z0-9_]+)\.(?P<property>[A-Za-z0-9][A-Za-z0-9._-]*)", re.ASCII)
 TABLE = re.compile(r"[^\s./`]+(?:\.[^\s./`]+){2,}")
 """catalog.schema.table; a schema may have several parts."""
-TRANSFORM = re.compile(r"(?P<transform>years|months|days|hours)\((?P<column>\w+)\)")
+TRANSFORM = re.compile(
+    r"(?P<transform>years?|months?|days?|hours?|(?:bucket|truncate)(?=\(\s*\d))"
+    r"\(\s*(?P<number>\d+\s*,)?\s*(?P<column>\w+)\s*\)"
+)
 """What a table of Iceberg may be partitioned by besides columns."""
+BETWEEN_COLUMNS = re.compile(r",(?![^()]*\))")
+"""A comma of partitionBy that is not one of a transform."""
 NEEDS = {"glue": ("warehouse",), "rest": ("uri",), "jdbc": ("uri", "warehouse"), "hadoop": ("warehouse",)}
 """Kinds of catalogs, with the properties that each must have."""
 NO_ATOMIC_RENAME = re.compile(r"\s*(?:s3[an]?|gs|wasbs?|abfss?|oss|cos)://", re.IGNORECASE)
@@ -182,7 +187,7 @@ KEYS: tuple[Key, ...] = (
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
     _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out; for Iceberg also "
-         "years, months, days or hours of one, such as `hours(at)`."),
+         "years, months, days or hours of one, such as `hours(at)`, `bucket(16, id)` and `truncate(4, code)`."),
     _key("sink.<name>.mode", TEXT, "append; merge, by keys, where the format can; a save mode of Spark for others.",
          "append"),
     _key("sink.<name>.keys", TEXT, "Columns that name a row, with commas between them, for mode = merge: of each key "
@@ -496,7 +501,7 @@ def _together(
         say("spool", "is required by a master that is not local", remedy, place=places.get("master", file_name))
     _of_places(values, sinks, say)
     for name, sink in sinks.items():
-        for part in sink.values.get("partitionBy", "").split(","):
+        for part in BETWEEN_COLUMNS.split(sink.values.get("partitionBy", "")):
             if "(" in part and not (TRANSFORM.fullmatch(part.strip()) and sink.values.get("format") == "iceberg"):
                 remedy = "name columns; for format iceberg also years, months, days or hours of one, such as hours(at)"
                 say(f"sink.{name}.partitionBy", "has what is no column", remedy, place=sink.place)

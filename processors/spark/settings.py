@@ -23,7 +23,18 @@ from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
 from mld.properties.lines import ConfigurationError, Level, Sources
 from mld.properties.loader import entries_of, load_some, secret_of
 from mld.properties.redaction import Scrubber, printable, printable_lines, secrets_of_environment, where
-from mld.properties.spark import JDBC, PREFIX, Format, OnGap, OnPoison, SinkLines, SparkLines, read, taken_places
+from mld.properties.spark import (
+    BETWEEN_COLUMNS,
+    JDBC,
+    PREFIX,
+    Format,
+    OnGap,
+    OnPoison,
+    SinkLines,
+    SparkLines,
+    read,
+    taken_places,
+)
 
 Sanitizer = Callable[[str], str]
 
@@ -232,7 +243,7 @@ def _sink(lines: SinkLines, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
         format=lines.values.get("format", "parquet").lower(),
         path=lines.values.get("path"),
         options=lines.options,
-        partition_by=tuple(name for part in columns.split(",") if (name := part.strip())),
+        partition_by=tuple(name for part in BETWEEN_COLUMNS.split(columns) if (name := part.strip())),
         mode=lines.values.get("mode", "append"),
         keys=tuple(name for part in lines.values.get("keys", "").split(",") if (name := part.strip())),
         delete_when=lines.values.get("deleteWhen") or None,

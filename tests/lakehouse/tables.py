@@ -21,6 +21,7 @@ PACKAGES = (
 )
 KINDS = ("parquet", "delta", "delta merge", "iceberg", "iceberg merge", "jdbc", "jdbc merge")
 NAMES = itertools.count()
+PLAIN = "def transform(records, batch):\n    return records.select('payload.*')\n"
 JSON = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload.*')\n"
 
 

@@ -53,6 +53,11 @@ class GenericSink:
 
 log = logging.getLogger("mld.spark")
 
+OURS = {
+    "delta": ("replacewhere", "partitionoverwritemode", "overwriteschema", "datachange", "txn", "usermetadata"),
+    "iceberg": ("branch", "tag", "snapshot-property.", "overwrite-mode", "isolation-level", "validate-", "rewritten-"),
+}
+"""How options begin that an append does not have, or that are the commit's own."""
 ONCE_BEFORE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
 """Databases that mld has written exactly once; whoever has one must not find out by rows that are there twice."""
 
@@ -103,6 +108,13 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
 
     _need_path(spec)
     _check_mode(spec, "append", "merge")
+    format, is_merge = spec.format.lower(), spec.mode.lower() == "merge"
+    for option in spec.options:
+        if option.lower().startswith(OURS[format]) or (is_merge and format == "iceberg"):
+            raise SinkRefused(
+                f"mld.spark.sink.{spec.name}.options.{option} has no effect, or would take rows elsewhere than the "
+                f"marks: a batch is one {'MERGE' if is_merge else 'append'} to the table; remove it"
+            )
     return DeltaSink(spec, spark) if spec.format.lower() == "delta" else IcebergSink(spec, spark)
 
 

@@ -260,6 +260,8 @@ MANY_FILES = 1_000
 """Of one commit."""
 ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
 """What Spark writes into the name of a directory by three characters."""
+OF_NULLS = "__HIVE_DEFAULT_PARTITION__"
+"""What Spark calls the directory of NULL and of the empty string."""
 NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
 """What file systems take as a name, and S3 as part of a key."""
 
@@ -273,16 +275,19 @@ def by_directories(
     `written`: the name of a value's directory, or a text as long as it; None: as Spark writes it."""
     from pyspark.sql import functions as F
 
+    types = {name.lower(): kind for name, kind in frame.dtypes}
+    columns = [name for name in columns if name.lower() in types]  # others are generated, or fields of a struct
     if not columns:
         return frame
-    types = {name.lower(): kind for name, kind in frame.dtypes}
     checked = {}
-    for name in (name for name in columns if types.get(name.lower()) == "string"):
+    for name in (name for name in columns if types[name.lower()] == "string"):
         most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
         value = F.col(quoted(name))
         named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
-        said = F.lit(f"{NO_NAME}: that of {name} is too long, or has a zero")
+        said = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
         is_none = (F.octet_length(named) > most) | value.contains("\0")
+        if written is None:
+            is_none |= value == OF_NULLS
         checked[name] = F.when(is_none, F.raise_error(said)).otherwise(value)
     return frame.withColumns(checked).hint("rebalance", *map(quoted, columns))
 

@@ -54,6 +54,8 @@ NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
 TABLE_CACHE = "org.apache.iceberg.spark.SparkTableCache"
 WAP_ID, WAP_CONF, WAP_PROPERTY = "wap.id", "spark.wap.id", "write.wap.enabled"
 """Write, audit, publish: a snapshot's summary, the session's setting, and the table's property that allows it."""
+ELSEWHERE = ("spark.wap.branch", WAP_CONF)
+"""Settings by which a user wants rows beside `main`."""
 NOTE_CONF = f"spark.sql.iceberg.snapshot-property.{PROPERTY}"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
@@ -98,6 +100,11 @@ class IcebergSink(LakeSink):
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     def _head(self) -> LedgerEntry | None:
+        if elsewhere := next((key for key in ELSEWHERE if self._spark.conf.get(key, None)), None):
+            raise SinkRefused(
+                f"sink {self.name}: {elsewhere} is set, and rows would be on {MAIN} all the same: every batch is "
+                "published there, by one commit with the marks. Remove it; audit a table before another job copies it"
+            )
         self._table = None
         java: Any = self._spark._jvm
         try:
@@ -293,18 +300,18 @@ class IcebergSink(LakeSink):
 
 def make_table(spark: SparkSession, target: str, frame: DataFrame, partition_by: tuple[str, ...]) -> None:
     """Create it, empty, and its namespace; no error if somebody was faster."""
-    from pyspark.sql.functions import col, partitioning
-
     namespace, _, _ = target.rpartition(".")
     with suppress(Exception):  # not everybody may; then the next statement says what is wrong
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-    writing = frame.limit(0).writeTo(target).using("iceberg")
-    if partition_by:
-        found = map(TRANSFORM.fullmatch, partition_by)
-        first, *more = (
-            getattr(partitioning, match["transform"])(col(match["column"])) if match else col(column)
-            for column, match in zip(partition_by, found, strict=True)
-        )
-        writing = writing.partitionedBy(first, *more)
+    schema: Any = frame._jdf.schema()
+    parts = ", ".join(map(_partition, partition_by))
+    partitioned = f" PARTITIONED BY ({parts})" if parts else ""
     with unless_there():
-        writing.create()
+        spark.sql(f"CREATE TABLE {target} ({schema.asNullable().toDDL()}) USING iceberg{partitioned}")
+
+
+def _partition(given: str) -> str:
+    found = TRANSFORM.fullmatch(given)
+    if found is None:
+        return quoted(given)
+    return f"{found['transform']}({found['number'] or ''} {quoted(found['column'])})"

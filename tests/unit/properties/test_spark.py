@@ -74,7 +74,7 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = many", "has no such value; write one or shared"),
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.partitionBy = day, hours(at)", "such as hours(at)"),
-        ("mld.spark.sink.out.format = iceberg\nmld.spark.sink.out.partitionBy = bucket(4, id)", "what is no column"),
+        ("mld.spark.sink.out.format = iceberg\nmld.spark.sink.out.partitionBy = bucket(id)", "what is no column"),
         ("mld.spark.maxInFlightBytes = 9", "remove it: it is twice mld.spark.maxBatchBytes"),
         ("mld.spark.attemptsMax = 5", "remove it: a record is searched for after 3 attempts"),
         ("mld.spark.retryBackoffMillis = 5", "remove it: the second attempt is after 0.5 s"),
