@@ -25,6 +25,8 @@ from mld.protocol import meeting
 HEADER = struct.Struct("!BI")
 BODY_BYTES_MAX = 1024 * 1024
 """A frame holds a shard id, a position or a sentence; anything longer is no frame."""
+TEXT_CHARS_MAX = 64 * 1024
+"""Of a text in a frame, of which JSON makes twelve bytes a character at most."""
 VERSION = 4
 
 HELLO, ROOM, PAGE, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5, 6
@@ -39,7 +41,11 @@ class LinkError(Exception):
 
 
 def encode(kind: int, body: dict[str, Any] | None = None) -> bytes:
+    """Encode a frame. Texts that are too long for one are cut: whoever reads it would take it for no frame."""
     text = json.dumps(body or {}, separators=(",", ":")).encode()
+    if len(text) > BODY_BYTES_MAX:
+        cut = {name: one[:TEXT_CHARS_MAX] if isinstance(one, str) else one for name, one in (body or {}).items()}
+        text = json.dumps(cut, separators=(",", ":")).encode()
     return HEADER.pack(kind, len(text)) + text
 
 

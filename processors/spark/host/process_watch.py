@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mld.processors.spark.link import LOCK_FILE, SOCKET_FILE, all_directories, started_at
+from mld.processors.spark.link import LOCK_FILE, SOCKET_FILE, TEXT_CHARS_MAX, all_directories, started_at
 from mld.processors.spark.settings import Sanitizer
 
 WATCH_POLL_S = 0.5
@@ -73,20 +73,26 @@ class PrintedLines:
 
     def _pump(self, pipe: BinaryIO) -> None:
         for line in bounded_lines(pipe):
-            self._kept.append(TAG + self._fit(line.decode("utf-8", "replace").rstrip("\r\n")) + "\n")
+            said = self._fit(line.decode("utf-8", "replace").rstrip("\r\n"))
+            self._kept.append(f"{TAG}{said[:LINE_BYTES_MAX]}\n")
             if not self._scheduled:
                 self._scheduled = True
                 with suppress(RuntimeError):  # the loop is closed: we are at our end
                     self._loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
-        """Pass on what there is; what no child can take is kept, the newest of it."""
+        """Pass on what there is, as much as a frame takes at once; what no child can take is kept, the newest of
+        it."""
         self._scheduled = False
-        kept: list[str] = []
         while self._kept:
-            kept.append(self._kept.popleft())
-        if kept and not self._pass_on("".join(kept)):
-            self._kept.extendleft(reversed(kept))
+            some: list[str] = []
+            size = 0
+            while self._kept and (not some or size + len(self._kept[0]) <= TEXT_CHARS_MAX):
+                some.append(self._kept.popleft())
+                size += len(some[-1])
+            if not self._pass_on("".join(some)):
+                self._kept.extendleft(reversed(some))
+                return
 
     async def _keep_delivering(self) -> None:
         """Deliver until the loop ends: a child may come, or find time, when nothing is printed."""

@@ -18,7 +18,6 @@ Pure: counts in, sentences out.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -59,6 +58,8 @@ SAMPLE = "monotonically_increasing_id() % (1L << 33) < 1000"
 """Which records of a batch are looked at for stray fields: the first ones of each task."""
 NAMES_MAX, NAME_CHARS_MAX = 8, 60
 VALUE_CHARS_MAX = 80
+IS = " is "
+"""What stands between the name of a field and the rest of a reason."""
 FIRST_DAY, LAST_DAY = "DATE'0001-01-01'", "DATE'9999-12-31'"
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 
@@ -286,7 +287,7 @@ def wrong_fields(value: str, came: str, fields: StructType, path: str = "", dept
             later = _text(", a time beyond the year 9999: a number is read as seconds")
             why = f"CASE WHEN {got} IS NULL THEN {why} ELSE {later} END"
             is_wrong = f"({got} IS NULL OR {beyond})"
-        said = f"concat({_text(f'{name} is ')}, left(to_json({raw}), {VALUE_CHARS_MAX}), {why})"
+        said = f"concat({_text(f'{name}{IS}')}, left(to_json({raw}), {VALUE_CHARS_MAX}), {why})"
         is_there = f"{raw} IS NOT NULL AND NOT is_variant_null({raw})"
         yield f"CASE WHEN {value} IS NOT NULL AND {is_there} AND {is_wrong} THEN {said} END"
 
@@ -317,22 +318,26 @@ class StrayNames:
 
 
 class MalformedShare:
-    """How many of the last records, a hundred or more, are malformed."""
+    """How many of the last hundred records are malformed; a batch of as many or more is judged by itself."""
 
     def __init__(self, share_max: float) -> None:
         self._share_max = share_max
-        self._batches: deque[tuple[int, int]] = deque()
+        self._seen = self._bad = 0.0
+        """Of the last hundred, of which a longer batch is all. What was refused counts as anything else."""
 
     def excess(self, seen: int, malformed: int) -> str | None:
         """Take the next records; return why they are too many, if they are: then they come again and are not taken."""
-        self._batches.append((seen, malformed))
-        every, bad = map(sum, zip(*self._batches, strict=True))
-        if every >= RECORDS_MIN and bad > self._share_max * every:
-            self._batches.pop()
-            return (
-                f"{bad} of the last {every} records are malformed, more than mld.spark.malformedShareMax = "
-                f"{self._share_max:g} allows, so they are not put into the dead letter"
-            )
-        while every - self._batches[0][0] >= RECORDS_MIN:
-            every -= self._batches.popleft()[0]
-        return None
+        if not seen:
+            return None
+        own = min(seen, RECORDS_MIN)
+        before = min(self._seen, RECORDS_MIN - own)
+        every = own + before
+        bad = malformed * own / seen + (self._bad * before / self._seen if before else 0.0)
+        self._seen, self._bad = every, bad
+        if every < RECORDS_MIN or bad <= self._share_max * every or malformed <= self._share_max * seen:
+            return None
+        counts = (malformed, seen) if seen >= RECORDS_MIN else (round(bad), round(every))
+        return (
+            f"{counts[0]} of the last {counts[1]} records are malformed, more than mld.spark.malformedShareMax = "
+            f"{self._share_max:g} allows, so they are not put into the dead letter"
+        )

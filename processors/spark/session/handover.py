@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mld.processors.spark.high_water_marks import WriterIdentity
-from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAYS, decoding
+from mld.processors.spark.session.decoding import IS, PAYLOAD, ROW_NUMBER, STRAYS, decoding
 from mld.processors.spark.session.failing_rows import FailingRows
 from mld.processors.spark.settings import SparkSettings
 from mld.properties.spark import Format
@@ -139,7 +139,7 @@ class Handed:
     because: Callable[[Sequence[str], Sequence[str]], DataFrame]
     counts: Callable[[], Counted | None]
     look: Callable[[], Counted]
-    """As `counts`, by a job of its own, with the reason of a malformed record."""
+    """As `counts`, by a job of its own, with a reason of the field that is wrong most often."""
 
 
 class Slices(NamedTuple):
@@ -256,9 +256,12 @@ def handed(
         return letters(parsed.filter(bad), found.reason, ())
 
     def look() -> Counted:
-        row = parsed.agg(*observed[:2], F.max(F.when(bad, found.reason)).alias("reason")).first()
-        assert row is not None
-        return Counted(row.seen, row.malformed, reason=row.reason)
+        of_bad = parsed.select(bad.alias(BAD), F.when(bad, found.reason).alias(REASON))
+        alike = of_bad.groupBy(BAD, F.substring_index(REASON, IS, 1)).agg(F.count("*").alias("n"), F.min(REASON))
+        rows = [(row[0], row.n, row[3]) for row in alike.collect()]
+        wrong = sorted((n, reason) for is_bad, n, reason in rows if is_bad)
+        most = f"{wrong[-1][1]} ({wrong[-1][0]} of them)" if wrong else None
+        return Counted(sum(n for _, n, _ in rows), sum(n for n, _ in wrong), reason=most)
 
     return Handed(records, malformed, because, lambda: _counted(counts), look)
 
