@@ -587,6 +587,7 @@ TALLIES = {
 """What each of these figures tells apart, and must have happened."""
 
 
+@pytest.mark.full
 def test_each_metric_of_ours_and_of_kcl_is_fed_by_something_that_happens() -> None:
     """One test, because the stories that feed them take seconds and each process would tell them again."""
     seen = Seen()

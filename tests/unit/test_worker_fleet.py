@@ -156,6 +156,7 @@ class Busy(Recorder):
         await self.clock.sleep(3600)
 
 
+@pytest.mark.full
 def test_a_hundred_moves_leave_one_reader_and_one_buffer() -> None:
     """Not even where the figures of all of them wait for a publisher."""
 

@@ -167,6 +167,7 @@ async def test_a_heartbeat_goes_out_whatever_is_wrong_with_what_it_tells(world: 
     assert running.metrics.worker.leases_lost == 0
 
 
+@pytest.mark.full
 @in_fleet(4, **V3X)
 async def test_the_others_say_that_a_worker_died_and_who_took_its_leases(world: Fleet) -> None:
     world.start("w1")

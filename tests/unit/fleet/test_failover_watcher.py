@@ -326,6 +326,7 @@ async def test_watchers_look_at_the_same_time_and_others_seldom(bed: Bed) -> Non
     assert len(phases) == 1
 
 
+@pytest.mark.full
 @story
 async def test_who_looks_seldom_at_many_leases_tries_to_take_none_that_is_renewed(bed: Bed) -> None:
     names = [f"w{number}" for number in range(5)]

@@ -62,7 +62,13 @@ def test_throttling_is_remembered_for_as_long_as_a_worker_may_be_silent() -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "period_s", "with_leases"), [("3X", 61, True), ("3X", 5, False), ("2X", 300, True), ("2X", 59, False)]
+    ("version", "period_s", "with_leases"),
+    [
+        ("3X", 61, True),
+        pytest.param("3X", 5, False, marks=pytest.mark.full),
+        ("2X", 300, True),
+        pytest.param("2X", 59, False, marks=pytest.mark.full),
+    ],
 )
 def test_no_probe_says_ready_in_an_outage_however_seldom_it_asks(
     period_s: int, version: str, *, with_leases: bool
