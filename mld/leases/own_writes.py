@@ -58,6 +58,8 @@ class Sent:
     at: float
     span: Span
     position: Position | None = None
+    is_old: bool = False
+    """Whether our writes had raised the counter beyond the look that it was sent over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,12 @@ class RowShown:
 class _Row:
     """Our writes of one row."""
 
-    __slots__ = ("ceiling", "counter", "unknown", "waiting")
+    __slots__ = ("ceiling", "counter", "is_anothers", "unknown", "waiting")
 
     def __init__(self, counter: int) -> None:
         self.counter = self.ceiling = counter
+        self.is_anothers = False
+        """Whether a twin must have raised the counter that was seen, which the next answer tells."""
         self.waiting: list[Sent] = []
         self.unknown: Counter[tuple[int, Position | None]] = Counter()
         """Writes without an answer that may yet be applied, by the end of their spans and what they store."""
@@ -101,6 +105,8 @@ class OwnWrites:
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
+        self._told: dict[str, int] = {}
+        """The counter of each row whose writes are all known, so that an older look is told from a twin's write."""
 
     def is_pending(self, key: str) -> bool:
         """Return whether a write of ours may yet change the row."""
@@ -125,9 +131,9 @@ class OwnWrites:
 
     def send(self, seen: Lease, at: float, position: Position | None = None) -> Sent:
         """Note that a write is sent over the row as `seen`; returns what it may find."""
-        row = self._rows.setdefault(seen.key, _Row(seen.counter))
+        row = self._rows.setdefault(seen.key, _Row(max(seen.counter, self._told.pop(seen.key, 0))))
         if seen.counter < row.counter:  # an older look, which says nothing of what we have written since
-            sent = Sent(at, Span.exactly(seen), position)
+            sent = Sent(at, Span.exactly(seen), position, is_old=True)
         else:
             row.saw(seen.counter)
             sent = Sent(at, row.span(), position)
@@ -142,6 +148,7 @@ class OwnWrites:
             return
         if not may_be_applied:
             row.ceiling -= 1
+            row.is_anothers |= row.counter > row.ceiling
         elif sent.span.up_to >= row.counter:
             row.unknown[sent.span.up_to, sent.position] += 1
         self._tidy(key, row)
@@ -151,10 +158,14 @@ class OwnWrites:
         row = self._ended(key, sent)
         if row is None:
             return True
+        if accepted and sent.is_old:  # nothing raises a counter back to it: the row was made again
+            del self._rows[key]
+            return True
         if not accepted:
             row.ceiling -= 1
         newest = max(counter, row.counter)
-        explained = newest <= row.ceiling
+        explained = newest <= row.ceiling and not row.is_anothers
+        row.is_anothers = False
         row.saw(newest)
         self._tidy(key, row)
         return explained
@@ -169,6 +180,7 @@ class OwnWrites:
     def forget(self) -> None:
         """Forget all writes: their table is gone. Answers that come later explain themselves."""
         self._rows.clear()
+        self._told.clear()
 
     def _ended(self, key: str, sent: Sent) -> _Row | None:
         """Return the row of a write that does not wait any more; None if that was forgotten."""
@@ -179,5 +191,6 @@ class OwnWrites:
         return row
 
     def _tidy(self, key: str, row: _Row) -> None:
-        if not row.waiting and not row.unknown:
+        if not row.waiting and not row.unknown and not row.is_anothers:
+            self._told[key] = row.counter
             del self._rows[key]

@@ -249,3 +249,23 @@ def test_a_write_over_an_older_look_makes_no_twin_of_our_own_writes() -> None:
     assert stale.span.is_exact
     assert own.answered(KEY, second, 9, accepted=True)
     assert own.answered(KEY, stale, 9, accepted=False)
+
+
+def test_an_older_look_after_all_answers_accuses_nobody_unless_there_was_a_twin() -> None:
+    own = OwnWrites()
+    assert own.answered(KEY, own.send(FIRST, 1.0), 8, accepted=True)
+    assert own.answered(KEY, own.send(FIRST, 2.0), 8, accepted=False)
+    assert not own.answered(KEY, own.send(FIRST, 3.0), 9, accepted=False), "who has raised it to 9?"
+
+
+def test_a_row_that_was_made_again_begins_anew() -> None:
+    own = OwnWrites()
+    assert own.answered(KEY, own.send(FIRST, 1.0), 8, accepted=True)
+    again = replace(FIRST, counter=2)
+    assert own.answered(KEY, own.send(again, 2.0), 3, accepted=True)
+    first = own.send(replace(FIRST, counter=3), 3.0)
+    second = own.send(replace(FIRST, counter=3), 4.0)
+    assert (second.span.over, second.span.up_to) == (3, 4)
+    assert own.answered(KEY, second, 4, accepted=True)
+    assert own.answered(KEY, first, 5, accepted=True)
+    assert not own.answered(KEY, own.send(replace(FIRST, counter=5), 5.0), 7, accepted=False)
