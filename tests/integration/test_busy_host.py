@@ -86,6 +86,7 @@ def test_two_workers_of_one_file_share_within_seconds(make_world: MakeWorld, bus
     assert daemon.stop() == 0
 
 
+@pytest.mark.full
 def test_a_daemon_that_comes_later_gets_its_part(make_world: MakeWorld, busy: dict[str, str]) -> None:
     world = make_world(shards=4)
     first = start(world, busy, "w1")

@@ -251,7 +251,7 @@ def test_a_function_that_tells_its_rows_needs_nothing_of_ours_where_executors_ru
     assert ran.stdout.strip() == b"3"
 
 
-@pytest.mark.parametrize("by_function", [False, True])
+@pytest.mark.parametrize("by_function", [pytest.param(False, marks=pytest.mark.full), True])
 def test_what_one_job_says_is_bounded_whatever_the_producer_puts(spark: Any, by_function: bool) -> None:
     from pyspark.sql import functions as F
 

@@ -101,6 +101,7 @@ def test_what_is_wrong_with_the_file_is_said_once_and_ends_the_unit(make_world: 
     assert daemon.log().count("no executable file") == 1
 
 
+@pytest.mark.full
 def test_a_dead_worker_is_started_again_once_the_file_is_right_and_gets_its_share(make_world: MakeWorld) -> None:
     world = make_world(shards=4)
     daemon = unit(world)

@@ -9,7 +9,7 @@ from tests.scenarios.world import StoryError
 from tests.twins.dynamo import Applied
 from tests.virtual_time import virtual
 
-DEAR = ("fleet_rollback", "fleet_from_2x_to_3x")
+DEAR = ("fleet_rollback", "fleet_from_2x_to_3x", "fleet_java_legacy")
 """Stories of many minutes, which `make test-all` plays."""
 
 
