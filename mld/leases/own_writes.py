@@ -13,8 +13,9 @@ applied, nor because one before it was not. It is over as soon as the row is see
 
 `ceiling` is raised by each write that is sent, lowered by each that is known not to have been applied. A row beyond it
 was written by a twin, another process with our worker id. While an outcome is unknown a write of a twin may pass for
-ours; once all are known the count is exact. What was never ours is never called a twin's, and the reverse of that is
-given up only for as long as answers are missing.
+ours; once all are known the count is exact, be it by the word that a write of ours was not applied. What was never ours
+is never called a twin's, and the reverse of that is given up only for as long as answers are missing. The last counter
+is kept when all is known: who sends over an older look is refused because of us, and not because of a twin.
 
 A checkpoint names the positions that it may replace: the one seen, and those of our own that may be stored by now. So
 one that was late can never undo a later one, though the counter would admit it.
@@ -74,12 +75,12 @@ class RowShown:
 class _Row:
     """Our writes of one row."""
 
-    __slots__ = ("ceiling", "counter", "is_anothers", "unknown", "waiting")
+    __slots__ = ("ceiling", "counter", "is_of_twin", "unknown", "waiting")
 
     def __init__(self, counter: int) -> None:
         self.counter = self.ceiling = counter
-        self.is_anothers = False
-        """Whether a twin must have raised the counter that was seen, which the next answer tells."""
+        self.is_of_twin = False
+        """Whether our writes do not explain the counter that was seen, which the next answer tells."""
         self.waiting: list[Sent] = []
         self.unknown: Counter[tuple[int, Position | None]] = Counter()
         """Writes without an answer that may yet be applied, by the end of their spans and what they store."""
@@ -87,7 +88,7 @@ class _Row:
     def saw(self, counter: int) -> None:
         """Note the row as it was read: what could be applied only over a lower counter is over."""
         if counter != self.counter:
-            self.counter = counter
+            self.counter, self.is_of_twin = counter, False
             self.unknown = Counter({one: count for one, count in self.unknown.items() if one[0] >= counter})
         pending = counter + len(self.waiting) + self.unknown.total()
         self.ceiling = min(self.ceiling, pending) if self.ceiling >= counter else pending
@@ -148,7 +149,7 @@ class OwnWrites:
             return
         if not may_be_applied:
             row.ceiling -= 1
-            row.is_anothers |= row.counter > row.ceiling
+            row.is_of_twin |= row.counter > row.ceiling
         elif sent.span.up_to >= row.counter:
             row.unknown[sent.span.up_to, sent.position] += 1
         self._tidy(key, row)
@@ -164,8 +165,8 @@ class OwnWrites:
         if not accepted:
             row.ceiling -= 1
         newest = max(counter, row.counter)
-        explained = newest <= row.ceiling and not row.is_anothers
-        row.is_anothers = False
+        explained = newest <= row.ceiling and not row.is_of_twin
+        row.is_of_twin = False
         row.saw(newest)
         self._tidy(key, row)
         return explained
@@ -175,6 +176,7 @@ class OwnWrites:
         row = self._ended(key, sent)
         if row is not None:
             row.unknown.clear()
+            row.is_of_twin = False
             self._tidy(key, row)
 
     def forget(self) -> None:
@@ -191,6 +193,6 @@ class OwnWrites:
         return row
 
     def _tidy(self, key: str, row: _Row) -> None:
-        if not row.waiting and not row.unknown and not row.is_anothers:
+        if not row.waiting and not row.unknown and not row.is_of_twin:
             self._told[key] = row.counter
             del self._rows[key]

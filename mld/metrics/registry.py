@@ -35,8 +35,8 @@ ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
 
 
-LOSS_SHOWN_S = 86_400.0
 DYNAMODB, KINESIS = "DynamoDB", "Kinesis"
+LOSS_SHOWN_S = 86_400.0
 """How long a loss is shown: somebody has to fetch the records from where they came from."""
 CREATED, DELETED = "created", "deleted"
 RENEWALS = "renewals"

@@ -81,20 +81,18 @@ class TableBed:
         mine = [f"{sink}format = {self.format}", f"mld.spark.format = {format}"]
         mine += [f"mld.spark.schema = {schema}"] if schema else []
         if self.format == "jdbc":
-            assert self.database is not None
-            options = {
-                "url": self.database.url,
-                "dbtable": self.place,
-                "user": self.database.user,
-                "password": self.database.password,
-            }
-            mine += [f"{sink}path =", *(f"{sink}options.{name} = {value}" for name, value in options.items())]
+            mine += [f"{sink}path =", *(f"{sink}options.{name} = {value}" for name, value in self._options().items())]
         else:
             mine += [f"{sink}path = {self.place}"]
         if self.mode:
             mine += [f"{sink}mode = merge", f"{sink}keys = id"]
         self.bed = engine_bed(self.spark, self.directory, pipeline, *mine, *keys)
         return self.bed
+
+    def _options(self) -> dict[str, str]:
+        assert self.database is not None
+        base = self.database
+        return {"url": base.url, "dbtable": self.place, "user": base.user, "password": base.password}
 
     def run(self, data: Mapping[int, bytes] | Iterable[bytes], **more: Any) -> BatchOutcome:
         """One micro-batch; records without numbers are numbered from 1."""
@@ -116,13 +114,7 @@ class TableBed:
         from mld.processors.spark.sinks.jdbc import JdbcConnection
 
         assert self.database is not None
-        options = {
-            "url": self.database.url,
-            "dbtable": self.place,
-            "user": self.database.user,
-            "password": self.database.password,
-            "driver": self.database.driver,
-        }
+        options = {**self._options(), "driver": self.database.driver}
         with closing(JdbcConnection(self.spark._jvm, options)) as connection:
             return [tuple(row) for row in connection.run(statement)]
 

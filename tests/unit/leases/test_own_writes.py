@@ -269,3 +269,12 @@ def test_a_row_that_was_made_again_begins_anew() -> None:
     assert own.answered(KEY, second, 4, accepted=True)
     assert own.answered(KEY, first, 5, accepted=True)
     assert not own.answered(KEY, own.send(replace(FIRST, counter=5), 5.0), 7, accepted=False)
+
+
+def test_a_row_that_was_another_workers_meanwhile_accuses_nobody() -> None:
+    own = OwnWrites()
+    first, second = own.send(FIRST, 1.0), own.send(FIRST, 2.0)
+    assert own.answered(KEY, second, 9, accepted=True)
+    own.failed(KEY, first, may_be_applied=False)  # so somebody has written 8, or 9
+    back = own.send(replace(FIRST, counter=20), 3.0)  # taken by another worker, and taken back
+    assert own.answered(KEY, back, 21, accepted=True)
