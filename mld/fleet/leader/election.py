@@ -127,7 +127,7 @@ UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet m
 HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
 RELEASE_ATTEMPTS_MAX = 3  # each takes at most a request's time-out
 HOOK_TIMEOUT_S = 30.0  # a check that hangs must not stop everybody who asks for the leader
-CLOSE_TIMEOUT_S = 10.0  # a check under way, and a release; afterwards the row is left to expire
+CLOSE_TIMEOUT_S = 8.0  # a check under way, and a release; afterwards the row expires. A stop in the start takes 10 s
 
 CheckHook = Callable[[bool], Awaitable[None]]
 
