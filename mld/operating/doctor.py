@@ -232,11 +232,20 @@ class Doctor:
             raise ProbeEnded(warn(about, "the stream has no open shard", NO_STREAM))
         params = {**self._stream_params(), "ShardId": shard.shard_id, "ShardIteratorType": "TRIM_HORIZON"}
         answer = await self._call(service, about, "kinesis:GetShardIterator", params)
-        words = "ListShards and GetShardIterator are allowed; SubscribeToShard was not tried"
-        if not self._settings.reader.by_fan_out:
-            one_record = {"ShardIterator": answer["ShardIterator"], "Limit": 1}
+        one_record = {"ShardIterator": answer["ShardIterator"], "Limit": 1}
+        try:
             await self._call(service, about, "kinesis:GetRecords", one_record)
-            words = f"ListShards, GetShardIterator and GetRecords are allowed ({shard.shard_id} was read)"
+        except ProbeEnded as ended:
+            if not self._settings.reader.by_fan_out:
+                raise
+            # Subscriptions need none of it; only what is missing is looked for by it.
+            found: Diagnosis = ended.args[0]
+            raise ProbeEnded(
+                warn(about, f"{found.words}; losses to retention cannot be proved", found.remedy)
+            ) from ended
+        words = f"ListShards, GetShardIterator and GetRecords are allowed ({shard.shard_id} was read)"
+        if self._settings.reader.by_fan_out:
+            words += "; SubscribeToShard was not tried"
         self._found.append(ok(about, words))
 
     async def _consumer(self, service: BotoService, summary: Mapping[str, Any]) -> Diagnosis:

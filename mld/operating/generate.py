@@ -206,6 +206,8 @@ def _allow_stream(made: Policy, settings: Settings) -> None:
         made.allow("ReadStream", [*read, "kinesis:GetRecords"], stream)
         return
     made.allow("ReadStream", read, stream)
+    # Asked only when a record is missing: whether it was trimmed before it was read (retrieval#lost-to-retention).
+    made.allow("ProveLosses", ["kinesis:GetRecords"], stream)
     consumer = settings.fanout.consumer_arn
     if consumer is None:
         consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"

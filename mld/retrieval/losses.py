@@ -84,17 +84,31 @@ def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: f
     )  # fmt: skip
 
 
+@dataclass(eq=False, slots=True)
+class Proofs:
+    """Whether a reader of this worker has warned already that it could not ask what was trimmed."""
+
+    is_lack_said: bool = False
+
+
 class Losses:
     """Judges what the reader of one shard finds missing, and reports it. `streams` None: only `source` can be asked."""
 
     def __init__(
-        self, source: Streams | FanOut, streams: Streams | None, shard_id: str, clock: Clock, metrics: ShardMetrics
+        self,
+        source: Streams | FanOut,
+        streams: Streams | None,
+        shard_id: str,
+        clock: Clock,
+        metrics: ShardMetrics,
+        proofs: Proofs,
     ) -> None:
         self._source = source
         self._streams = streams
         self._shard_id = shard_id
         self._clock = clock
         self._metrics = metrics
+        self._proofs = proofs
 
     async def look_into(self, read: ReadState, page: Page) -> None:
         """Find out what it means that `page` does not begin with the record that was asked for, and report it."""
@@ -126,10 +140,13 @@ class Losses:
                 retention_s = min(retention_s, summary.retention_s or retention_s)
                 oldest = await contained(self._oldest(), "reading the oldest record", self._shard_id)
         except (MldError, TimeoutError) as error:
-            logger.info(
-                "cannot tell what was trimmed from shard %s: %s", self._shard_id, error or "no answer",
+            logger.log(
+                logging.INFO if self._proofs.is_lack_said else logging.WARNING,
+                "cannot ask what was trimmed from shard %s, so that whatever may be lost is reported as lost: %s (`mld "
+                "iam-policy` prints the permissions that it takes)", self._shard_id, error or "no answer",
                 extra=about("retention_unknown", self._shard_id),
             )  # fmt: skip
+            self._proofs.is_lack_said = True
         return retention_s, oldest
 
     async def _oldest(self) -> str | None:

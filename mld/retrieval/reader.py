@@ -21,7 +21,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
@@ -42,7 +42,7 @@ from mld.core.positions import InitialPosition, Position
 from mld.core.streams import ChildShard, FanOut, IteratorType, Page, StartingPoint, Streams, validate_end_of_shard
 from mld.metrics.shard import FetchResult, ShardMetrics
 from mld.retrieval import pacing, starting_points
-from mld.retrieval.losses import EVIDENCE_S, Losses
+from mld.retrieval.losses import EVIDENCE_S, Losses, Proofs
 from mld.retrieval.pacing import AnswerVerdict, Budget, PollingReaction, PrefetchBuffer, judge, reaction_to
 from mld.retrieval.starting_points import ReadState, lacks_timestamp, starting_point
 
@@ -98,6 +98,7 @@ class ReaderShares:
     rng: Random
     budget: Budget
     on_a_beat: bool = False
+    proofs: Proofs = field(default_factory=Proofs)
 
 
 class ShardReader(ABC):
@@ -120,7 +121,7 @@ class ShardReader(ABC):
     ) -> None:
         self.shard_id = shard_id
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
-        self._losses = Losses(source, streams, shard_id, shares.clock, self._metrics)
+        self._losses = Losses(source, streams, shard_id, shares.clock, self._metrics, shares.proofs)
         self._promise = f"reader of {shard_id}"
         self._say_again_s = -math.inf
         self._clock = shares.clock

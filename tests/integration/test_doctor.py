@@ -223,6 +223,10 @@ def test_the_fan_out_consumer_is_looked_for(world: World) -> None:
     _, found = doctor(properties(world), "-D", "retrievalMode=FANOUT")
     assert "is not registered yet" in found["fan-out consumer"]["words"]
     assert "SubscribeToShard was not tried" in found["reading"]["words"]
+    fault = {"service": "kinesis", "operation": "GetRecords", "code": "AccessDeniedException"}
+    world.aws.inject_faults(fault)
+    _, found = doctor(properties(world), "-D", "retrievalMode=FANOUT")
+    assert (found["reading"]["state"], "losses to retention" in found["reading"]["words"]) == ("warn", True)
 
 
 SUMMARY = {

@@ -130,6 +130,8 @@ def test_polling_and_fan_out_ask_for_what_they_call_only() -> None:
     assert "kinesis:GetRecords" in actions()["ReadStream"]
     fan_out = actions(retrievalMode="FANOUT")
     assert "kinesis:GetRecords" not in fan_out["ReadStream"]
+    assert fan_out["ProveLosses"] == ["kinesis:GetRecords"]
+    assert "ProveLosses" not in actions()
     assert fan_out["Subscribe"] == ["kinesis:SubscribeToShard"]
     assert "DeregisterConsumer" not in fan_out
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mld.core.errors import StreamUnavailableError
 from mld.core.positions import Position
+from mld.core.streams import IteratorType, StartingPoint
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseWrite
 from mld.local.kinesis import PutEntry
 from mld.metrics.events import EventKind
-from mld.retrieval.losses import Missing, Suspicion, in_words, judge
+from mld.metrics.shard import ShardMetrics
+from mld.retrieval.losses import Losses, Missing, Proofs, Suspicion, in_words, judge
+from mld.retrieval.starting_points import ReadState
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.twins.children import Recorder
+from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import virtual
 
 RETENTION_S = 600.0
@@ -222,5 +228,46 @@ def test_a_number_that_no_record_has_is_no_loss(caplog: pytest.LogCaptureFixture
             await world.fleet.advance(30)
             assert (world.losses, said(caplog)) == (0, [])
             assert "the stream has older records, and never had this one" in caplog.text
+
+    body()
+
+
+REFUSED = StreamUnavailableError("GetRecords: AccessDeniedException: not authorized to perform kinesis:GetRecords")
+
+
+def lacks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.levelname for one in caplog.records if one.__dict__.get("action") == "retention_unknown"]
+
+
+def test_a_proof_that_the_policy_refuses_stops_no_shard(caplog: pytest.LogCaptureFixture) -> None:
+    @virtual
+    async def body() -> None:
+        async with at_the_tip("FANOUT") as world:
+            await world.worker.stop()
+            await world.put_for(30)
+            await world.restart()
+            world.worker.streams.faults = lambda operation: REFUSED if operation == "GetRecords" else None
+            await world.fleet.advance(300)
+            taken = len(world.recorder.data())
+            await world.put_for(2)
+            assert len(world.recorder.data()) == taken + 4, "it is read on"
+            assert (world.losses, lacks(caplog)) == (1, ["WARNING"])
+
+    body()
+
+
+def test_a_proof_that_is_refused_is_a_warning_once_for_all_shards(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    @virtual
+    async def body() -> None:
+        async with fleet(2) as world:
+            model = ModelFanOut(world.kinesis, STREAM, world.clock, faults=lambda operation: REFUSED)
+            proofs, parts = Proofs(), [ShardMetrics(shard.shard_id, 0.0) for shard in world.shards()]
+            for part in parts:
+                losses = Losses(model, model, part.key, world.clock, part, proofs)
+                page: Any = SimpleNamespace(first_sequence="20", first_arrival_ms=None)
+                await losses.look_into(ReadState(StartingPoint(IteratorType.LATEST), asked="10"), page)
+            assert (lacks(caplog), [part.losses for part in parts]) == (["WARNING", "INFO"], [1, 1])
 
     body()
