@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.client import responses
 
 log = logging.getLogger(__name__)
@@ -263,9 +264,17 @@ class HttpConnection(asyncio.Protocol, Peer):
             self._transport.abort()
 
 
+def dated(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers with the time of this machine, as each answer of AWS has it; a clock that tests move is that
+    of the streams alone.
+    """
+    has_date = any(name.lower() == "date" for name, _ in headers)
+    return headers if has_date else [*headers, ("date", formatdate(usegmt=True))]
+
+
 def _head(status: int, content_type: str, headers: list[tuple[str, str]]) -> bytes:
     lines = [f"HTTP/1.1 {status} {responses.get(status, 'Status')}"]
     if content_type:
         lines.append(f"Content-Type: {content_type}")
-    lines.extend(f"{name}: {value}" for name, value in headers)
+    lines.extend(f"{name}: {value}" for name, value in dated(headers))
     return ("\r\n".join(lines) + "\r\n").encode("latin-1")

@@ -22,6 +22,7 @@ from mld.local.http import (
     HttpRequest,
     HttpResponse,
     Peer,
+    dated,
     join_headers,
     local_address,
 )
@@ -108,7 +109,7 @@ class Http2Connection(asyncio.Protocol):
     def begin_answer(self, number: int, status: int, content_type: str, headers: list[tuple[str, str]]) -> None:
         typed = [("content-type", content_type)] if content_type else []
         try:
-            self._h2.send_headers(number, [(":status", str(status)), *typed, *headers])
+            self._h2.send_headers(number, [(":status", str(status)), *typed, *dated(headers)])
         except ProtocolError:  # the client has reset the stream, as the next event shows
             self._forget(number)
         self._flush()

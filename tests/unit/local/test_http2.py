@@ -89,7 +89,8 @@ class Client:
         async for event in self.events():
             match event:
                 case ResponseReceived():
-                    assert dict(event.headers)[b":status"] == b"200"
+                    headers = dict(event.headers)
+                    assert (headers[b":status"], b"date" in headers) == (b"200", True)
                     found[event.stream_id] = b""
                 case DataReceived():
                     found[event.stream_id] = (found[event.stream_id] or b"") + event.data

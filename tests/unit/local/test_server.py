@@ -6,7 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import botocore.session
@@ -220,6 +222,14 @@ def test_a_subscription_can_be_cut_after_some_events(aws: EmbeddedAws, kinesis: 
     with pytest.raises(Exception, match="InternalFailureException"):
         next(received)
     events.close()
+
+
+def test_each_answer_has_one_date_which_is_that_of_this_machine_as_aws_s_have(aws: EmbeddedAws, kinesis: Any) -> None:
+    tables = aws.client("dynamodb", timeout_s=ANSWER_TIMEOUT_S)
+    for answered in (kinesis.list_shards(StreamName="s"), tables.list_tables()):
+        date = answered["ResponseMetadata"]["HTTPHeaders"]["date"]
+        assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 60.0
+    tables.close()
 
 
 def test_calls_are_counted_by_operation(aws: EmbeddedAws, kinesis: Any) -> None:
