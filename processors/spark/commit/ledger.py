@@ -93,6 +93,8 @@ def decode_retired(value: object) -> HighWaterMarks:
     if not isinstance(value, Mapping):
         raise ValueError("what has ended: not an object")
     marks: dict[StreamShard, RecordPosition] = {}
+    ranges: list[tuple[str, int, int]] = []
+    room = SHARDS_MAX
     for stream, item in ((stream, item) for stream, items in value.items() for item in items):
         found = _ENDED.fullmatch(item) if isinstance(item, str) else None
         if found is None:
@@ -101,8 +103,11 @@ def decode_retired(value: object) -> HighWaterMarks:
             marks[StreamShard(stream, name)] = ENDED
             continue
         first, last = int(found["first"]), int(found["last"] or found["first"])
-        if not 0 <= last - first < SHARDS_MAX - len(marks):
+        room -= last - first + 1
+        if last < first or room < 0:
             raise ValueError(f"what has ended: no range of shards, or too many of them: {item}")
+        ranges.append((stream, first, last))
+    for stream, first, last in ranges:
         marks |= {StreamShard(stream, f"shardId-{number:012d}"): ENDED for number in range(first, last + 1)}
     return marks
 
