@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from mld.processors.spark.session.spark_session import jvm_pid, start
 from mld.processors.spark.sink_port import SessionError
 from mld.processors.spark.testing import batch, records, session
 from mld.properties.spark import Format
+from tests.fuzz import json_payloads
 from tests.support.spark_bed import A, engine_bed, rows
 from tests.support.tiers import sliced
 from tests.unit.spark.twins import settings_of
@@ -430,6 +432,43 @@ def test_several_events_in_a_record_are_rows_numbered_within_it_and_each_is_ther
     assert found == [("1", 0, 1), ("1", 1, 2), ("2", 0, 3), ("4", 0, 5), ("4", 1, 6)]
     (dead,) = rows(tmp_path / "dead")
     assert (dead["sequenceNumber"], dead["reason"]) == ("3", "not lines of JSON of mld.spark.schema")
+
+
+def test_a_number_whose_digits_nobody_can_write_is_malformed(spark: Any) -> None:
+    found = records(
+        spark, [b'{"a":1e100000000}', b'{"a":1e2}', b'{"a":"1e99999"}'], format="json", schema="a DECIMAL(9,2)"
+    )
+    assert [row.payload and int(row.payload.a) for row in found.collect()] == [None, 100, None]
+
+
+@pytest.mark.full
+def test_whatever_a_producer_puts_as_json_is_decoded_or_malformed_with_a_reason_and_holds_up_nobody(spark: Any) -> None:
+    """A slice; the long run is `python -m tests.fuzz.json_payloads`."""
+    reasons = json_payloads.check(spark, [data for data, _ in json_payloads.ATTACKS.values()])
+    for (name, (_, wanted)), why in zip(json_payloads.ATTACKS.items(), reasons, strict=True):
+        assert why is None if wanted is None else (why or "").startswith(wanted), f"{name}: {why}"
+    source = random.Random(51)
+    reasons = json_payloads.check(spark, [json_payloads.drawn(source) for _ in range(300)])
+    assert 0 < sum(why is None for why in reasons) < 300
+
+
+@pytest.mark.full
+def test_a_short_record_that_would_hold_every_shard_is_a_dead_letter(spark: Any, tmp_path: Path) -> None:
+    schema = ", ".join(("amount DECIMAL(10,2)", *(f"c{n} STRING" for n in range(100))))
+    bed = engine_bed(spark, tmp_path, PASS, "mld.spark.format = jsonlines", f"mld.spark.schema = {schema}")
+    data = {1: b'{"amount":1}', 2: b'{"amount":1e100000000}', 3: b"{}\n" * 100_000, 4: b'{"amount":4}'}
+    assert bed.run(data).failed == {}
+    assert [row["amount"] for row in rows(tmp_path / "out")] == [1, 4]
+    assert [row["reason"] for row in rows(tmp_path / "dead")] == [
+        "amount is 1e100000000, a number whose exponent is too large",
+        "too many objects, lists and values for the number of fields of mld.spark.schema",
+    ]
+
+
+def test_a_text_of_a_later_line_is_what_stands_there(spark: Any) -> None:
+    lines = b'{"n": 1}\n{"n": 2, "kind": {"a": [1, "x"]}}'
+    found = records(spark, [lines], format="jsonlines", schema="n INT, kind STRING").collect()
+    assert [row.payload.kind for row in found] == [None, '{"a": [1, "x"]}']
 
 
 BEYOND = "a time beyond the year 9999: a number is read as seconds"

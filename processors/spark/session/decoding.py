@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mld.processors.spark.session import jvm_classes
+from mld.processors.spark.session.jvm_classes import IS
 from mld.processors.spark.sink_port import SessionError
 from mld.properties.redaction import printable
 from mld.properties.spark import Format
@@ -58,8 +59,6 @@ SAMPLE = "monotonically_increasing_id() % (1L << 33) < 1000"
 """Which records of a batch are looked at for stray fields: the first ones of each task."""
 NAMES_MAX, NAME_CHARS_MAX = 8, 60
 VALUE_CHARS_MAX = 80
-IS = " is "
-"""What stands between the name of a field and the rest of a reason."""
 FIRST_DAY, LAST_DAY = "DATE'0001-01-01'", "DATE'9999-12-31'"
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 
@@ -114,7 +113,7 @@ def decoding(session: SparkSession, format: Format, schema: str | None, rescued:
         clean = F.col(PAYLOAD) if format is Format.TEXT else F.col(PAYLOAD)[_VALUE]
         return Decoding(decoded, bad, clean, generic)
     fields = fields_of(str(schema))
-    reason = F.coalesce(F.expr(_reason(format, fields)), generic)
+    reason = F.coalesce(F.expr(f"nullif({PAYLOAD}.{_MALFORMED}, '')"), F.expr(_reason(format, fields)), generic)
     if (beyond := astray(f"event.{_VALUE}", fields)) is not None:
         bad = bad | F.expr(f"coalesce(exists({EVENTS}, event -> {beyond}), false)")
     clean = F.expr(EVENTS if rescued is None else _with_rescued(fields, rescued))
@@ -147,9 +146,10 @@ def _decoded(session: SparkSession, format: Format, schema: str | None) -> tuple
     match format:
         case Format.JSON | Format.JSON_LINES:
             events = f"ARRAY<STRUCT<{_VALUE}: STRUCT<{schema}>, {ROW_NUMBER}: INT>>"
-            type = f"STRUCT<{_VALUE}: {events}, {_MALFORMED}: BOOLEAN>"
-            decoded = jvm_classes.json_column(session, "data", type, of_lines=format is Format.JSON_LINES)
-            return decoded, payload[_MALFORMED]
+            type = f"STRUCT<{_VALUE}: {events}, {_MALFORMED}: STRING>"
+            fields = fields_of(str(schema)).json().count('"name":')
+            decoded = jvm_classes.json_column(session, "data", type, fields, of_lines=format is Format.JSON_LINES)
+            return decoded, payload[_MALFORMED].isNotNull()
         case Format.AVRO:
             from pyspark.sql.avro.functions import from_avro
 
@@ -207,7 +207,8 @@ def _strays(format: Format, fields: StructType, data: str) -> str:
 
 def _stray_names(strays: str) -> str:
     names = f"transform(slice(flatten({strays}), 1, {NAMES_MAX}), one -> left(one.name, {NAME_CHARS_MAX}))"
-    return f"CASE WHEN {STRAYS} IS NOT NULL THEN get(filter(array(array_join({names}, ', ')), one -> one <> ''), 0) END"
+    of_good = f"{STRAYS} IS NOT NULL AND {PAYLOAD}.{_MALFORMED} IS NULL"
+    return f"CASE WHEN {of_good} THEN get(filter(array(array_join({names}, ', ')), one -> one <> ''), 0) END"
 
 
 def _inner(came: str, name: str) -> str:

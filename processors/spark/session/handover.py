@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mld.processors.spark.high_water_marks import WriterIdentity
-from mld.processors.spark.session.decoding import IS, PAYLOAD, ROW_NUMBER, STRAYS, decoding
+from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAYS, decoding
 from mld.processors.spark.session.failing_rows import FailingRows
+from mld.processors.spark.session.jvm_classes import IS
 from mld.processors.spark.settings import SparkSettings
 from mld.properties.spark import Format
 

@@ -107,6 +107,17 @@ public class {FILES_CLASS} extends org.apache.hadoop.fs.LocalFileSystem {{
 """
 """As `chmod` does, it leaves a directory the bits by which files in it get its group (setgid)."""
 JSON_CLASS = "MldJson"
+CELLS_MAX, OF_A_VALUE = 8_000_000, 10
+"""A record of JSON may make so many cells in the JVM, each of some 12 bytes: an object or a list as many as the schema
+has fields and `OF_A_VALUE`, whatever is in it; any other token one. An object of two letters may have a thousand
+fields."""
+DIGITS_MAX, EXPONENT_DIGITS_MAX = 1_000, 4
+"""Of a decimal: Java would work out all digits that an exponent stands for, and takes the square of their number for
+those that are written."""
+TOO_MANY = "too many objects, lists and values for the number of fields of mld.spark.schema"
+HUGE = rf"[-+]?[0-9.]+[eE][-+]?[0-9]{{{EXPONENT_DIGITS_MAX + 1},}}"
+IS = " is "
+"""What stands between the name of a field and the rest of a reason."""
 JSON_SOURCE = f"""
 import com.fasterxml.jackson.core.*;
 import java.nio.*;
@@ -119,19 +130,24 @@ import org.apache.spark.sql.catalyst.json.*;
 import org.apache.spark.sql.catalyst.util.*;
 import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.types.*;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.collection.immutable.*;
 
 public class {JSON_CLASS} extends scala.runtime.AbstractFunction2 implements java.io.Serializable {{
   private DataType fields;
   private String zone;
   private boolean isOfLines;
+  private int cellsOfObject;
   private transient JacksonParser reader;
   private transient boolean isWhole;
+  private transient String why;
+  private transient long cells;
 
-  public org.apache.spark.sql.Column column(String data, String type, String zone, boolean isOfLines) {{
+  public org.apache.spark.sql.Column column(String data, String type, int cells, String zone, boolean isOfLines) {{
     StructType found = (StructType) DataType.fromDDL(type).asNullable();
     StructType event = (StructType) ((ArrayType) found.apply(0).dataType()).elementType();
     this.fields = event.apply(0).dataType();
+    this.cellsOfObject = cells;
     this.zone = zone;
     this.isOfLines = isOfLines;
     Seq none = (Seq) Nil$.MODULE$;
@@ -143,18 +159,22 @@ public class {JSON_CLASS} extends scala.runtime.AbstractFunction2 implements jav
   public InternalRow decode(byte[] data) throws Exception {{
     java.util.ArrayList events = new java.util.ArrayList();
     isWhole = true;
+    why = "";
+    cells = 0;
     for (int at = isOfLines ? 0 : data.length, begin = 0; at <= data.length && isWhole; at++) {{
       if (at < data.length && data[at] != '\\n') continue;
       if (!isOfLines || !new String(data, begin, at - begin).isBlank()) {{
-        events.add(row(event(ByteBuffer.wrap(data, begin, at - begin)), Integer.valueOf(events.size())));
+        byte[] line = isOfLines ? java.util.Arrays.copyOfRange(data, begin, at) : data;
+        events.add(row(event(line), Integer.valueOf(events.size())));
       }}
       begin = at + 1;
     }}
     isWhole &= !events.isEmpty();
-    return row(new GenericArrayData(events.toArray()), Boolean.valueOf(!isWhole));
+    if (!why.isEmpty()) events.clear();
+    return row(new GenericArrayData(events.toArray()), isWhole ? null : UTF8String.fromString(why));
   }}
 
-  private Object event(ByteBuffer text) throws Exception {{
+  private Object event(byte[] text) throws Exception {{
     try {{
       if (reader == null) {{
         Map options = (Map) ((Map) Map$.MODULE$.empty()).updated("allowSingleQuotes", "false");
@@ -173,12 +193,11 @@ public class {JSON_CLASS} extends scala.runtime.AbstractFunction2 implements jav
   }}
 
   public Object apply(Object factory, Object text) throws java.io.IOException {{
-    byte[] data = ((ByteBuffer) text).array();
-    int at = ((ByteBuffer) text).position(), size = ((ByteBuffer) text).remaining();
-    StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data, at, size));
-    boolean isOther = size == 0 || data[at] <= 0 || (size > 1 && data[at + 1] == 0);
-    if (isOther) throw new MalformedInputException(size);
-    return new ToTheEnd(((JsonFactory) factory).createParser(data, at, size));
+    byte[] data = (byte[]) text;
+    StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data));
+    boolean isOther = data.length == 0 || data[0] <= 0 || (data.length > 1 && data[1] == 0);
+    if (isOther) throw new MalformedInputException(data.length);
+    return new ToTheEnd(((JsonFactory) factory).createParser(data));
   }}
 
   private static InternalRow row(Object one, Object other) {{
@@ -194,12 +213,52 @@ public class {JSON_CLASS} extends scala.runtime.AbstractFunction2 implements jav
       isWhole = wasWhole && delegate.nextToken() == null;
       delegate.close();
     }}
+
+    public JsonToken nextToken() throws java.io.IOException {{
+      JsonToken token = delegate.nextToken();
+      cells += token != null && token.isStructStart() ? cellsOfObject : 1;
+      if (cells > {CELLS_MAX}) refuse("{TOO_MANY}");
+      return token;
+    }}
+
+    public java.math.BigDecimal getDecimalValue() throws java.io.IOException {{
+      checkNumber();
+      return delegate.getDecimalValue();
+    }}
+
+    public int getTextLength() throws java.io.IOException {{
+      checkNumber();
+      return delegate.getTextLength();
+    }}
+
+    private void checkNumber() throws java.io.IOException {{
+      int length = delegate.getTextLength();
+      boolean isShort = length <= {DIGITS_MAX};
+      String text = isShort ? delegate.getText() : "";
+      int tail = length - Math.max(text.lastIndexOf('e'), text.lastIndexOf('E')) - 1;
+      if (isShort && (tail <= {EXPONENT_DIGITS_MAX} || !text.matches("{HUGE}"))) return;
+      String path = "";
+      for (JsonStreamContext at = getParsingContext(); at != null; at = at.getParent()) {{
+        if (at.hasCurrentName()) path = at.getCurrentName() + (path.isEmpty() ? "" : ".") + path;
+      }}
+      if (!isShort) refuse(path + "{IS}a text of " + length + " characters, and no text is wanted there");
+      refuse(path + "{IS}" + text.substring(0, Math.min(length, 80)) + ", a number whose exponent is too large");
+    }}
+
+    private void refuse(String reason) {{
+      if (why.isEmpty()) why = reason;
+      throw new IllegalStateException(why);
+    }}
   }}
 }}
 """
 """A record is malformed as a whole, so nothing is read after its first event that is: each costs an exception. Jackson
 passes over some bytes that are not UTF-8, so that is asked before; and it would take a text for UTF-16 or
-UTF-32 by its first bytes."""
+UTF-32 by its first bytes. Spark copies an object or a number, where a text is wanted, from the bytes of the parser,
+which it takes to begin where the parser did: so each line has bytes of its own.
+
+Spark's reader asks for the length of a text only if it is to become something else (a decimal, a time), so that is
+where such a text is looked at."""
 
 
 def log_settings(theirs: Mapping[str, str]) -> dict[str, str]:
@@ -236,15 +295,17 @@ def everywhere(session: SparkSession, name: str, source: str, remedy: str = "") 
         raise SessionError(f"the class {name} cannot be made in this Spark ({first_line(error)}){remedy}") from error
 
 
-def json_column(session: SparkSession, data: str, type: str, *, of_lines: bool) -> Column:
+def json_column(session: SparkSession, data: str, type: str, fields: int, *, of_lines: bool) -> Column:
     """Return an expression over a column of JSON, or of lines of it. `type`, in Spark's DDL: a struct of an array of
-    events, and of whether some are malformed; an event is a struct of the payload (null, or in part, if it is
-    malformed) and of its number. Raises SessionError; what Spark raises of the type.
+    events, and of a text, null unless some are malformed, and empty if their fields say why; an event is a struct of
+    the payload (null, or in part, if it is malformed) and of its number. `fields`: how many the payload has, all
+    together. Raises SessionError; what Spark raises of the type.
     """
     from pyspark.sql.classic.column import Column
 
     decoder = everywhere(session, JSON_CLASS, JSON_SOURCE, "; install the PySpark that mld[spark] names").newInstance()
-    return Column(decoder.column(data, type, session.conf.get("spark.sql.session.timeZone"), of_lines))
+    zone = session.conf.get("spark.sql.session.timeZone")
+    return Column(decoder.column(data, type, OF_A_VALUE + fields, zone, of_lines))
 
 
 def install_files(session: SparkSession) -> bool:
