@@ -260,7 +260,7 @@ LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # of long lines fewer: each is searched 
 LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
 LAST_WORDS_CHARS_MAX = 500  # of each of them
 LARGE_PIECE_BYTES = 64 * 1024
-OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY"})
+OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY", "MLD_ANCESTOR_SHARD_IDS"})
 """Variables that say nothing true of a child unless we set them: we may run in the environment of a child."""
 EXIT_POLL_S = 0.05  # only where the system has no pidfd
 

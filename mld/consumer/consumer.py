@@ -209,7 +209,8 @@ class ShardConsumer:
         if self._processor is None:
             self._wishes.restart_asked.clear()
             started_at = self._parts.clock.monotonic()
-            starting = self._parts.host.start(self._source.address_of(self._lease))
+            address = self._source.address_of(self._lease, self._parts.care.ancestors(self._lease))
+            starting = self._parts.host.start(address)
             child = await contained(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=about("child_spawned", self.key, child=child.description, took_ms=took_ms))

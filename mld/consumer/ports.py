@@ -123,15 +123,18 @@ class ChildProcess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShardAddress:
-    """Which shard a child is for: its lease's key, its own name, and its stream if the application reads several."""
+    """Which shard a child is for: its lease's key, its own name, its stream if the application reads several, and the
+    shards that it follows, its parents first."""
 
     key: str
     shard_id: str
     stream: StreamLabel | None = None
+    ancestors: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
         """Return what the environment of the child says about it (protocol#child-command)."""
         variables = {"MLD_SHARD_ID": self.shard_id, "MLD_LEASE_KEY": self.key}
+        variables["MLD_ANCESTOR_SHARD_IDS"] = " ".join(self.ancestors)
         if self.stream is not None:
             label = self.stream
             variables |= {"MLD_STREAM_NAME": label.name, "MLD_STREAM_ARN": label.arn, "MLD_STREAM_ID": label.id}
@@ -164,6 +167,10 @@ class ShardCare(Protocol):
     """The lease table's side of a shard's beginning and end. Raises TableError or StreamError if it cannot tell now."""
 
     async def parents_complete(self, lease: Lease) -> bool: ...
+
+    def ancestors(self, lease: Lease) -> tuple[str, ...]:
+        """Return the ids of the shards that the shard follows, as far as they are listed."""
+        ...
 
     async def oddity(self, lease: Lease) -> str | None:
         """Return why the row of `lease` cannot be of its shard, as a sentence with the remedy; None: it can."""
@@ -217,9 +224,9 @@ class ShardSource:
         """How the log names the stream, if the application reads others."""
         return None if self.label is None else self.label.name
 
-    def address_of(self, lease: Lease) -> ShardAddress:
+    def address_of(self, lease: Lease, ancestors: tuple[str, ...]) -> ShardAddress:
         """Return for whom the child of a lease is started."""
-        return ShardAddress(lease.key, lease.shard_id, self.label)
+        return ShardAddress(lease.key, lease.shard_id, self.label, ancestors)
 
 
 @dataclass(frozen=True, slots=True)

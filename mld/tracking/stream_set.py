@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -34,7 +35,7 @@ from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.core.log_fields import about
 from mld.core.positions import SHARD_END, StreamId, key_of, parse_stream_id, stream_of_key, working_for
-from mld.core.streams import ChildShard, StreamKind, Streams
+from mld.core.streams import ChildShard, Shard, StreamKind, Streams
 from mld.fleet.fleet import Fleet
 from mld.leases import writes
 from mld.leases.lease import Lease
@@ -51,6 +52,8 @@ from mld.tracking.stream_list import ListedStream
 SCAN_VALID_S = 5.0
 """How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
 ROWS_PER_TURN = 500
+ANCESTORS_MAX = 1_000
+"""So many shards that it follows a child is told, the nearest first: an environment has no room for any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,18 @@ def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | Non
     return None
 
 
+def ancestors_of(lease: Lease, listed: Mapping[str, Shard]) -> tuple[str, ...]:
+    """Return what the shard of `lease` follows: the parents that its row names, and those of the parents as listed."""
+    found: dict[str, None] = {}
+    left = deque(sorted(lease.parents))
+    while left and len(found) < ANCESTORS_MAX:
+        shard_id = left.popleft()
+        if shard_id not in found:
+            found[shard_id] = None
+            left += sorted(listed[shard_id].parents) if shard_id in listed else ()
+    return tuple(found)
+
+
 async def parents_complete(table: ShardRows, lease: Lease) -> str | None:
     """Read the parents' rows; returns the parent that blocks `lease`, or None. Raises `errors.TableError`."""
     for parent in sorted(lease.parents):
@@ -276,17 +291,20 @@ class TrackedStream:
         return False
 
     async def oddity(self, lease: Lease) -> str | None:
-        """Return why the row cannot be of its shard, by what was listed; only for a position in an unknown shard they
-        are listed now.
+        """Return why the row cannot be of its shard, by what was listed; an unknown shard is listed now if its row has
+        a position, or if it follows others (`ancestors`).
         """
         shards = self.leases.detector
-        if lease.key not in shards.known and not lease.checkpoint.is_sentinel:
+        if lease.key not in shards.known and (lease.parents or not lease.checkpoint.is_sentinel):
             await self._survey()
         shard = shards.known.get(lease.key)
         odd = None if shard is None else oddity(shard, lease)
         if odd is not None:
             self._note_parked(lease, odd)
         return odd
+
+    def ancestors(self, lease: Lease) -> tuple[str, ...]:
+        return ancestors_of(lease, self.leases.detector.known)
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
         match await self.ending.prepare(lease, children):
@@ -443,6 +461,9 @@ class TrackedStreams:
     async def parents_complete(self, lease: Lease) -> bool:
         with working_for(lease.stream):
             return await self._of(lease).parents_complete(within_stream(lease))
+
+    def ancestors(self, lease: Lease) -> tuple[str, ...]:
+        return self._of(lease).ancestors(within_stream(lease))
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
         with working_for(lease.stream):

@@ -148,11 +148,17 @@ class HostConnection:
         self._socket.close()
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
-        from mld.processors.spark.high_water_marks import ARN_VARIABLE, CREATED_VARIABLE, stream_key
+        from mld.processors.spark.high_water_marks import (
+            ANCESTORS_VARIABLE,
+            ARN_VARIABLE,
+            CREATED_VARIABLE,
+            stream_key,
+        )
 
         names = {"stream": stream_key(os.environ), "shard": shard_id, "sequence": sequence, "sub": sub}
         identity = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
-        self.send(link.HELLO, {**names, **identity, "version": link.VERSION})
+        ancestors = os.environ.get(ANCESTORS_VARIABLE, "").split()
+        self.send(link.HELLO, {**names, **identity, "ancestors": ancestors, "version": link.VERSION})
 
     # --- records -----------------------------------------------------------------------------------------------------
 
@@ -182,6 +188,15 @@ class HostConnection:
         page, self._page = self._page.close(), None
         said = page._replace(size=self._page_bytes)._asdict()
         self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **said})
+
+    def end_shard(self, within_s: float) -> bool:
+        """Return whether all sinks keep in time that the shard has ended. Raises FatalError."""
+        self.send(link.ENDED)
+        deadline = time.monotonic() + within_s
+        while not self._may_go:
+            if not self.receive_within(deadline - time.monotonic()):
+                return False
+        return True
 
     def _new_page(self) -> PageWriter:
         from mld.processors.spark.batch.page_file import PageWriter
@@ -333,15 +348,13 @@ class ChildRelay:
 
     def _shard_ended(self) -> None:
         if (host := self._settled()) is not None:
-            if not self._flush(host):
+            if not self._flush(host) or not host.end_shard(host.ready["drainMillis"] / 1000):
                 raise FatalError(
                     "the last records of the shard were not committed in time; they are delivered again "
                     "(key mld.spark.drainTimeoutMillis)"
                 )
             host.position = None
             self._ask_patiently(None, None)
-            if not self._lost:
-                host.send(link.ENDED)
 
     def _leave(self) -> None:
         """Leave the host, as the lease is lost: what is not committed is not for us to commit."""

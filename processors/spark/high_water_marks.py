@@ -104,15 +104,38 @@ def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
     return mark is None or position > mark
 
 
-def gaps(preceding: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
-    """Return the shards of which a sink with these marks lacks what stands right before its next record, with its mark.
+class Before(NamedTuple):
+    """What stands before the next records of a shard: the position right before them, None if they are its first, and
+    the shards that it follows, all of which had to end."""
 
-    A shard without a mark is new to the sink, which begins there: it never held what came before."""
-    return {
-        shard: mark
-        for shard, position in preceding.items()
-        if (mark := marks.get(shard)) is not None and fresh(position, mark)
-    }
+    position: RecordPosition | None = None
+    ancestors: tuple[StreamShard, ...] = ()
+
+
+class Gap(NamedTuple):
+    """A sink holds `shard` up to `mark`, and what is delivered now comes after `upto`."""
+
+    shard: StreamShard
+    mark: RecordPosition
+    upto: RecordPosition
+
+
+def gaps(before: Mapping[StreamShard, Before], marks: HighWaterMarks) -> dict[StreamShard, Gap]:
+    """Return the shards before whose next records a sink with these marks lacks something, and what.
+
+    A shard without a mark is new to the sink, which begins there, and it never held what came before: of the shards
+    that it follows, those that it holds have to be there to their ends. Once a shard is begun they are not asked for:
+    somebody may have accepted what is missing of them."""
+    found: dict[StreamShard, Gap] = {}
+    for shard, what in before.items():
+        if shard not in marks:
+            wanted = dict.fromkeys(what.ancestors, ENDED)
+        else:
+            wanted = {} if what.position is None else {shard: what.position}
+        for one, upto in wanted.items():
+            if (mark := marks.get(one)) is not None and fresh(upto, mark):
+                found.setdefault(shard, Gap(one, mark, upto))
+    return found
 
 
 def spans(ends: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, ShardSpan]:
@@ -163,6 +186,8 @@ ARN_VARIABLE, CREATED_VARIABLE = "MLD_STREAM_ARN", "MLD_STREAM_CREATED"
 """Set by the daemon in a child's environment, from `DescribeStreamSummary` at the start of the child."""
 ID_VARIABLE = "MLD_STREAM_ID"
 """Set in the environment of every child if the application reads several streams: ``account:name:epoch``."""
+ANCESTORS_VARIABLE = "MLD_ANCESTOR_SHARD_IDS"
+"""Set by the daemon in a child's environment: the ids of the shards that its shard follows, with spaces between."""
 SEVERAL = "(several streams)"
 """Stands for the ARN of a writer that reads several streams; its marks name each stream by its identifier."""
 REGION_AND_MORE = 5  # colons of an ARN

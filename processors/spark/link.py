@@ -27,12 +27,13 @@ BODY_BYTES_MAX = 1024 * 1024
 """A frame holds a shard id, a position or a sentence; anything longer is no frame."""
 TEXT_CHARS_MAX = 64 * 1024
 """Of a text in a frame, of which JSON makes twelve bytes a character at most."""
-VERSION = 4
+VERSION = 5
 
 HELLO, ROOM, PAGE, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5, 6
 READY, GO, CUT, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20, 21
-"""FLUSH asks for a commit before the trigger's time. ENDED says that the shard has ended, that all of it is committed,
-and that the daemon has taken its last checkpoint. SAID carries lines of the host to the child's standard error."""
+"""FLUSH asks for a commit before the trigger's time. ENDED says that the shard has ended and that all of it is
+committed; once all sinks keep that, the child may GO on and checkpoint it. SAID carries lines of the host to the
+child's standard error."""
 KINDS = frozenset({HELLO, ROOM, PAGE, FLUSH, BYE, ENDED, READY, GO, CUT, COMMITTED, FAILED, SAID})
 
 

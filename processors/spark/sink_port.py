@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from mld.processors.spark.high_water_marks import (
+    Gap,
     HighWaterMarks,
     RecordPosition,
     ShardSpans,
@@ -83,16 +84,15 @@ class Fenced(SinkError):
 
 
 class GoneBack(SinkRefused):
-    """A sink lacks records that were delivered before; `reasons` says so of each shard."""
+    """A sink lacks records that were delivered before; `reasons` says so of each shard that cannot go on."""
 
-    def __init__(self, sink: str, preceding: HighWaterMarks, marks: HighWaterMarks) -> None:
-        """Take `marks`, which are where the sink is in these shards, and `preceding` where it has to be."""
+    def __init__(self, sink: str, lacking: Mapping[StreamShard, Gap]) -> None:
         self.reasons = {
-            shard: f"sink {sink} holds {shard.label} up to {mark}, and the application has come to {preceding[shard]}: "
+            shard: f"sink {sink} holds {gap.shard.label} up to {gap.mark}, and the application has come to {gap.upto}: "
             "the sink has gone back in time (a backup, a standby that lagged), or a checkpoint was moved forward. To "
-            f"fill the gap: mld reset FILE {_shard_options(shard)} --to {mark.encode().replace(':', '/')}; "
+            f"fill the gap: mld reset FILE {_shard_options(gap.shard)} --to {gap.mark.encode().replace(':', '/')}; "
             "to leave it: start once with -D mld.spark.onGap=accept"
-            for shard, mark in marks.items()
+            for shard, gap in lacking.items()
         }
         super().__init__("; ".join(list(self.reasons.values())[:1]))
 
@@ -132,8 +132,8 @@ class Sink(Protocol):
         `batch_id` goes into the ledger for people; it need not be unique."""
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """Forget `ended`, which are shards of which nothing new can come, with the position that this sink held of each
-        then; or all single records (`OF_A_RECORD`) whose marks have no use any more.
+        """Forget `ended` with the next publication: shards of which nothing new can come, with the position that this
+        sink holds of each; or single records (`OF_A_RECORD`) whose marks have no use any more.
         """
 
 

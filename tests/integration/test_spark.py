@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.integration.history import Put
+from tests.integration.test_other_form import done
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.spark_bed import rows
@@ -139,4 +142,44 @@ def test_shards_of_the_same_id_in_several_streams_are_apart(make_world: MakeWorl
     world.until(lambda: texts(world) == everything, SESSION_S, "the records of both streams, each once")
     found = {(row["streamName"], row["shardId"], row["text"] == "EARLY") for row in rows(world.directory / "out")}
     assert found == {(world.stream, "shardId-000000000000", False), (second, "shardId-000000000000", True)}
+    assert daemon.stop(timeout_s=200) == 0
+
+
+def has_ended(world: World, shard: str) -> bool:
+    """Whether all of it is checkpointed; its row may be gone then."""
+    leases = world.leases()
+    return len(leases) > 1 and (shard not in leases or leases[shard].is_complete)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(TEST_S)
+def test_a_sink_that_is_put_back_past_the_end_of_a_shard_gets_the_tail_or_stops(make_world: MakeWorld) -> None:
+    """Nothing of that shard is delivered any more, so only those that follow it can say that its tail is missing."""
+    world = make_world(shards=1)
+    out, backup = world.directory / "out", world.directory / "backup"
+    keys = {"parentShardPollIntervalMillis": 500}
+    daemon = start(world, **keys)
+    world.put(50)
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
+    (parent,) = (shard["ShardId"] for shard in world.shards())
+    world.until(lambda: world.lease(parent).checkpoint.sequence.isdecimal(), SESSION_S, "their checkpoint")
+    shutil.copytree(out, backup)
+    world.put(50)
+    world.split(parent)
+    world.until(lambda: has_ended(world, parent), SESSION_S, "the end of the shard")
+    assert daemon.stop(timeout_s=200) == 0
+    shutil.rmtree(out)
+    backup.rename(out)
+    assert len(rows(out)) == 50
+
+    world.put(50)
+    daemon = start(world, **keys)
+    world.until(lambda: "to its end" in "".join(daemon.lines), SESSION_S, "a word on what is missing")
+    assert len(rows(out)) == 50, "and nothing is written after the gap"
+    (said,) = {found for line in daemon.lines for found in re.findall(r"mld reset FILE (--shard .+? --to \d+)", line)}
+    assert daemon.stop(timeout_s=200) == 0
+
+    done(world, "reset", *said.split(), "--execute")
+    daemon = start(world, **keys)
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "all records, each once")
     assert daemon.stop(timeout_s=200) == 0

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from mld.processors.spark.batch.spool import BatchSource
 from mld.processors.spark.high_water_marks import (
+    ENDED,
     OF_A_RECORD,
+    Before,
     HighWaterMarks,
     RecordPosition,
     ShardSpans,
@@ -149,22 +151,27 @@ class Destinations:
         until_published(attempt, self._patience.wait)
 
     def check_continuity(self, source: BatchSource, *, accepts: bool) -> None:
-        """Look whether every sink holds what stands right before the batch; a sink that seems not to is
-        opened again first, because another worker may have had the shard. A sink that has never held anything of a
-        shard begins there; so do all if gaps are accepted. Raises GoneBack, SinkRefused, SessionGone and Stopped."""
-        for sink in self.sinks:
-            if not spans(source.preceding, self.marks[sink.name]):
+        """Look whether every sink holds what stands before the batch; a sink that seems not to is opened again first,
+        because another worker may have had the shard. A sink that has never held anything of a shard begins there; so
+        do all if gaps are accepted. A dead letter that lacks the end of a shard is warned of only: that of mld 0.2.0
+        need not have it. Raises GoneBack, SinkRefused, SessionGone and Stopped."""
+        at = {shard: what.position for shard, what in source.preceding.items() if what.position is not None}
+        for sink in self.all():
+            is_dead, before = sink is self.dead, source.preceding
+            if is_dead:  # which has marks of letters only, until a shard ends
+                before = {shard: Before(None, what.ancestors) for shard, what in before.items()}
+            if not gaps(before, self.marks[sink.name]) and (is_dead or not spans(at, self.marks[sink.name])):
                 continue
             self.reopen(sink)
             marks = self.marks[sink.name]
-            if lacking := gaps(source.preceding, marks):
-                error = GoneBack(sink.name, source.preceding, lacking)
-                if not accepts:
+            if lacking := gaps(before, marks):
+                error = GoneBack(sink.name, lacking)
+                if not accepts and not is_dead:
                     raise error
                 for reason in error.reasons.values():
                     log.warning("a gap is accepted: %s", reason)
-            if sink.exactly_once and (new := sorted(source.preceding.keys() - marks.keys())):
-                named = ", ".join(f"{shard.label} after {source.preceding[shard]}" for shard in new[:NAMED_MAX])
+            if sink.exactly_once and not is_dead and (new := sorted(at.keys() - marks.keys())):
+                named = ", ".join(f"{shard.label} after {at[shard]}" for shard in new[:NAMED_MAX])
                 log.warning("sink %s holds nothing of %d shards yet, and begins with %s", sink.name, len(new), named)
         if accepts:
             source.preceding = {}
@@ -188,11 +195,17 @@ class Destinations:
         """Return what every sink holds of a shard; where there is none, what a pipeline has written by itself."""
         return lowest([self.marks[sink.name] for sink in self.sinks] or [own], shard)
 
-    def retire(self, shard: StreamShard) -> None:
-        """Tell the sinks that a shard has ended, each with what it holds of it."""
+    def end(self, shards: Collection[StreamShard], batch_id: str) -> None:
+        """Have every sink, and the dead letter, keep that these shards have ended, if it holds anything of them. Raises
+        SinkError."""
         for sink in self.all():
-            if (mark := self.marks[sink.name].get(shard)) is not None:
-                sink.retire({shard: mark})
+            held = {shard: mark for shard, mark in self.marks[sink.name].items() if shard in shards and mark != ENDED}
+            if held:
+                sink.retire(held)
+                marks = self.marks[sink.name] = sink.publish(None, {}, batch_id).marks
+                sink.retire({})
+                if any(marks.get(shard, ENDED) != ENDED for shard in held):
+                    raise SinkError(f"sink {sink.name} has gone back in time meanwhile")
 
     def forget_buried(self) -> None:
         """Tell the dead letter of which buried records the sinks have got past."""

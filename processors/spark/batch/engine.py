@@ -18,8 +18,7 @@ What an attempt may end in, for each sink by itself:
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -30,10 +29,10 @@ from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, source_of_rows
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, fresh, lowest
+from mld.processors.spark.high_water_marks import Before, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import DataRefused, GoneBack, JobFailed, Sink, SinkRefused, ValueFailed
+from mld.processors.spark.sink_port import DataRefused, GoneBack, JobFailed, Sink, SinkError, SinkRefused, ValueFailed
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ class Engine:
         self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience)
         self._poison = PoisonSearch(settings, self._jobs, self._destinations, self._patience)
         self._spool = spool
-        self._ended: deque[StreamShard] = deque()
 
     def start(self) -> None:
         """Open all sinks. Raises SinkError."""
@@ -77,14 +75,31 @@ class Engine:
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
         return lowest(every, shard)
 
-    def ended(self, shard: StreamShard) -> None:
-        """Note that all of the shard is in every sink, and nothing of it is new again; called on any thread."""
-        self._ended.append(shard)
+    def end(self, shards: Mapping[StreamShard, Before]) -> dict[StreamShard, str]:
+        """Have every sink keep that these shards have ended, before anybody else does: what follows them is then told
+        from what a sink has lost. Return those of which a sink lacks something, or that it does not take, with the
+        reason. Raises SessionGone and Stopped."""
+        failed: dict[StreamShard, str] = {}
+        waits = 0
+        while left := {shard: what for shard, what in shards.items() if shard not in failed}:
+            source = BatchSource({}, lambda _: iter(()), preceding=left)
+            try:
+                self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
+                self._destinations.end(left, f"{self._settings.application}-ends")
+                break
+            except GoneBack as error:
+                failed |= error.reasons
+            except SinkRefused as error:
+                failed |= dict.fromkeys(left, str(error))
+            except SinkError as error:
+                waits += 1
+                self._patience.wait(error, waits)
+                for sink in self._destinations.all():
+                    self._destinations.reopen(sink)
+        return failed
 
     def run(self, batch: MicroBatch) -> BatchOutcome:
         """Run a batch to its end. Raises SessionGone and Stopped."""
-        while self._ended:
-            self._destinations.retire(self._ended.popleft())
         self._jobs.begin()
         outcome = BatchOutcome({}, self._jobs.figures)
         left = batch

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
+from mld.processors.spark.high_water_marks import Before, HighWaterMarks, RecordPosition, StreamShard, fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Offer:
     records: int
     size: int
     arrived_at: float = 0.0
-    preceding: RecordPosition | None = None
-    """What the daemon delivered, or had checkpointed, right before it; None: its shard is read from here on."""
+    preceding: Before = field(default_factory=Before)
+    """What the daemon delivered, or had checkpointed, right before it, and what its shard follows."""
     upto: int = 0
     """The number of the last line in it, as its child counts them."""
 
@@ -60,10 +60,9 @@ class MicroBatch:
         return {piece.offer.shard: piece.offer.last for piece in self.slices}
 
     @property
-    def preceding(self) -> dict[StreamShard, RecordPosition]:
-        """What stands right before the first offer of each shard, where that is known."""
-        firsts = {piece.offer.shard: piece.offer.preceding for piece in reversed(self.slices)}
-        return {shard: position for shard, position in firsts.items() if position is not None}
+    def preceding(self) -> dict[StreamShard, Before]:
+        """What stands before the first offer of each shard."""
+        return {piece.offer.shard: piece.offer.preceding for piece in reversed(self.slices)}
 
     @property
     def records(self) -> int:

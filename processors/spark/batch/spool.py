@@ -30,6 +30,7 @@ from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.commit.s3_store import AT_ONCE, S3Store
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.high_water_marks import (
+    Before,
     HighWaterMarks,
     RecordPosition,
     ShardSpan,
@@ -213,8 +214,8 @@ class BatchSource:
     """Pages with exactly the records that the spans take, if there are such."""
     before: HighWaterMarks = field(default_factory=dict)
     """Of a part of a batch: the record of each shard that stands right before it."""
-    preceding: HighWaterMarks = field(default_factory=dict)
-    """What stands right before the batch: a sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
+    preceding: Mapping[StreamShard, Before] = field(default_factory=dict)
+    """What stands before the batch: a sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
     only: frozenset[str] | None = None
     """Sinks that are to get these records, if some are not."""
 
@@ -281,7 +282,7 @@ def source_of_rows(
     rows: Sequence[Row],
     before: RecordPosition | None = None,
     only: frozenset[str] | None = None,
-    preceding: HighWaterMarks | None = None,
+    preceding: Mapping[StreamShard, Before] | None = None,
 ) -> BatchSource:
     """Return a part of a batch, whose record before it stands at `before`."""
     return BatchSource(

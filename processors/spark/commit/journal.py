@@ -56,7 +56,7 @@ from uuid import uuid4
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import DONE, ENTRY, FLOOR, Admission, LedgerEntry, Names
 from mld.processors.spark.commit.store import Store, each, failures, stage
-from mld.processors.spark.high_water_marks import OF_A_RECORD, HighWaterMarks, ShardSpans, advanced
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
 
 HOME = "_mld"
@@ -286,9 +286,8 @@ class AdmittedSink:
     """Where the entries of a table stand, for people."""
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """Forget shards and single records, as `Sink.retire` says, with the next commit."""
-        before = {shard: mark for shard, mark in self._admission.ended.items() if OF_A_RECORD not in shard.shard}
-        self._admission = replace(self._admission, ended={**before, **ended})
+        """Forget shards or single records, as `Sink.retire` says, with the next commit."""
+        self._admission = replace(self._admission, ended=ended)
 
     def _entry_after(
         self, head: LedgerEntry | None, batch: ShardSpans, batch_id: str, *, token: str = "", **said: Any

@@ -8,7 +8,7 @@ are the marks: a batch may follow a head only if each of its shards is still whe
 The numbers are the sink's, the marks are each writer's own (`WriterIdentity`; `Admission` says who may write). Shards
 that have ended have the mark ENDED, and take next to no room in the file.
 
-Shards that have ended are named as briefly as they can be. Once the daemon has taken a shard's last checkpoint, and
+Shards that have ended are named as briefly as they can be. Once a child has come to the end of its shard, and
 every sink holds all that came of it, nothing of the shard can be new any more: whatever is delivered of it again,
 however late and by whomever, is dropped. So the ledger keeps the shard for good, and the position is of no use. Kinesis
 counts its shards, so those that have ended are a few ranges of numbers; ids of another kind (DynamoDB) are kept one by
@@ -337,7 +337,7 @@ class Admission:
     place: str
     shared: bool = False
     ended: HighWaterMarks = field(default_factory=dict)
-    """Shards that have ended, as the daemon has confirmed, with the last position of each that was delivered."""
+    """Shards that have ended, with the position of each that the sink holds."""
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
         """Return the marks of this writer. Raises SinkRefused if it may not write here."""

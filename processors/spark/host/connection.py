@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from mld.processors.spark import link
 from mld.processors.spark.batch.micro_batch import Offer
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.high_water_marks import Before, RecordPosition, StreamShard
 from mld.processors.spark.settings import Sanitizer
 
 if TYPE_CHECKING:
     from mld.processors.spark.host.session_host import SessionHost
 
+TRIM_HORIZON = "TRIM_HORIZON"
+"""The checkpoint of a shard that is read from its first record on."""
 SAID_BACKLOG_BYTES = 256 * 1024
 """A child that does not read gets no more lines for its standard error."""
 
@@ -28,8 +30,11 @@ class ChildConnection:
         self._fit = fit
         self.number = number
         self.shard: StreamShard | None = None
-        self.reached: RecordPosition | None = None
-        """What stands right before its next page: its checkpoint, then the end of the page before. None: unknown."""
+        self.before = Before()
+        """What stands before its next page: its checkpoint and the shards that its shard follows, then the end of the
+        page before."""
+        self.is_ending = False
+        """Whether it waits until all sinks keep that its shard has ended."""
         self.waiting: deque[Offer] = deque()
         """Pages that are complete and not committed."""
         self.open_bytes = 0
@@ -76,7 +81,8 @@ class ChildConnection:
                 if self.has_open:
                     self._host.offers.ask()
             case link.ENDED:
-                self._host.ended(self)
+                self.is_ending = True
+                self._host.offers.ask()
             case link.BYE:
                 self.close()
             case _:
@@ -86,8 +92,8 @@ class ChildConnection:
         assert self.shard is not None
         first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
         number, records, size, upto = (int(body[name]) for name in ("number", "records", "size", "upto"))
-        page = Offer(self.number, number, self.shard, first, last, records, size, self.open_since, self.reached, upto)
-        self.reached = last
+        page = Offer(self.number, number, self.shard, first, last, records, size, self.open_since, self.before, upto)
+        self.before = Before(last)
         self.open_bytes -= page.size
         self.open_since = time.monotonic()
         self.waiting.append(page)
@@ -151,11 +157,12 @@ class ChildConnection:
             self._writer.write(link.encode(kind, body))
 
 
-def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:
-    """Return the position of the last record that was checkpointed; None if the shard is read from a place that is no
-    record's, such as TRIM_HORIZON or LATEST."""
+def before_of(head: dict[str, Any], shard: StreamShard) -> Before:
+    """Return what stands before the records of a child: that of its checkpoint, if that is a record's, and the shards
+    that its shard follows, but for one that begins at LATEST or a time."""
     sequence, sub = head.get("sequence"), head.get("sub")
+    ancestors = tuple(shard._replace(shard=str(one)) for one in head.get("ancestors", ()))
     try:
-        return RecordPosition(int(str(sequence)), int(sub or 0))
+        return Before(RecordPosition(int(str(sequence)), int(sub or 0)), ancestors)
     except ValueError:
-        return None
+        return Before(None, ancestors if sequence == TRIM_HORIZON else ())

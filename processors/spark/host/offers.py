@@ -122,6 +122,8 @@ class OfferQueue:
         while True:
             self._changed.clear()
             left_s = None
+            if self._asked and not self._waiting_bytes:
+                return
             if self._waiting_bytes:
                 asked = self._asked or bool(self._held_back)
                 at = due_at(self._settings, last_start, self._first_waiting_at, self._waiting_bytes, asked=asked)

@@ -35,7 +35,7 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.high_water_marks import PIPELINE_KEY, StreamShard, fresh
-from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
+from mld.processors.spark.host.connection import ChildConnection, before_of
 from mld.processors.spark.host.offers import OfferQueue
 from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
 from mld.processors.spark.host.start_up import Started, start
@@ -282,7 +282,7 @@ class SessionHost:
         if self._is_of_another_stream(child, head.get("arn"), head.get("created")):
             return
         child.shard = StreamShard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
-        child.reached = checkpoint_of(head)
+        child.before = before_of(head, child.shard)
         for other in list(self._children.values()):
             if other is not child and other.shard == child.shard:
                 other.fail("another child of this shard has taken over")
@@ -318,13 +318,6 @@ class SessionHost:
             },
         )
 
-    def ended(self, child: ChildConnection) -> None:
-        """Note that the daemon has taken the last checkpoint of the child's shard, and all sinks hold what came of
-        it.
-        """
-        if self._started is not None and child.shard is not None and not child.has_open:
-            self._started.engine.ended(child.shard)
-
     def gone(self, child: ChildConnection) -> None:
         del self._children[child.number]
         self.offers.drop(child)
@@ -341,6 +334,7 @@ class SessionHost:
             try:
                 if taken := await self.offers.take():
                     await self._trigger(taken, engine)
+                await self._end_shards(engine)
             finally:
                 self.offers.clear()
             self._trigger_at = None
@@ -382,6 +376,21 @@ class SessionHost:
         self._report(batch, outcome, started)
         self._answer(batch, outcome)
 
+    async def _end_shards(self, engine: Engine) -> None:
+        """Let the children of shards go on that have ended, once all sinks keep that."""
+        ending = {child.shard: child for child in self._children.values() if child.is_ending and child.shard}
+        if not ending:
+            return
+        before = {shard: child.before for shard, child in ending.items()}
+        failed = await asyncio.get_running_loop().run_in_executor(self._thread, engine.end, before)
+        for shard, child in ending.items():
+            child.is_ending = False
+            if shard in failed:
+                child.fail(failed[shard])
+            else:
+                child.send(link.GO, {})
+        self._say_failed(failed)
+
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
         for offer in batch.offers:
             child = self._children.get(offer.link)
@@ -390,7 +399,10 @@ class SessionHost:
                 child.fail(reason)
             elif child is not None:
                 child.commit(offer.number)
-        for shard, reason in outcome.failed.items():
+        self._say_failed(outcome.failed)
+
+    def _say_failed(self, failed: Mapping[StreamShard, str]) -> None:
+        for shard, reason in failed.items():
             log.error("%s stops: %s", shard.label, reason)
 
     def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:

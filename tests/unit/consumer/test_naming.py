@@ -59,3 +59,13 @@ async def test_a_child_has_it_in_its_environment():
     child = await host.start(ShardAddress("shardId-000000000000", "shardId-000000000000"))
     assert await child.read_line() == " ".join(NAMED.values())
     await child.end()
+
+
+async def test_a_child_is_told_what_its_shard_follows_and_never_what_another_one_does(monkeypatch):
+    monkeypatch.setenv("MLD_ANCESTOR_SHARD_IDS", "shardId-of-another-child")
+    code = "import os; print(os.environ['MLD_ANCESTOR_SHARD_IDS'] or 'nothing')"
+    host = PipeHost([sys.executable, "-c", code], LoopClock(), stop_timeout_s=PATIENCE_S, environment={})
+    for ancestors, told in [(("shardId-1", "shardId-0"), "shardId-1 shardId-0"), ((), "nothing")]:
+        child = await host.start(ShardAddress("shardId-2", "shardId-2", ancestors=ancestors))
+        assert await child.read_line() == told
+        await child.end()

@@ -239,7 +239,7 @@ def test_the_dead_letter_forgets_records_that_every_sink_has_got_past(tmp_path):
         sink.poison = lambda data: data == b"2"
     bed.sinks["slow"].faults = [None, SinkError("not now")]
     bed.run(bed.offer("a", range(1, 5)))
-    assert {one.shard for one in dead.ended} == {"a#out#2", "a#slow#2"}
+    assert {one.shard for one in dead.retiring} == {"a#out#2", "a#slow#2"}
 
 
 @pytest.mark.usefixtures("one_attempt")

@@ -15,7 +15,8 @@ from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Off
 from mld.processors.spark.batch.page_file import PageWriter, rows
 from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
+from mld.processors.spark.commit.ledger import retired
+from mld.processors.spark.high_water_marks import Before, RecordPosition, StreamShard, advanced, moved
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
@@ -59,10 +60,10 @@ class MemorySink:
     exactly_once: bool = True
     refusal: type[JobFailed] = JobFailed
     """What it says of a poisoned record."""
-    ended: dict[StreamShard, RecordPosition] = field(default_factory=dict)
+    retiring: dict[StreamShard, RecordPosition] = field(default_factory=dict)
 
     def retire(self, ended):
-        self.ended |= ended
+        self.retiring = dict(ended)
 
     def open(self):
         self._fault(self.openings)
@@ -79,7 +80,7 @@ class MemorySink:
         if any(self.poison(data) for _, _, data in rows):
             raise self.refusal("division by zero")
         self.rows += rows
-        self.marks = advanced(self.marks, batch)
+        self.marks = retired(advanced(self.marks, batch), self.retiring)
         self.publications += 1
         self._fault(self.faults_after)
         return Published(dict(self.marks), self.publications, len(rows))
@@ -229,7 +230,7 @@ class Bed:
     ) -> Offer:
         """`after`: the record that was delivered right before them, if that is known."""
         offer = offer_to(self.spool, StreamShard(STREAM, shard), numbers, data)
-        return replace(offer, preceding=None if after is None else RecordPosition(after))
+        return replace(offer, preceding=Before(None if after is None else RecordPosition(after)))
 
     def run(self, *offers: Offer) -> BatchOutcome:
         """As a host does."""
@@ -277,7 +278,7 @@ def run_data(
 ) -> BatchOutcome:
     """One micro-batch of one shard's records, by their sequence numbers; `after`: what was delivered before."""
     offer = offer_to(spool, StreamShard(STREAM, shard), data, data)
-    return run_offers(engine, replace(offer, preceding=after))
+    return run_offers(engine, replace(offer, preceding=Before(after)))
 
 
 def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:
