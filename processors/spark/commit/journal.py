@@ -174,7 +174,11 @@ class Journal:
 
     def _entry(self, number: int) -> LedgerEntry:
         path = path_of(number)
-        return ledger.decode(self._store.read(path), f"sink {self._name}: {self._store.uri(path)}")
+        where = f"sink {self._name}: {self._store.uri(path)}"
+        entry = ledger.decode(self._store.read(path), where)
+        if entry.number != number:
+            raise ledger.damaged(where, ValueError(f"it is that of {entry.number}"))
+        return entry
 
     def _names(self) -> Names:
         return Names.of(self._store.names(LEDGER))

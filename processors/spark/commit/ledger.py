@@ -86,15 +86,14 @@ def _ranges(shards: Iterable[str]) -> Iterator[str]:
         yield f"{first}-{rest[-1]}" if rest else f"{first}"
 
 
-def decode_retired(value: object) -> HighWaterMarks:
-    """Return the inverse of `encode_retired`: the mark ENDED for each shard. Raises ValueError that names what is
-    wrong.
+def decode_retired(value: object, room: int = SHARDS_MAX) -> HighWaterMarks:
+    """Return the inverse of `encode_retired`: the mark ENDED for each shard, of which there may be `room`. Raises
+    ValueError that names what is wrong.
     """
     if not isinstance(value, Mapping):
         raise ValueError("what has ended: not an object")
     marks: dict[StreamShard, RecordPosition] = {}
     ranges: list[tuple[str, int, int]] = []
-    room = SHARDS_MAX
     for stream, item in ((stream, item) for stream, items in value.items() for item in items):
         found = _ENDED.fullmatch(item) if isinstance(item, str) else None
         if found is None:
@@ -127,6 +126,7 @@ ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
 """So many there may be before the old ones go, so that sweeping is rare."""
 
 ENTRY, DONE, FLOOR = "json", "done", "floor"
+_TOKEN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,254}")
 _NAME = re.compile(rf"(?P<number>\d{{{NUMBER_DIGITS},}})\.(?P<kind>{ENTRY}|{DONE}|{FLOOR})", re.ASCII)
 _PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
 
@@ -237,13 +237,15 @@ def decode(data: bytes, where: str) -> LedgerEntry:
     try:
         value = json.loads(data)
         _check_version(value, where)
+        writers: dict[WriterIdentity, HighWaterMarks] = {}
+        for writer in value["writers"]:
+            room = SHARDS_MAX - sum(map(len, writers.values()))
+            marks = {**decode_marks(writer["marks"]), **decode_retired(writer["ended"], room)}
+            writers[WriterIdentity.decode(writer)] = marks
         return LedgerEntry(
             number=_integer(value["number"]),
-            token=_string(value["token"]),
-            writers={
-                WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired(writer["ended"])}
-                for writer in value["writers"]
-            },
+            token=_token(value["token"]),
+            writers=writers,
             moves=tuple(FileMove(_inside(source), _inside(target)) for source, target in value["moves"]),
             columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
             layout=_string(value["layout"]),
@@ -253,7 +255,9 @@ def decode(data: bytes, where: str) -> LedgerEntry:
             rows=value["rows"],
             swept_to=int(value.get("sweptTo", 0)),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except SinkRefused:
+        raise
+    except Exception as error:  # whatever a text can raise that somebody else has written
         raise damaged(where, error) from error
 
 
@@ -316,10 +320,18 @@ def _string(value: object) -> str:
     return value
 
 
+def _token(value: object) -> str:
+    """Return the name of a staging area, which is removed once its files are moved."""
+    if not _TOKEN.fullmatch(token := _string(value)):
+        raise ValueError(f"no name of a staging area: {token[:60]!r}")
+    return token
+
+
 def _inside(value: object) -> str:
-    """Return a path below the sink; an entry must never move anything elsewhere."""
+    """Return a path below the sink; an entry must never move anything elsewhere, or from there."""
     path = _string(value)
-    if not path or path.startswith("/") or ".." in path.split("/"):
+    path.encode("utf-8", "surrogateescape")  # else no file can be called so
+    if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise ValueError(f"a path that leaves the sink: {path!r}")
     return path
 

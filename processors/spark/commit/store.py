@@ -24,6 +24,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +62,11 @@ def stage(name: str) -> None:
 
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))
+NO_PLACE = frozenset((errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP))
+NOT_ALLOWED = NO_PLACE | {errno.EACCES, errno.EPERM, errno.EROFS}
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+FILE_BYTES_MAX = 1 << 30
+"""Of what is read as a whole: an entry, a file of letters. More is not ours, and must not fill the memory."""
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
@@ -162,8 +167,28 @@ class PosixStore:
             return os.listdir(self.root / path)  # noqa: PTH208 - names only, and there may be many
         return []
 
+    @contextmanager
+    def _below(self, path: str) -> Iterator[tuple[int, str]]:
+        """Give a handle of the directory that a path is in, and its name there. No link leads out of the store."""
+        *parents, name = Path(path).parts
+        handle = os.open(self.root, DIRECTORY)
+        try:
+            for parent in parents:
+                inner = os.open(parent, DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+            yield handle, name
+        finally:
+            os.close(handle)
+
     def read(self, path: str) -> bytes:
-        return (self.root / path).read_bytes()
+        with self._below(path) as (handle, name):
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
+        with os.fdopen(fd, "rb", closefd=True) as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES_MAX:
+                raise SinkRefused(f"{self.root / path} is no file, or has more than {FILE_BYTES_MAX} bytes; remove it")
+            return file.read()
 
     def mark(self, path: str) -> None:
         (self.root / path).touch(self._file_mode)
@@ -199,15 +224,15 @@ class PosixStore:
                 _sync(parent.parent)
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        written = self.root / draft
-        written.unlink(missing_ok=True)  # and not written over: the entry of another number may be a link to it
-        fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
+        self.remove(draft)  # and not written over: the entry of another number may be a link to it
         try:
-            os.link(written, self.root / path)
+            with self._below(draft) as (here, name), self._below(path) as (there, new):
+                fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode, dir_fd=here)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(fd)
+                os.link(name, new, src_dir_fd=here, dst_dir_fd=there)
         except FileExistsError:
             return False
         except OSError as error:
@@ -220,18 +245,18 @@ class PosixStore:
         return True
 
     def move(self, source: str, target: str) -> None:
-        (self.root / source).rename(self.root / target)
+        with self._below(source) as (here, name), self._below(target) as (there, new):
+            os.rename(name, new, src_dir_fd=here, dst_dir_fd=there)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(self.root / path)
 
     def remove(self, path: str) -> None:
-        target = self.root / path
-        with suppress(FileNotFoundError):
-            if target.is_dir():
-                shutil.rmtree(target)
+        with suppress(FileNotFoundError), self._below(path) as (handle, name):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode):
+                shutil.rmtree(name, dir_fd=handle)
             else:
-                target.unlink()
+                os.unlink(name, dir_fd=handle)
 
     def files(self, path: str) -> Iterator[str]:
         """Pass over what this user may not read, such as `lost+found`, if the whole store is asked for. Anywhere else

@@ -152,7 +152,7 @@ class IcebergSink(LakeSink):
         """Return the number of the entry of a note. Raises SinkRefused."""
         try:
             return int(json.loads(said)["number"])
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:
             raise ledger.damaged(f"sink {self.name}: {self._ledger_place}", error) from error
 
     def _property(self, name: str) -> str | None:

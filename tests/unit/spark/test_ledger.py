@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from mld.processors.spark.commit import ledger
@@ -139,3 +141,36 @@ def test_columns_that_are_read_by_place_stay_as_they_are():
     assert ledger.widened("out", have, have, by_place=True) == have
     with pytest.raises(SinkRefused, match="csv has no names"):
         ledger.widened("out", have, (("b", "int"), ("a", "int")), by_place=True)
+
+
+SPOILED = {
+    "a token that is a path": ('"token":"t"', '"token":"../../../secret"'),
+    "a token that is all staging areas": ('"token":"t"', '"token":""'),
+    "a token above": ('"token":"t"', '"token":".."'),
+    "a source above": ('"data/p"', '"data/../../../../secret/credentials"'),
+    "a source that is the area": ('"data/p"', '"data/./p"'),
+    "a target above": ('"c1-p"', '"a/../../c1-p"'),
+    "a path with a zero": ('"c1-p"', '"c1\\u0000-p"'),
+    "a path that no file can have": ('"c1-p"', '"c1-\\ud800"'),
+    "an endless number": ('"moves"', '"sweptTo":1e999,"moves"'),
+    "a list for an object": ('"unclaimed":{"marks":{},"at":"","batch":""}', '"unclaimed":[]'),
+    "depths": ('"layout":""', '"layout":' + "[" * 200_000),
+    "a move of three": ('["data/p","c1-p"]', '["data/p","c1-p","x"]'),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED)
+def test_whatever_somebody_has_written_into_an_entry_only_our_own_error_leaves_it(spoiled):
+    old, new = spoiled
+    text = ledger.encode(LedgerEntry(1, "t", moves=(FileMove("data/p", "c1-p"),))).decode()
+    assert decode(text.encode()).token == "t" and old in text
+    with pytest.raises(SinkRefused, match="sink out: /t is damaged"):
+        decode(text.replace(old, new).encode())
+
+
+def test_the_shards_of_all_writers_of_an_entry_are_bounded_together():
+    many = "".join(f',"s{n}":["0-99999"]' for n in range(ledger.SHARDS_MAX // 200_000))[1:]
+    entry = json.loads(ledger.encode(LedgerEntry(1, "t", {ONE: {}})))
+    writers = [{**entry["writers"][0], "application": f"a{n}", "ended": json.loads(f"{{{many}}}")} for n in range(3)]
+    with pytest.raises(SinkRefused, match="or too many of them"):
+        decode(json.dumps({**entry, "writers": writers}).encode())

@@ -1,0 +1,95 @@
+"""What somebody who may write into a sink can do with its ledger: nothing outside it is moved, removed or read."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.journal import LEDGER, STAGING, Journal, path_of
+from mld.processors.spark.commit.ledger import FileMove, LedgerEntry
+from mld.processors.spark.commit.store import FILE_BYTES_MAX, PosixStore
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+
+SECRET = b"aws_secret_access_key = x"
+TARGET = "c000000000001-credentials"
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A directory beside the sink, which has a file that nobody else may see."""
+    secret = tmp_path / "home" / "data" / "credentials"
+    secret.parent.mkdir(parents=True)
+    secret.write_bytes(SECRET)
+    (tmp_path / "lake" / LEDGER).mkdir(parents=True)
+    (tmp_path / "lake" / STAGING).mkdir()
+    yield tmp_path / "home"
+    assert secret.read_bytes() == SECRET, "it is there"
+    assert [path for path in (tmp_path / "lake").rglob("*") if path.is_file() and path.read_bytes() == SECRET] == []
+
+
+def opened(tmp_path):
+    return Journal(PosixStore(tmp_path / "lake"), "out").open()
+
+
+def commit(tmp_path, token, source="data/credentials"):
+    entry = LedgerEntry(1, token, moves=(FileMove(source, TARGET),))
+    (tmp_path / "lake" / path_of(1)).write_bytes(ledger.encode(entry))
+
+
+@pytest.mark.parametrize("token", ["../../../home", "", "."])
+def test_a_token_that_is_a_path_is_no_staging_area(tmp_path, home, token):
+    commit(tmp_path, token)
+    with pytest.raises(SinkRefused, match="is damaged: no name of a staging area"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("linked", ["_mld/staging/token/data", "_mld/staging/token", "_mld/staging"])
+def test_a_staging_area_that_is_a_link_is_not_followed(tmp_path, home, linked):
+    commit(tmp_path, "token")
+    at = tmp_path / "lake" / linked
+    to = {"data": home / "data", "token": home, "staging": home.parent / "home2"}[at.name]
+    if at.name == "staging":
+        at.rmdir()
+        to.mkdir()
+        (to / "token").symlink_to(home)
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.symlink_to(to)
+    with pytest.raises(SinkError):
+        opened(tmp_path)
+
+
+def test_a_link_to_another_directory_is_removed_and_what_it_leads_to_stays(tmp_path, home):
+    store = PosixStore(tmp_path / "lake")
+    (tmp_path / "lake" / STAGING / "token").symlink_to(home)
+    store.remove(f"{STAGING}/token")
+    assert store.names(STAGING) == []
+    (tmp_path / "lake" / STAGING / "token").symlink_to(home)
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        store.remove(f"{STAGING}/token/data")
+
+
+def test_an_entry_that_is_no_file_or_has_no_end_is_refused_at_once(tmp_path, home):
+    path = tmp_path / "lake" / path_of(1)
+    os.mkfifo(path)
+    with pytest.raises(SinkRefused, match="is no file"):
+        opened(tmp_path)
+    path.unlink()
+    path.touch()
+    os.truncate(path, FILE_BYTES_MAX + 1)
+    with pytest.raises(SinkRefused, match="has more than"):
+        opened(tmp_path)
+    path.unlink()
+    path.symlink_to(home / "data" / "credentials")
+    with pytest.raises(SinkError):
+        opened(tmp_path)
+    path.unlink()
+
+
+def test_an_entry_under_another_number_is_refused(tmp_path, home):
+    commit(tmp_path, "token")
+    lake = tmp_path / "lake"
+    (lake / path_of(1)).rename(lake / path_of(2))
+    with pytest.raises(SinkRefused, match="is damaged: it is that of 1"):
+        opened(tmp_path)
