@@ -28,6 +28,13 @@ NOBODY = 65534
 INTRUDER = ROOT / "tests" / "support" / "intruder.py"
 SECRET = "planted-hunter2"
 TRIES_S = 240
+IN_PYTHON = (
+    PIPELINE.replace("def transform", "def from_spark")
+    + """
+def transform(records, batch):
+    return from_spark(records, batch).withColumn("text", F.udf(lambda text: text, "string", useArrow=False)("text"))
+"""
+)
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="becomes another user: as root"),
 ]
@@ -53,9 +60,7 @@ def world(aws: EmbeddedAws, place: Path) -> Iterator[World]:
 def intrude(daemon: Daemon, place: Path, *, mine: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What he got, and the number of his attempts; `mine` is meant for others."""
     pids = [daemon.process.pid, *daemon.survivors()]
-    inodes = {
-        link.removeprefix("socket:[")[:-1] for pid in pids for link in _open_of(pid) if link.startswith("socket:")
-    }
+    inodes = {inode for pid in pids for inode in _inodes_of(pid)}
     kept = [path for path in place.iterdir() if path not in mine]
     told = {
         "pids": [str(pid) for pid in pids],
@@ -88,6 +93,11 @@ def as_nobody() -> list[str]:
         if not subprocess.run([*command, "-c", ""], cwd="/", capture_output=True, check=False).returncode:
             return command
     pytest.skip("there is no Python that another user may run")
+
+
+def _inodes_of(pid: int) -> set[str]:
+    """The sockets of a process."""
+    return {link.removeprefix("socket:[")[:-1] for link in _open_of(pid) if link.startswith("socket:")}
 
 
 def _open_of(pid: int) -> Iterator[str]:
@@ -157,7 +167,7 @@ def test_of_a_daemon_with_spark_he_gets_nothing(world: World, place: Path) -> No
     pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
     world.put(50)
     pipeline = place / "pipeline.py"
-    pipeline.write_text(PIPELINE)
+    pipeline.write_text(IN_PYTHON)
     out = place / "out"
     keys = {
         **{key: value for key, value in KEYS.items() if key != "mld.spark.conf.spark.ui.enabled"},
@@ -181,6 +191,9 @@ def test_of_a_daemon_with_spark_he_gets_nothing(world: World, place: Path) -> No
     found = intrude(daemon, place, mine=(world.records, out, pipeline))
     assert len(found["ports"]) >= 3, "driver, blocks, and between Python and the JVM"
     assert any("mld-spark-" in path for path in found["sockets"])
+    workers = [pid for pid in found["pids"] if "pyspark.daemon" in command_lines([pid])]
+    assert workers, "functions in Python run"
+    assert not _ports({inode for pid in workers for inode in _inodes_of(int(pid))}), "nobody makes him workers"
     assert found["got"] == []
     said = command_lines(found["pids"]) + daemon.log()
     assert "SparkSubmit" in said and SECRET not in said

@@ -40,6 +40,7 @@ from mld.processors.spark.session.lakehouse import DELTA, formats_of, is_needed,
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import SessionError, SessionGone, SessionUnreachable, first_line, sentence
 from mld.properties.spark import Format
+from mld.protocol.meeting import SOCKET_PATH_BYTES_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,6 +142,8 @@ PYSPARK_MIN = (4, 1)
 """The first one that can cut a frame into given partitions, by which records that fail are found."""
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
+WORKER_SOCKETS = "spark.python.unix.domain.socket"
+WORKER_SOCKET_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
 ARROW_MODULES = ("pandas", "pyarrow")
 """What Arrow between the JVM and Python functions needs."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -237,6 +240,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
             "spark.local.dir": str(scratch),
             "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            **worker_sockets(scratch),
             # Functions in Python import what stands beside the pipeline; their workers have another directory.
             "spark.executorEnv.PYTHONPATH": str(Path(settings.pipeline).absolute().parent),
         }
@@ -284,6 +288,15 @@ def python_functions() -> dict[str, str]:
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
+
+
+def worker_sockets(scratch: Path) -> dict[str, str]:
+    """Have Spark reach workers of Python by sockets in the private directory: by ports any user of the machine could
+    have workers made, as nobody is asked for a secret before."""
+    if len(os.fsencode(scratch)) + WORKER_SOCKET_BYTES > SOCKET_PATH_BYTES_MAX:
+        log.warning("%s is too long a path for sockets: others may have Python workers made; shorten TMPDIR", scratch)
+        return {}
+    return {f"{WORKER_SOCKETS}.enabled": "true", f"{WORKER_SOCKETS}.dir": str(scratch)}
 
 
 def _huge_pages() -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +165,14 @@ def test_packages_for_s3_come_with_those_of_the_user_where_executors_write_there
     local = configuration(settings_of(*keys, sinks=()), tmp_path)
     assert local["spark.jars.packages"] == "a:b:1"
     assert not any(key.startswith("spark.hadoop.fs.s3a") for key in local)
+
+
+def test_workers_of_python_are_reached_in_the_private_directory_and_never_by_a_port(tmp_path, caplog):
+    conf = configuration(settings_of(), Path("/run/user/1000/mld-spark-1"))
+    assert conf["spark.python.unix.domain.socket.enabled"] == "true"
+    assert conf["spark.python.unix.domain.socket.dir"] == "/run/user/1000/mld-spark-1"
+    long = Path("/tmp") / ("x" * 80)
+    assert "spark.python.unix.domain.socket.enabled" not in configuration(settings_of(), long)
+    assert "others may have Python workers made; shorten TMPDIR" in caplog.text
+    cluster = configuration(settings_of("mld.spark.master = spark://h:7077", "mld.spark.spool = /s"), long)
+    assert "spark.python.unix.domain.socket.enabled" not in cluster
