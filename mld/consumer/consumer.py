@@ -154,9 +154,8 @@ class ShardConsumer:
         return ActivityOutcome.ROW_ODD
 
     async def _initialize(self) -> ActivityOutcome:
-        held = self._parts.keeper.held().get(self.key)
-        if held is None or held.token != self.token:
-            self.lose_lease()
+        held = self._parts.keeper.held().get(self.key) if await self._is_ours() else None
+        if held is None:
             return ActivityOutcome.RETRY
         # The keeper's copy comes from the answer to our own conditional write, so it is as fresh as a consistent read.
         self._lease = held.lease
@@ -286,7 +285,7 @@ class ShardConsumer:
         begun: list[float] = []
 
         def wanted() -> bool:
-            if self._stopping.stop is None:
+            if self._stopping.stop is None and self._parts.keeper.is_held(self.key, self.token):
                 begun.append(clock.monotonic())
                 self.part.handed_over(begun[0])
                 self._delivered = batch.largest or self._delivered
@@ -295,7 +294,8 @@ class ShardConsumer:
 
         written = partial(self._checkpoints.deliver, first, batch.largest)
         try:
-            await self._processor.process_records(batch.line(), wanted, written, holding)
+            while not begun and await self._is_ours():
+                await self._processor.process_records(batch.line(), wanted, written, holding)
         except ProcessorError as error:
             if not begun:
                 return await self._child_failed(error)
@@ -317,6 +317,15 @@ class ShardConsumer:
         if self._failures.caught_up(position, self._checkpoints.range.last):
             self.part.recovered()
 
+    async def _is_ours(self) -> bool:
+        """Wait while the lease is suspended. Return whether it is held, and no stop asked for."""
+        if self._stopping.stop is None and self._parts.keeper.is_held(self.key, self.token):
+            return True
+        is_held = await self._stopping.unless(self._parts.keeper.until_held(self.key, self.token))
+        if is_held is False:
+            self.lose_lease()
+        return bool(is_held)
+
     async def _end_shard(self) -> ActivityOutcome:
         try:
             preparing = self._parts.care.prepare_end(self._lease, self._children)
@@ -331,7 +340,7 @@ class ShardConsumer:
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=about("shard_end_delayed", self.key))
             return await self._retry_later(SHARD_END_RETRY_MAX_S)
-        if self._stopping.stop is not None:  # the wait may have been long: the stop comes first, the end is read again
+        if not await self._is_ours():  # the wait may have been long: a stop comes first, the end is read again
             return ActivityOutcome.RETRY
         return await self._send_shard_ended()
 

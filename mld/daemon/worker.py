@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from mld.aws.letters import LetterBox
 from mld.aws.service import Service
@@ -48,7 +49,9 @@ log = logging.getLogger(__name__)
 
 INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
+LEAVE_WAIT_S = 2.0  # who is still there: worth a moment, not the time that the children need to stop
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
+LAST_WRITES_S = 8.0  # for that and for what the fleet is told; a process that waits longer is killed
 
 
 class WorkerSignals:
@@ -227,8 +230,7 @@ class Worker:
     # --- run ---------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        held = self.parts.keeper.held()
-        self._tell_consumers(held)
+        held = self._tell_consumers()
         for key, holding in held.items():
             if key in self._consumers:
                 if self._consumers[key].consumer.token != holding.token:
@@ -237,15 +239,19 @@ class Worker:
                 self._start_or_release(holding)
             elif holding.lease.is_complete and self.sources.standing(holding.lease) is Standing.FORMER:
                 self._give_back(holding)  # else it would be renewed for ever, and its row never be deleted
-        tokens = {holding.token for holding in held.values()}
+        tokens = set(self.parts.keeper.tokens().values())
         self._finished_tokens &= tokens
         self._given_back &= tokens
 
-    def _tell_consumers(self, held: Mapping[str, HeldLease]) -> None:
+    def _tell_consumers(self) -> Mapping[str, HeldLease]:
+        """Tell the consumers what has become of their leases; those of suspended ones wait. Return the held ones."""
+        held, tokens = self.parts.keeper.held(), self.parts.keeper.tokens()
         for key, running in self._consumers.items():
-            if key not in held or held[key].token != running.consumer.token:
+            if tokens.get(key) != running.consumer.token:
                 self.fleet.failover_watcher.gave()  # whoever has it now may fall silent
                 running.consumer.lose_lease()
+            elif key not in held:
+                continue
             elif self.sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
@@ -253,6 +259,7 @@ class Worker:
                 running.consumer.hand_off()
             else:
                 running.consumer.heed(held[key].lease)
+        return held
 
     def _start_or_release(self, holding: HeldLease) -> None:
         match self.sources.standing(holding.lease):
@@ -302,7 +309,14 @@ class Worker:
         """End every consumer and give the leases back; whatever is not done in time is ended by force."""
         running = list(self._consumers.values())
         log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
-        await self._leave_fleet()
+        leaving = asyncio.ensure_future(self.fleet.leave())
+        try:
+            await self._follow_leaving(leaving)
+            return await self._end_all(running, leaving, grace_s)
+        finally:
+            await _cancel([leaving])
+
+    async def _end_all(self, running: list[_Running], leaving: asyncio.Future[None], grace_s: float) -> bool:
         for one in running:
             one.consumer.request_stop()
         late: set[asyncio.Task[None]] = set()
@@ -314,24 +328,34 @@ class Worker:
                 extra={"action": "stop_forced", "shards": sorted(o.consumer.key for o in running if o.task in late)},
             )
         await _cancel(late)
-        await self._release_rest()
-        await self.fleet.close()
+        try:
+            async with asyncio.timeout(LAST_WRITES_S):
+                await self._release_rest()
+                await _cancel([leaving])
+                await self.fleet.close()
+        except TimeoutError:
+            log.warning(
+                "the tables answer too late for a farewell: what is left there of this worker expires",
+                extra={"action": "farewell_unheard"},
+            )
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
 
-    async def _leave_fleet(self) -> None:
-        """Learn who receives the leases before the first one is given away; some may be lost meanwhile."""
-        leaving = asyncio.ensure_future(self.fleet.leave())
-        try:
-            while not leaving.done():
-                self._changed.clear()
-                self._tell_consumers(self.parts.keeper.held())
-                changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait({leaving, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+    async def _follow_leaving(self, leaving: asyncio.Future[None]) -> None:
+        """Learn who receives the leases before the first one is given away, unless that takes long; some may be lost
+        meanwhile.
+        """
+        waited = asyncio.ensure_future(self.parts.clock.sleep(LEAVE_WAIT_S))
+        while not leaving.done() and not waited.done():
+            self._changed.clear()
+            self._tell_consumers()
+            changed = asyncio.ensure_future(self._changed.wait())
+            awaited: set[asyncio.Future[Any]] = {leaving, waited, changed}
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+        waited.cancel()
+        if leaving.done():
             leaving.result()
-        finally:
-            leaving.cancel()
 
     async def _release_rest(self) -> None:
         """Release leases without a consumer (completed shards) and those whose child was killed: nobody works on
@@ -366,7 +390,7 @@ class _Running:
             self._alarm.cancel()
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[None]] | Iterable[asyncio.Task[bool]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel and await; errors are those of the tasks' owners, who have seen them."""
     pending = list(tasks)
     for task in pending:

@@ -1,7 +1,7 @@
 """`Departure`: where leases go of a worker that stops, or has more than it may have.
 
 Rules: coordination#leaving-workers, leases#release-on-stop. Before this the worker says on its report that it leaves.
-It gives each lease to a living worker as soon as its consumer is done (`LeaseKeeper.leave_to`), instead of leaving it
+It gives each lease to a living worker as soon as its consumer is done (`GivingAway.leave_to`), instead of leaving it
 to the next assignment run: one scan tells who is there. Who leaves, is drained or is dead gets nothing
 (`FleetMembership`), and as a consumer may take long to end, the receiver's report is read once more before each gift.
 At the end it releases the leases that were assigned to it meanwhile.
@@ -38,8 +38,7 @@ from mld.leases.table import LeaseTable, Refusal
 
 log = logging.getLogger(__name__)
 
-SCAN_TIMEOUT_S = 2.0  # who is still there: worth a moment, not the time that the children need to stop
-LAST_LOOK_TIMEOUT_S = 2.0
+LAST_LOOK_TIMEOUT_S = 2.0  # what it misses is found by others when it expires; the lock and the report go after it
 
 
 @dataclass(eq=False)
@@ -67,13 +66,11 @@ class Departure:
         self._is_drained = False
 
     async def name_receivers(self) -> None:
-        """Tell the keeper who gets each lease that is held; if that cannot be known in time, only handoffs go on."""
-        self.keeper.leave_to(self._receiver_now)
+        """Tell the keeper who gets each lease that is held; until that is known, only handoffs go on."""
+        self.keeper.giving.leave_to(self._receiver_now)
         try:
-            async with asyncio.timeout(SCAN_TIMEOUT_S):
-                looking = self.receivers_of(self.keeper.held())
-                self._receivers = await contained(looking, "looking for receivers")
-        except (TableError, TimeoutError) as error:
+            self._receivers = await contained(self.receivers_of(self.keeper.held()), "looking for receivers")
+        except TableError as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
     async def _receiver_now(self, lease: Lease) -> str | None:

@@ -356,16 +356,14 @@ class Fleet:
 
     async def close(self) -> None:
         """Release what was assigned to us meanwhile, delete the report, end the tasks: nothing is held any more."""
-        try:
-            if not self.takes_leases:
-                await self._departure.release_late_leases()
-        finally:
-            await self._tasks.end(Until.RELEASED)
-            if self._reporter is not None:
-                await self._reporter.close()
-            await self._tasks.end(Until.CLOSED)
-            await self._migration.close()
-            await (self._resigning or self.leader.close())
+        if not self.takes_leases:
+            await self._departure.release_late_leases()
+        await self._tasks.end(Until.RELEASED)
+        if self._reporter is not None:
+            await self._reporter.close()
+        await self._tasks.end(Until.CLOSED)
+        await self._migration.close()
+        await (self._resigning or self.leader.close())
 
     async def abort(self) -> None:
         """End at once, whatever the state: nothing more is sent. Does nothing after `close`."""

@@ -496,6 +496,7 @@ class HeartbeatWriter:
             while not epoch.is_refused:
                 self._goes_on()
                 self._validity.cover(Heartbeat(epoch.name, epoch.counts_from))
+                self.keeper.look_again()
                 if self._java_peer is not None and not self.keeper.covered():
                     await self._end(epoch.value(epoch.known))
                     return

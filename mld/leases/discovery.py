@@ -121,8 +121,7 @@ class LeaseDiscovery:
         self._enqueue_new(keys)
 
     def _enqueue_new(self, keys: Iterable[str]) -> None:
-        held = self.keeper.held()
-        self._enqueue(key for key in keys if key not in held and key not in self._pending)
+        self._enqueue(key for key in keys if not self.keeper.has(key) and key not in self._pending)
 
     async def _poll_pending_forever(self) -> None:
         while True:

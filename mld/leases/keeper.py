@@ -1,8 +1,7 @@
 """`LeaseKeeper`: what this worker holds. Renews, checkpoints, gives away, and stops believing in time.
 
 Rules: leases#holding-tokens, leases#send-time-validity, leases#renewal-rhythm, leases#local-expiry,
-leases#overlapping-writes, leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-on-the-owner-side,
-leases#handoff-deadline, leases#release-on-stop.
+leases#overlapping-writes, leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-deadline.
 
 A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
 giving it away, by `drop`, or by a new adoption of the same key. Its writes do not wait for one another: each says what
@@ -10,15 +9,14 @@ those before it may have made of the row (`own_writes`), so that a slow answer, 
 caller all lead to the same place. An answer counts whenever it comes, for whatever holding there is by then. What the
 table says is ours although no holding says so is the business of `resumer`.
 
+A holding that is not believed any more is *suspended* before it ends: nothing is delivered or stored for it, but it is
+renewed as before, and the answer that explains the row by our own writes alone brings it back under its token.
+
 A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
 is transferred we go on as before. Once we have begun to give a lease away it is not renewed, but expires, and others
 take it. `Validity` decides how long a lease is believed, and when its row is written, heartbeats included.
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
-
-A holder gives its row to the next owner of a pending handoff or to nobody; when its worker leaves, to a living worker
-or to nobody. These writes are conditional on the owners, not on the counter, so that they also work right after a
-renewal whose reply was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
 
 Rows covered by a heartbeat are read in time, because nothing is written to them (`validity`, number 4 of its list).
 """
@@ -29,9 +27,9 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import BackgroundTasks, survived
@@ -41,11 +39,12 @@ from mld.core.periods import renew_interval_s
 from mld.core.positions import Position
 from mld.leases import writes
 from mld.leases.covered_reads import CoveredReads
+from mld.leases.giving import GivingAway
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
 from mld.leases.own_writes import OPEN_MAX, OwnWrites, RowShown, Sent, Span
 from mld.leases.resumer import Resumer
 from mld.leases.slots import Slot
-from mld.leases.table import LeaseTable, LeaseWrite, Refusal
+from mld.leases.table import LeaseTable, Refusal
 from mld.leases.validity import (
     AGAIN_S_MIN_SHARE,
     CHAIN_SHARE,
@@ -64,14 +63,11 @@ from mld.metrics.registry import LeaseMove, Metrics
 from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 SLOW_S = 300.0
 """How long leases are renewed at every other tick after the last tick at which renewals of the one before waited."""
 FRESH_SHARE = 1.5
 """Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
-RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
-HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
@@ -80,7 +76,6 @@ STORE_AGAIN_SHARE = 0.5
 """A checkpoint without an answer for this share of the renewal interval is sent along instead of a renewal."""
 
 MakeWrite = Callable[[Lease, Span], writes.HolderWrite]
-ReceiverOf = Callable[[Lease], Awaitable[str | None]]
 
 
 @dataclass(eq=False)
@@ -114,20 +109,23 @@ class LeaseKeeper:
         self._times_changed = asyncio.Event()
         self._minded_at = math.inf
         """When the holdings are looked at next, unless something happens before."""
-        self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self.reads = CoveredReads(self, self._holdings, self._rows, self._slots)
         self.resumer = Resumer(self, self._rows, self._slots)
+        self.giving = GivingAway(self)
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, HeldLease]:
         """Return the leases that are ours and not expired, by key."""
-        now, until = self.clock.monotonic(), self.validity.until
-        return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < until(h)}
+        return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if self._is_believed(h)}
+
+    def tokens(self) -> dict[str, str]:
+        """Return the token of each holding by key, the suspended ones included."""
+        return {key: holding.token for key, holding in self._holdings.items()}
 
     def has(self, key: str) -> bool:
-        """Return whether there is a holding of this key, be it expired."""
+        """Return whether there is a holding of this key, be it suspended."""
         return key in self._holdings
 
     def forget_table(self) -> None:
@@ -135,13 +133,21 @@ class LeaseKeeper:
         self._rows.forget()
         self.resumer.forget_table()
 
-    def lapse_noticed(self) -> None:
-        """Look for lapsed leases to bring back."""
+    def look_again(self) -> None:
+        """See which leases are to be brought back, and which suspended ones are believed again."""
         self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
         holding = self._holding(key, token)
-        return holding is not None and self.clock.monotonic() < self.validity.until(holding)
+        return holding is not None and self._is_believed(holding)
+
+    async def until_held(self, key: str, token: str) -> bool:
+        """Wait while a holding is suspended. Return whether it is believed again; False: it is over."""
+        while (holding := self._holding(key, token)) is not None and self.is_current(holding):
+            if holding.settled.is_set():
+                return True
+            await holding.settled.wait()
+        return False
 
     def adopt(
         self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED, *, answered_at: float | None = None
@@ -159,8 +165,12 @@ class LeaseKeeper:
             log.warning("lease %s expired before its answer", lease.key, extra=about("lease_late", lease.key))
             self.resumer.lapsed(lease)
             return None
+        if (former := self._holdings.get(lease.key)) is not None:
+            self.forget(former)
         holding.token = self.new_token()
+        holding.settled.set()
         self._holdings[lease.key] = holding
+        self._rows.begin(lease.key)
         self.resumer.adopted(lease.key)
         self.metrics.worker.lease_moves.add(how.value)
         if how is not LeaseMove.RESUMED:
@@ -197,14 +207,15 @@ class LeaseKeeper:
     # --- writes on behalf of a consumer -------------------------------------------------------------------------------
 
     async def checkpoint(self, key: str, token: str, position: Position) -> Position:
-        """Store `position` in the row, which keeps a later one (leases#checkpoints-only-advance).
+        """Store `position` in the row, which keeps a later one (leases#checkpoints-only-advance). Waits while the
+        holding is suspended.
 
         Returns it, or SHARD_END if the row was complete before. Raises LeaseLostError, or TableError if it is unknown
         whether the position is stored; the lease is kept then.
         """
         holding = self._current(key, token)
         async with holding.storing_one:
-            if not self.is_current(holding):
+            if not await self.until_held(key, token):
                 raise LeaseLostError(key, "expired or given up")
             stored = asyncio.get_running_loop().create_future()
             holding.storing = storing = Storing(position, self.clock.monotonic(), stored)
@@ -220,6 +231,9 @@ class LeaseKeeper:
         attempt = 0
         while True:
             attempt += 1
+            await self.until_held(holding.lease.key, holding.token)
+            if storing.stored.done():
+                return storing.stored.result()
             storing.sent_at = self.clock.monotonic()
             sending = self._unawaited.spawn(self._store_once(holding, storing.position))
             waited_for: set[asyncio.Future[Any]] = {sending, storing.stored}
@@ -281,78 +295,9 @@ class LeaseKeeper:
             return False
         holding.leaving = True
         try:
-            return self.is_current(holding) and await self._give_to_whom_it_goes(holding)
+            return self.is_current(holding) and await self.giving.give(holding)
         finally:
             self.forget(holding)
-
-    def leave_to(self, receiver_of: ReceiverOf) -> None:
-        """Let each lease go to its receiver from now on, and to nobody where it has none: this worker leaves."""
-        self._receiver_of = receiver_of
-
-    async def _give_to_whom_it_goes(self, holding: Holding) -> bool:
-        """Give it with the owners as they are known, and a second time with those that a refusal shows.
-
-        A handoff is tried until it works or the lease expires, as nobody else can complete it sooner; not so by a
-        worker that leaves.
-        """
-        leaving = self._receiver_of
-        for _ in range(writes.RELEASE_WRITES_MAX):
-            lease = holding.lease
-            to = lease.handoff_to if leaving is None else await leaving(lease)
-            if to is None:
-                break
-            answer = await self._assign(holding, to, None if leaving is None else HAND_OVER_ATTEMPTS_MAX)
-            if isinstance(answer, Lease) or leaving is None:
-                return isinstance(answer, Lease)
-            row = None if answer is None else writes.judge_refused_release(lease, answer.row)
-            if row is None:
-                break
-            holding.lease = row
-        return await self._release(holding)
-
-    async def _release(self, holding: Holding) -> bool:
-        release = writes.release(holding.lease)
-        released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
-        if released:
-            self.metrics.worker.lease_moves.add(LeaseMove.RELEASED.value)
-            self._note_move(holding, NOBODY, f"given back by {self.worker_id}")
-        return released
-
-    async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> Lease | Refusal | None:
-        lease = holding.lease
-        answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
-        if isinstance(answer, Refusal):
-            refused = "lease %s not given to %s: %s"
-            log.info(refused, lease.key, to, answer.why, extra=about("assign_refused", lease.key))
-        elif answer is not None:
-            self.metrics.worker.lease_moves.add(LeaseMove.HANDED_OFF.value)
-            self._note_move(holding, to, f"from {self.worker_id}")
-        return answer
-
-    def _note_move(self, holding: Holding, to: str, words: str) -> None:
-        self.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
-
-    async def _give(
-        self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
-    ) -> T | None:
-        """Return the write's answer, None if it stays unknown.
-
-        `make` gets whether an earlier attempt may have worked.
-        """
-        key, valid_until = holding.lease.key, self.validity.until(holding)
-        attempt, resent = 0, False
-        while True:
-            attempt += 1
-            try:
-                return await self.table.apply(make(resent))
-            except Exception as error:
-                failure = survived(error, "giving a lease away", key)
-                resent = resent or may_be_applied(failure)
-                delay_s = retry_delay_s(attempt, valid_until - self.clock.monotonic(), self.rng)
-                if delay_s is None or attempt == attempts_max:
-                    log.warning("cannot give %s away: %s", key, failure, extra=about("release_failed", key))
-                    return None
-            await self.clock.sleep(delay_s)
 
     # --- leases covered by the worker's heartbeat ---------------------------------------------------------------------
 
@@ -485,7 +430,8 @@ class LeaseKeeper:
     async def _renew_once(self, holding: Holding, kbps: float | None) -> None:
         """Send a renewal, or the checkpoint that is late."""
         storing, again_s = holding.storing, STORE_AGAIN_SHARE * self.renew_interval_s
-        if storing is not None and self.clock.monotonic() - storing.sent_at >= again_s:
+        is_late = storing is not None and self.clock.monotonic() - storing.sent_at >= again_s
+        if storing is not None and is_late and self._is_believed(holding):
             storing.sent_at = self.clock.monotonic()
             await self._write(holding, self._checkpoint_of(holding, storing.position), storing.position)
             return
@@ -501,7 +447,9 @@ class LeaseKeeper:
         )
 
     async def _mind_times(self, tasks: asyncio.TaskGroup) -> None:
-        """End each holding when its time is over, and each handoff at its deadline, whether or not anybody asks."""
+        """Suspend and end each holding when its time is over, and each handoff at its deadline, whether or not anybody
+        asks.
+        """
         while True:
             self._times_changed.clear()
             now = self.clock.monotonic()
@@ -521,7 +469,8 @@ class LeaseKeeper:
 
     def _due_at(self, holding: Holding) -> float:
         """Return when something must be done about this holding at the latest."""
-        due_at = min(self.validity.until(holding), self._again_at(holding))
+        ends_at = self.validity.until(holding) if holding.settled.is_set() else self.validity.ends_at(holding)
+        due_at = min(ends_at, self._again_at(holding))
         return due_at if holding.handoff_by is None or holding.leaving else min(due_at, holding.handoff_by)
 
     def _again_at(self, holding: Holding) -> float:
@@ -560,7 +509,8 @@ class LeaseKeeper:
         before = holding.lease
         shown = await self.send(before, lambda span: make(before, span), position)
         if isinstance(shown, Refusal):
-            self.lose(holding, shown)
+            # While it was not believed, others may have had it as often as they liked.
+            self.lose(holding, shown if self._is_believed(holding) else replace(shown, by_twin=False))
             raise LeaseLostError(before.key, shown.why)
         self._note(holding, shown)
 
@@ -628,6 +578,9 @@ class LeaseKeeper:
         current = self._holdings.get(row.key, holding)
         before = current.lease
         is_news = row.counter >= before.counter
+        if is_news and not current.expired and not self._is_believed(current) and writes.has_changed_hands(before, row):
+            self.lose(current, writes.given_back(row))
+            return
         if is_news:
             current.lease = row
         if shown.counts_from is not None:
@@ -645,8 +598,11 @@ class LeaseKeeper:
         self.note_news(current, before, row)
 
     def note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
-        """Report a handoff that `row` asks for, unless that was done before, and wishes that came or went."""
-        if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
+        """Report what the answer `row` tells: that the lease is believed again, a handoff that it asks for, unless that
+        was done before, and wishes that came or went.
+        """
+        is_current = self.is_current(holding)
+        if row.handoff_to is not None and holding.handoff_by is None and is_current:
             log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=about("handoff_asked", row.key))
             holding.handoff_by = self.clock.monotonic() + self.settings.handoff_timeout_s
             self._times_changed.set()
@@ -664,13 +620,29 @@ class LeaseKeeper:
             raise LeaseLostError(key, "not held under this token")
         return holding
 
+    def _is_believed(self, holding: Holding) -> bool:
+        return self.clock.monotonic() < self.validity.until(holding)
+
     def is_current(self, holding: Holding) -> bool:
-        """Return whether a holding still is one; ends it if its time is over."""
-        if self._holdings.get(holding.lease.key) is not holding:
-            return False
-        if self.clock.monotonic() < self.validity.until(holding):
-            return True
+        """Return whether a holding still is one, be it suspended; suspends it, brings it back, or ends it if it is
+        time.
+        """
         key = holding.lease.key
+        if self._holdings.get(key) is not holding:
+            return False
+        if self._is_believed(holding):
+            if not holding.settled.is_set():
+                holding.settled.set()
+                self._rows.begin(key)
+                log.info("lease %s is ours without a break", key, extra=about("lease_back", key))
+                self.on_change()
+            return True
+        if holding.settled.is_set():
+            holding.settled.clear()
+            log.warning("lease %s suspended: no renewal is answered", key, extra=about("lease_suspended", key))
+            self.on_change()
+        if self.clock.monotonic() < self.validity.ends_at(holding):
+            return True
         holding.expired = True
         log.warning("lease %s expired without a renewal", key, extra=about("lease_expired", key))
         if not holding.leaving:
@@ -683,12 +655,14 @@ class LeaseKeeper:
             self.resumer.note_loss(holding.lease.key, refusal)
             self._end_storing(holding, LeaseLostError(holding.lease.key, refusal.why))
             if refusal.row is None:
-                self._note_move(holding, NOBODY, f"lost by {self.worker_id}: {refusal.why}")
+                words = f"lost by {self.worker_id}: {refusal.why}"
+                self.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=NOBODY)
             self.forget(holding, LeaseMove.TWIN if refusal.by_twin else LeaseMove.LOST)
 
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
+            holding.settled.set()
             self._end_storing(holding, LeaseLostError(holding.lease.key, "expired or given up"))
             if lost is not None:
                 self.metrics.lost(lost)

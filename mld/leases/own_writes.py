@@ -15,7 +15,8 @@ applied, nor because one before it was not. It is over as soon as the row is see
 was written by a twin, another process with our worker id. While an outcome is unknown a write of a twin may pass for
 ours; once all are known the count is exact, be it by the word that a write of ours was not applied. What was never ours
 is never called a twin's, and the reverse of that is given up only for as long as answers are missing. The last counter
-is kept when all is known: who sends over an older look is refused because of us, and not because of a twin.
+is kept when all is known: who sends over an older look is refused because of us, and not because of a twin. A holding
+begins without suspicion: what a former process under our id had on its way is nobody's fault.
 
 A checkpoint names the positions that it may replace: the one seen, and those of our own that may be stored by now. So
 one that was late can never undo a later one, though the counter would admit it.
@@ -90,8 +91,12 @@ class _Row:
         if counter != self.counter:
             self.counter, self.is_of_twin = counter, False
             self.unknown = Counter({one: count for one, count in self.unknown.items() if one[0] >= counter})
-        pending = counter + len(self.waiting) + self.unknown.total()
+        pending = self.pending(counter)
         self.ceiling = min(self.ceiling, pending) if self.ceiling >= counter else pending
+
+    def pending(self, counter: int) -> int:
+        """Return where all writes that may yet be applied would leave a row that stands at `counter`."""
+        return counter + len(self.waiting) + self.unknown.total()
 
     def span(self) -> Span:
         """Return what the next write may find."""
@@ -141,6 +146,13 @@ class OwnWrites:
         row.waiting.append(sent)
         row.ceiling += 1
         return sent
+
+    def begin(self, key: str) -> None:
+        """Note that a holding begins: how often others have written until now is not held against them."""
+        row = self._rows.get(key)
+        if row is not None:
+            row.ceiling, row.is_of_twin = row.pending(row.counter), False
+            self._tidy(key, row)
 
     def failed(self, key: str, sent: Sent, *, may_be_applied: bool) -> None:
         """Note that there is no answer, or one that says that nothing was written."""

@@ -84,7 +84,7 @@ class Resumer:
         """Bring back a lease that has expired; this is the row as we wrote it last."""
         if not self._closed and lease.actual_owner == self.worker_id:
             self._lapsed[lease.key] = lease
-            self.keeper.lapse_noticed()
+            self.keeper.look_again()
 
     def adopted(self, key: str) -> None:
         """Forget what was remembered of a lease that is held now."""
@@ -138,7 +138,7 @@ class Resumer:
             held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
         finally:
             self._under_way -= mine.keys()
-            self.keeper.lapse_noticed()  # a lapsed one that it has not got is tried again
+            self.keeper.look_again()  # a lapsed one that it has not got is tried again
         return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
@@ -201,7 +201,7 @@ class Resumer:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
                 del self._lapsed[key]
-            self.keeper.lapse_noticed()  # its row may have been found anew meanwhile
+            self.keeper.look_again()  # its row may have been found anew meanwhile
 
     # --- the write ----------------------------------------------------------------------------------------------------
 

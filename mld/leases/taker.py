@@ -151,11 +151,10 @@ class LeaseTaker:
         plan = decide(scan.leases, self._seen, self.worker_id, now, self.rng, self.settings)
         self._count(plan, scan)
         self._room.saw(plan.left, now)
-        held = self.keeper.held()
         wanted = [
             choice
             for choice in plan.choices
-            if choice.lease.key not in held and not self.keeper.resumer.is_resuming(choice.lease.key)
+            if not (self.keeper.has(choice.lease.key) or self.keeper.resumer.is_resuming(choice.lease.key))
         ]
         self._taken = self._refused = 0
         try:

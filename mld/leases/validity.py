@@ -115,6 +115,8 @@ class Holding:
     storing: Storing | None = None
     """The checkpoint that its consumer waits for."""
     storing_one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while it is suspended."""
     expired: bool = False
     renewing: bool = False
     """A renewal is about to be sent."""
@@ -175,6 +177,8 @@ AGAIN_S_MIN_SHARE = 0.1
 """The least time between two such writes, as a share of the lease duration: it leaves nine tenths for the answer."""
 LATE_SHARE = 0.8
 """Of the lease duration: an answer that took longer leaves no time to act on it, see `counts_from`."""
+SUSPENDED_DURATIONS = 2.0
+"""How long an answer is waited for that shows that nobody else has had a lease that is not believed any more."""
 CHAIN_SHARE = 0.4
 """Of the lease duration: writes that follow each other more slowly than this show a worker that stood still itself."""
 
@@ -276,6 +280,10 @@ class Validity:
             limit = math.inf if self._heartbeat is None else self._heartbeat.sent_at
         return min(holding.confirmed_at, limit) + self.lease_duration_s
 
+    def ends_at(self, holding: Holding) -> float:
+        """Return when a holding ends that is suspended until then: nothing was heard of its row for so long."""
+        return self.until(holding) + SUSPENDED_DURATIONS * self.lease_duration_s
+
     def accept_late(self, holding: Holding, sent_at: float) -> None:
         """Note that a write was accepted before the one that has made the row what is known of it."""
         holding.confirmed_at = max(holding.confirmed_at, sent_at)
@@ -346,7 +354,7 @@ class Validity:
         lease.
         """
         covered = holding.covered
-        if not covered.is_certain or not self._marks:
+        if not covered.is_certain or not self._marks or self.clock.monotonic() >= self.until(holding):
             return True
         kbps = holding.throughput.sample_kbps()
         if kbps is not None:

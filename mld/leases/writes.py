@@ -337,15 +337,20 @@ def judge_refused(lease: Lease, row: Lease | None) -> Refusal | Overtaken:
     if row.counter < lease.counter:
         return Refusal(f"the row was recreated or restored (counter {row.counter}, ours {lease.counter})", row=row)
     if row.counter > lease.counter and has_changed_hands(lease, row):
-        return Refusal("another worker took it, and it was given back to us", row=row)
+        return given_back(row)
     return Overtaken(row)
 
 
 def unexplained(lease: Lease, row: Lease) -> Refusal:
     """Return the refusal by a row of ours whose counter no write of ours explains."""
     if has_changed_hands(lease, row):
-        return Refusal("another worker took it, and it was given back to us", row=row)
+        return given_back(row)
     return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
+
+
+def given_back(row: Lease) -> Refusal:
+    """Return the refusal by a row that is ours again."""
+    return Refusal("another worker took it, and it was given back to us", row=row)
 
 
 def has_changed_hands(before: Lease, row: Lease) -> bool:

@@ -188,6 +188,8 @@ class Ledger:
 
     def owed(self, record: ShardRecord, place: Place | None = None) -> int:
         """How many user records up to a place nobody has got, of those that could be read until now."""
+        if record.closed and self._is_passed(record):
+            return 0  # closed before anybody had begun to read at the tip
         left = record.undelivered_to(place)
         if left and record.at_latest:
             record.let_go_of_what_lay_before_the_tip()
@@ -349,8 +351,7 @@ class Ledger:
         if record.delivered or record.edited:
             return
         for parent in (self.shard(name) for name in record.parents):
-            is_passed = not parent.had_row and (self.starts_at_latest or record.starts_at_latest)
-            if is_passed or parent.edited or self.has_edited_ancestor(parent):
+            if self._is_passed(parent) or parent.edited or self.has_edited_ancestor(parent):
                 continue
             if left := self.owed(parent):
                 raise self._violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
@@ -465,7 +466,12 @@ class Ledger:
 
     def has_left_unseen(self, record: ShardRecord) -> bool:
         """A shard that was closed, and forgotten with all it had, before anybody made a row of it."""
-        return bool(self.retention_s) and record.closed and not record.had_row and not self.owed(record)
+        is_due = bool(self.retention_s) or self._is_passed(record)
+        return is_due and record.closed and not record.had_row and not self.owed(record)
+
+    def _is_passed(self, record: ShardRecord) -> bool:
+        """Whether those who read at the tip have made no row of it."""
+        return not record.had_row and (self.starts_at_latest or record.starts_at_latest)
 
     def _check_children_exist(self, record: ShardRecord, write: Applied) -> None:
         for child in self.children_of(record.shard_id):

@@ -32,6 +32,8 @@ READERS_BESIDE_MAX = 2
 ENDING_MAX_S = 75.0
 """For so long a lost shard may have its consumer: a task (timeoutInSeconds), and what is sent to the child then."""
 LEAVES_AT_ONCE_S = 1.0
+FAREWELL_S_MAX = 1.0
+"""A stopping worker has 8 s for its last writes, which are several one after the other."""
 STOPS_MAX_S = 37.0
 """The grace, and the last writes and looks, which may go unanswered."""
 START_STOPS_MAX_S = 10.0
@@ -155,6 +157,8 @@ class Lives:
         rates = world.machines[0].rates
         faulty = rates.dynamo_error or rates.dynamo_lost_reply or rates.dynamo_throttled or rates.dynamo_slow
         is_heard = world.now() - max(world.cut_at, world.dynamo.outage_until) > STOPS_MAX_S
+        if world.dynamo.slowness is not None:
+            is_heard = is_heard and world.dynamo.slowness.at(world.now()) <= FAREWELL_S_MAX
         is_ours = all(machine.spec.kind == "mld" and not machine.paused for machine in machines)
         return is_heard and is_ours and not (faulty or rates.surprise)
 

@@ -223,13 +223,13 @@ async def test_a_checkpoint_does_not_prolong_a_covered_lease() -> None:
 
 
 @virtual
-async def test_heartbeats_alone_do_not_keep_a_lease_whose_row_cannot_be_read() -> None:
+async def test_heartbeats_alone_do_not_keep_a_lease_whose_row_cannot_be_read_or_written() -> None:
     dynamo, me = await started()
     (held,) = await me.hold("a")
     async with running(me):
         await asyncio.sleep(INTERVAL_S + 0.1)
         faults = FaultPlan(dynamo)
-        faults.when = lambda operation, _: operation == "BatchGetItem"
+        faults.when = lambda operation, _: operation in ("BatchGetItem", "UpdateItem")
         faults.always = lost_request()
         await asyncio.sleep(DURATION_S)
         assert not me.keeper.is_held("a", held.token)

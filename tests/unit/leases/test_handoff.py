@@ -317,7 +317,7 @@ def leave_to(stage: Scene, *living: str, chosen: str | None = "w-live") -> None:
     async def receiver_of(lease: Lease) -> str | None:
         return next((worker for worker in (lease.handoff_to, chosen) if worker in living), None)
 
-    stage.old.keeper.leave_to(receiver_of)
+    stage.old.keeper.giving.leave_to(receiver_of)
 
 
 @scene

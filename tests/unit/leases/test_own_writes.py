@@ -278,3 +278,14 @@ def test_a_row_that_was_another_workers_meanwhile_accuses_nobody() -> None:
     own.failed(KEY, first, may_be_applied=False)  # so somebody has written 8, or 9
     back = own.send(replace(FIRST, counter=20), 3.0)  # taken by another worker, and taken back
     assert own.answered(KEY, back, 21, accepted=True)
+
+
+def test_a_holding_begins_without_suspicion_of_what_a_former_process_had_on_its_way() -> None:
+    own = OwnWrites()
+    first, second = own.send(FIRST, 1.0), own.send(FIRST, 2.0)
+    assert own.answered(KEY, first, 8, accepted=False)  # written by our predecessor, whose requests arrive late
+    own.begin(KEY)
+    third = own.send(replace(FIRST, counter=8), 3.0)
+    assert own.answered(KEY, second, 9, accepted=True)
+    assert own.answered(KEY, third, 9, accepted=False)
+    assert not own.answered(KEY, own.send(replace(FIRST, counter=9), 4.0), 10, accepted=False), "a twin, from now on"

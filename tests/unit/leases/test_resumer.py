@@ -9,6 +9,7 @@ import pytest
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.taker import LeaseTaker
+from mld.leases.validity import SUSPENDED_DURATIONS
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 from tests.unit.leases.support import (
     DURATION_S,
@@ -126,7 +127,7 @@ async def test_a_worker_that_stops_brings_nothing_back() -> None:
     plan = FaultPlan(dynamo)
     async with running(me):
         plan.always = throttled()
-        await asyncio.sleep(DURATION_S + 1)
+        await asyncio.sleep((1 + SUSPENDED_DURATIONS) * DURATION_S + 1)
         me.keeper.resumer.close()
         plan.always = None
         await asyncio.sleep(2 * DURATION_S)

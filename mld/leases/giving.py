@@ -1,0 +1,113 @@
+"""`GivingAway`: the writes by which a holder gives a lease to another worker or to nobody. The keeper's collaborator.
+
+Rules: leases#handoff-on-the-owner-side, leases#handoff-deadline, leases#release-on-stop.
+
+A holder gives its row to the next owner of a pending handoff or to nobody; when its worker leaves, to a living worker
+or to nobody. These writes are conditional on the owners, not on the counter, so that they also work right after a
+renewal whose reply was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from mld.core.error_boundary import survived
+from mld.core.log_fields import about
+from mld.leases import writes
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseWrite, Refusal
+from mld.leases.validity import Holding, may_be_applied, retry_delay_s
+from mld.metrics.events import NOBODY, EventKind
+from mld.metrics.registry import LeaseMove
+
+if TYPE_CHECKING:
+    from mld.leases.keeper import LeaseKeeper
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
+HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
+
+ReceiverOf = Callable[[Lease], Awaitable[str | None]]
+
+
+@dataclass(eq=False)
+class GivingAway:
+    keeper: LeaseKeeper
+
+    def __post_init__(self) -> None:
+        self._receiver_of: ReceiverOf | None = None
+
+    def leave_to(self, receiver_of: ReceiverOf) -> None:
+        """Let each lease go to its receiver from now on, and to nobody where it has none: this worker leaves."""
+        self._receiver_of = receiver_of
+
+    async def give(self, holding: Holding) -> bool:
+        """Give it with the owners as they are known, and a second time with those that a refusal shows. True if the row
+        is known to be in other hands, or free.
+
+        A handoff is tried until it works or the lease expires, as nobody else can complete it sooner; not so by a
+        worker that leaves.
+        """
+        leaving = self._receiver_of
+        for _ in range(writes.RELEASE_WRITES_MAX):
+            lease = holding.lease
+            to = lease.handoff_to if leaving is None else await leaving(lease)
+            if to is None:
+                break
+            answer = await self._assign(holding, to, None if leaving is None else HAND_OVER_ATTEMPTS_MAX)
+            if isinstance(answer, Lease) or leaving is None:
+                return isinstance(answer, Lease)
+            row = None if answer is None else writes.judge_refused_release(lease, answer.row)
+            if row is None:
+                break
+            holding.lease = row
+        return await self._release(holding)
+
+    async def _release(self, holding: Holding) -> bool:
+        release = writes.release(holding.lease)
+        released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
+        if released:
+            self.keeper.metrics.worker.lease_moves.add(LeaseMove.RELEASED.value)
+            self._note_move(holding, NOBODY, f"given back by {self.keeper.worker_id}")
+        return released
+
+    async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> Lease | Refusal | None:
+        lease = holding.lease
+        answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
+        if isinstance(answer, Refusal):
+            refused = "lease %s not given to %s: %s"
+            log.info(refused, lease.key, to, answer.why, extra=about("assign_refused", lease.key))
+        elif answer is not None:
+            self.keeper.metrics.worker.lease_moves.add(LeaseMove.HANDED_OFF.value)
+            self._note_move(holding, to, f"from {self.keeper.worker_id}")
+        return answer
+
+    def _note_move(self, holding: Holding, to: str, words: str) -> None:
+        self.keeper.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
+
+    async def _give(
+        self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
+    ) -> T | None:
+        """Return the write's answer, None if it stays unknown.
+
+        `make` gets whether an earlier attempt may have worked.
+        """
+        key, clock, valid_until = holding.lease.key, self.keeper.clock, self.keeper.validity.until(holding)
+        attempt, resent = 0, False
+        while True:
+            attempt += 1
+            try:
+                return await self.keeper.table.apply(make(resent))
+            except Exception as error:
+                failure = survived(error, "giving a lease away", key)
+                resent = resent or may_be_applied(failure)
+                delay_s = retry_delay_s(attempt, valid_until - clock.monotonic(), self.keeper.rng)
+                if delay_s is None or attempt == attempts_max:
+                    log.warning("cannot give %s away: %s", key, failure, extra=about("release_failed", key))
+                    return None
+            await clock.sleep(delay_s)
