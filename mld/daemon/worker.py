@@ -51,7 +51,7 @@ INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
 LEAVE_WAIT_S = 2.0  # who is still there: worth a moment, not the time that the children need to stop
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
-LAST_WRITES_S = 8.0  # for that and for what the fleet is told; a process that waits longer is killed
+LAST_WRITES_S = 7.0  # for that and for what the fleet is told; a process that waits longer is killed
 
 
 class WorkerSignals:

@@ -33,7 +33,7 @@ ENDING_MAX_S = 75.0
 """For so long a lost shard may have its consumer: a task (timeoutInSeconds), and what is sent to the child then."""
 LEAVES_AT_ONCE_S = 1.0
 FAREWELL_S_MAX = 1.0
-"""A stopping worker has 8 s for its last writes, which are several one after the other."""
+"""A stopping worker has 7 s for its last writes, which are several one after the other."""
 STOPS_MAX_S = 37.0
 """The grace, and the last writes and looks, which may go unanswered."""
 START_STOPS_MAX_S = 10.0
