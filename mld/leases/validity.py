@@ -179,6 +179,8 @@ LATE_SHARE = 0.8
 """Of the lease duration: an answer that took longer leaves no time to act on it, see `counts_from`."""
 SUSPENDED_DURATIONS = 2.0
 """How long an answer is waited for that shows that nobody else has had a lease that is not believed any more."""
+SPENT_SHARE = 0.3
+"""Of the lease duration: how often a lease is written that is not believed; less than `CHAIN_SHARE`."""
 CHAIN_SHARE = 0.4
 """Of the lease duration: writes that follow each other more slowly than this show a worker that stood still itself."""
 
@@ -198,10 +200,12 @@ def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float
 def again_at(sent_at: float, until: float, lease_duration_s: float) -> float:
     """Return when the next write goes out beside one sent at `sent_at` that is not answered yet.
 
-    `until` is when the belief ends. With answers within half a lease duration the next regular renewal is sooner.
+    `until` is when the belief ends. With answers within half a lease duration the next regular renewal is sooner. Where
+    no belief is left, writes only have to follow each other (`chain_end`): more of them would but hold up a busy table.
     """
-    left_s = max(AGAIN_SHARE * (until - sent_at), AGAIN_S_MIN_SHARE * lease_duration_s)
-    return sent_at + left_s
+    if until <= sent_at:
+        return sent_at + SPENT_SHARE * lease_duration_s
+    return sent_at + max(AGAIN_SHARE * (until - sent_at), AGAIN_S_MIN_SHARE * lease_duration_s)
 
 
 def chain_end(sent_at: float, others: Iterable[float], gap_s: float) -> float:

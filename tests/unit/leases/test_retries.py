@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mld.core.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases.validity import (
+    CHAIN_SHARE,
     DELAY_S_MAX,
     FIRST_DELAY_S,
     again_at,
@@ -66,6 +67,12 @@ def test_with_answers_within_half_a_lease_nothing_is_sent_but_regular_renewals(a
     sent_at, confirmed_at = 0.0, -answered / 3
     answer_at = (answered - 1) / -3 + answer_share  # of the next one; that moves the belief on
     assert again_at(sent_at, confirmed_at + 1.0, 1.0) >= min(1 / 3, answer_at) - 1e-9
+
+
+@pytest.mark.parametrize("over_s", [0.0, 3.0])
+def test_where_no_belief_is_left_writes_follow_each_other_hardly_faster_than_regular_renewals(over_s: float) -> None:
+    pause_s = again_at(20.0, 20.0 - over_s, 10.0) - 20.0
+    assert 0.25 * 10.0 < pause_s < CHAIN_SHARE * 10.0
 
 
 def test_an_answer_counts_from_the_sending_unless_it_took_most_of_the_lease() -> None:
