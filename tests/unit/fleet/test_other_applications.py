@@ -15,6 +15,7 @@ from mld.fleet.other_applications import shows_life, suspects
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules, WorkerReport, application_on
 from mld.leases.lease import Lease
+from mld.local.kinesis import PutEntry
 from mld.metrics.events import EventKind
 from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet, settings_of
 
@@ -79,6 +80,21 @@ async def test_one_that_is_there_all_the_same_is_said_and_gets_nothing(world: Fl
     assert [(event.worker, event.text) for event in told] == [("b", f"reads stream {OTHER}")]
     await world.advance(120.0)
     assert one.metrics.worker.table.strangers == 0, "it is gone"
+
+
+@pytest.mark.parametrize("shards", [1, 6])
+@in_fleet(2, **V3X)
+async def test_of_two_that_start_at_once_one_works_and_both_say_it_within_a_minute(world: Fleet, shards: int) -> None:
+    """Neither finds a report of the other in the empty table, so that neither is refused."""
+    world.kinesis.create_stream(OTHER, now=world.clock.wall(), shard_count=shards)
+    both = one, other = world.start("a"), world.start("b", streamName=OTHER)
+    world.put(10)
+    world.kinesis.put_record(OTHER, PutEntry.of(b"not of clicks", "k"), now=world.clock.wall())
+    await world.advance(60.0)
+    assert [running.metrics.worker.table.strangers for running in both] == [1, 1]
+    assert [running.task.done() for running in both] == [False, False]
+    assert (len(one.worker.held()), len(other.worker.held())) == (2, 0), "who leads gives the other nothing"
+    assert sorted(world.recorder.data()) == sorted(world.put_data)
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
