@@ -1,15 +1,16 @@
 """Records that left the stream before they were read: whether they did, and who hears of it.
 
-Rule: retrieval#lost-to-retention. A reader finds that the record it asked for is not there (`starting_points`). That
-is harmless if all that may be missing is younger than the retention, or if the stream still has older records: then
-there never was such a record. Both are asked of the stream only then, which is rare. How many records are lost cannot
-be known; after which one, until which one, and when those arrived can.
+Rule: retrieval#lost-to-retention. A reader finds that the record it asked for is not there, or that it begins later
+than it wanted (`starting_points`). That is harmless if all that may be missing is younger than the retention, or if the
+stream still has older records: then there never was such a record. Both are asked of the stream only then. How many
+records are lost cannot be known; after which one, until which one, and when those arrived can.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -44,7 +45,7 @@ class Missing(Enum):
 class Suspicion:
     """What a reader found. `read_to_s`: what had arrived by then was read (epoch seconds), or None if nobody knows.
 
-    `first` is the record that came instead, None if nothing follows `asked`.
+    `first` is the record that came instead, None if nothing follows `asked`, which may also be a start without one.
     """
 
     asked: str
@@ -52,11 +53,18 @@ class Suspicion:
     first_arrival_s: float | None
     read_to_s: float | None
 
+    @property
+    def names_record(self) -> bool:
+        """Whether a record was asked for."""
+        return self.asked.isdigit()
 
-def judge(suspicion: Suspicion, now_s: float, retention_s: float, oldest: str | None) -> Missing:
-    """Return what it means. `oldest` is the oldest record of the shard, None if it is not known."""
+
+def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None) -> Missing:
+    """Return what it means. What is younger than `kept_s` is there; `oldest` is the oldest record of the shard, None
+    if it is not known.
+    """
     read_to_s = suspicion.read_to_s
-    if read_to_s is not None and now_s - read_to_s < RETENTION_SHARE * retention_s:
+    if read_to_s is not None and now_s - read_to_s < kept_s:
         return Missing.HARMLESS
     if oldest is not None and int(oldest) < int(suspicion.asked):
         return Missing.NEVER_THERE
@@ -65,12 +73,13 @@ def judge(suspicion: Suspicion, now_s: float, retention_s: float, oldest: str | 
 
 def in_words(suspicion: Suspicion) -> str:
     """Return which records are lost, if there were any, for people: they cannot be counted."""
-    after = "" if suspicion.read_to_s is None else f", and arrived after {iso_time(suspicion.read_to_s)}"
+    after = "" if suspicion.read_to_s is None else f"arrived after {iso_time(suspicion.read_to_s)}"
     until = "until now, and nothing follows" if suspicion.first is None else f"before {suspicion.first}"
     if suspicion.first_arrival_s is not None:
         until += f", which arrived at {iso_time(suspicion.first_arrival_s)}"
-    asked = f"record {suspicion.asked}" if suspicion.asked.isdigit() else suspicion.asked
-    return f"whatever came after {asked}{after}, {until}"
+    if suspicion.names_record:
+        after = f"came after record {suspicion.asked}" + (after and f", and {after}")
+    return f"whatever {after or 'was there'}, {until}"
 
 
 def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: float) -> None:
@@ -119,25 +128,30 @@ class Losses:
         )
         now_s = self._clock.wall()
         verdict = Missing.HARMLESS
-        if read.read_to_s is None or now_s - read.read_to_s >= SAFE_AGE_S:
-            retention_s, oldest = await self._evidence()
-            verdict = judge(suspicion, now_s, retention_s, oldest)
+        safe_s = SAFE_AGE_S if suspicion.names_record else RETENTION_MIN_S
+        if read.read_to_s is None or now_s - read.read_to_s >= safe_s:
+            verdict = judge(suspicion, now_s, *await self._evidence(suspicion, now_s))
         if verdict is not Missing.LOST:
-            logger.info(
+            logger.log(
+                logging.INFO if suspicion.names_record else logging.DEBUG,
                 "record %s of shard %s is not there: %s", suspicion.asked, self._shard_id, verdict.value,
                 extra=about("record_missing", self._shard_id, checkpoint=suspicion.asked, first=suspicion.first),
             )  # fmt: skip
             return
         report(suspicion, self._shard_id, self._metrics, now_s)
 
-    async def _evidence(self) -> tuple[float, str | None]:
-        """Return the retention in seconds, and the oldest record of the shard."""
-        retention_s, oldest = RETENTION_MIN_S, None
+    async def _evidence(self, suspicion: Suspicion, now_s: float) -> tuple[float, str | None]:
+        """Return the age in seconds below which a record is there, and the oldest record of the shard."""
+        kept_s, oldest = RETENTION_MIN_S, None
         try:
             async with asyncio.timeout(EVIDENCE_S):
                 summary = await contained(self._source.describe(), "describing the stream", self._shard_id)
+                if not suspicion.names_record:
+                    kept_s = summary.retention_s or kept_s
+                    is_younger = summary.created_ms is not None and now_s - summary.created_ms / 1000 < kept_s
+                    return math.inf if is_younger else kept_s, None
                 # It may have been longer when records were trimmed, but never shorter than the least there is.
-                retention_s = min(retention_s, summary.retention_s or retention_s)
+                kept_s = min(kept_s, summary.retention_s or kept_s)
                 oldest = await contained(self._oldest(), "reading the oldest record", self._shard_id)
         except (MldError, TimeoutError) as error:
             logger.log(
@@ -147,7 +161,7 @@ class Losses:
                 extra=about("retention_unknown", self._shard_id),
             )  # fmt: skip
             self._proofs.is_lack_said = True
-        return retention_s, oldest
+        return RETENTION_SHARE * kept_s, oldest
 
     async def _oldest(self) -> str | None:
         if self._streams is None:

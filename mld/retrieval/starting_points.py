@@ -68,8 +68,9 @@ class ReadState:
     received, and stands still from the first record on, as that one may be delivered and never checkpointed. It moves
     by no more than the time that has passed since `anchored_at_s` (monotonic), whatever a clock says that was set.
     `last_sequence` is the last record of the last accepted answer that had records. `asked` is the record with which
-    the next ones are to begin; None after them, and without one. `read_to_s` (epoch seconds): everything that had
-    arrived by then was received, or None if nobody knows. `is_at_record`: the last answer had records, so the place is
+    the next ones are to begin, or the kind of a start that has none but owes all since `read_to_s`; None after them.
+    `read_to_s` (epoch seconds): everything that had arrived by then was received, or is not wanted; None if nobody
+    knows. `is_at_record`: the last answer had records, so the place is
     just after `last_sequence`, and is to be proved from `prove_at_s` (monotonic) on.
     """
 
@@ -99,15 +100,20 @@ def started(
 
     A given anchor is kept for later readers. `read_to_s` is that of the checkpoint.
     """
+    asked = start.sequence
     if start.type is IteratorType.LATEST:
         anchor_s = asked_wall_s - LATEST_MARGIN_S
+    elif asked is None:
+        read_to_s = max((one for one in (start.timestamp_s, read_to_s) if one is not None), default=None)
+        asked = None if read_to_s is None else start.type.value
     follows_tip = checkpoint.sequence == LATEST_NAME
-    return ReadState(start, follows_tip, anchor_s, anchor_s, asked_s, asked=start.sequence, read_to_s=read_to_s)
+    return ReadState(start, follows_tip, anchor_s, anchor_s, asked_s, asked=asked, read_to_s=read_to_s)
 
 
 def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) -> ReadState:
     """Return the state after an accepted answer, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic)."""
-    if page.millis_behind_latest is not None:
+    is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
+    if page.millis_behind_latest is not None and is_found:  # until then what is missing may be longer ago
         state = replace(state, read_to_s=asked_wall_s - page.millis_behind_latest / 1000)
     if page.last_sequence is not None:
         prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S
@@ -143,10 +149,14 @@ def lacks_record(state: ReadState, page: Page) -> bool:
     """Return whether an answer shows that the record asked for is not in the stream.
 
     An iterator at a sequence number begins with that very record, or else, without an error, with the oldest one that
-    is left after it (retrieval#lost-to-retention).
+    is left after it (retrieval#lost-to-retention). A start without one lacks what may have arrived between the time
+    from which it wants everything and its first record.
     """
     if state.asked is None:
         return False
+    if not state.asked.isdigit():
+        arrival_ms, since_s = page.first_arrival_ms, state.read_to_s
+        return arrival_ms is not None and since_s is not None and arrival_ms / 1000 > since_s
     if page.first_sequence is None:
         return _has_nothing_more(page)
     return int(page.first_sequence) > int(state.asked)

@@ -20,9 +20,11 @@ from mld.leases.table import LeaseWrite
 from mld.local.kinesis import PutEntry
 from mld.metrics.events import EventKind
 from mld.metrics.shard import ShardMetrics
+from mld.protocol.messages import Record
 from mld.retrieval.losses import Losses, Missing, Proofs, Suspicion, in_words, judge
-from mld.retrieval.starting_points import ReadState
+from mld.retrieval.starting_points import ReadState, advanced, lacks_record, started
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
+from tests.support.pages import page_with
 from tests.twins.children import Recorder
 from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import virtual
@@ -58,6 +60,22 @@ def test_it_says_between_which_records_and_times() -> None:
         "whatever came after record 10, and arrived after 1970-01-01T01:00:00Z, "
         "before 20, which arrived at 1970-01-01T02:00:00Z"
     )
+
+
+def test_without_a_record_it_says_from_which_time_on() -> None:
+    assert in_words(Suspicion("TRIM_HORIZON", "20", 7_200.0, 3_600.0)) == (
+        "whatever arrived after 1970-01-01T01:00:00Z, before 20, which arrived at 1970-01-01T02:00:00Z"
+    )
+    assert in_words(Suspicion("LATEST", None, None, None)) == "whatever was there, until now, and nothing follows"
+
+
+def test_empty_answers_on_the_way_to_the_first_record_left_hide_no_loss() -> None:
+    """Their lag says how far the iterator has come, and not how far the shard was read."""
+    state = started(Position("10"), StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="10"), 9e5, 0.0, None, 5.0)
+    state = advanced(state, page_with((), "next", 3_600_000), 9e5, 1.0)
+    assert lacks_record(state, page_with((Record(b"", "k", "20", 0, 0),), "next", 3_000_000))
+    assert state.read_to_s == 5.0
+    assert advanced(state, page_with((), "next", 0), 9e5, 1.0).read_to_s == 9e5, "there is nothing to wait for"
 
 
 class SlowRecorder(Recorder):
@@ -228,6 +246,65 @@ def test_a_number_that_no_record_has_is_no_loss(caplog: pytest.LogCaptureFixture
             await world.fleet.advance(30)
             assert (world.losses, said(caplog)) == (0, [])
             assert "the stream has older records, and never had this one" in caplog.text
+
+    body()
+
+
+# --- starts without a record ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked_h", "kept_h", "made_h", "losses"),
+    [
+        pytest.param(30.5, 24, 40, 1, id="longer ago than the stream keeps records"),
+        pytest.param(20.5, 24, 40, 0, id="a time that the stream still has"),
+        pytest.param(30.5, 48, 40, 0, id="a stream that keeps them for longer"),
+        pytest.param(30.5, 24, 10, 0, id="a stream that is younger than its retention"),
+    ],
+)
+def test_a_first_start_at_a_time_that_was_trimmed_reports_it(
+    asked_h: float, kept_h: int, made_h: float, losses: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    @virtual
+    async def body() -> None:
+        async with fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X") as world:
+            world.kinesis.stream(STREAM, world.clock.wall()).retention_h = kept_h
+            wanted_s = world.clock.wall() + (made_h - asked_h) * HOUR_S
+            for _ in range(int(made_h)):
+                world.put(1)
+                world.clock.skew_s += HOUR_S
+            worker = world.start("w1", initialPositionInStreamExtended=str(int(wanted_s)))
+            await world.advance(60)
+            assert world.recorder.data()
+            assert [part.losses for part in worker.metrics.shards.values()] == [losses]
+            assert said(caplog) == ["ERROR"] * losses
+
+    body()
+
+
+@pytest.mark.parametrize("position", ["TRIM_HORIZON", "LATEST"])
+@pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
+@pytest.mark.parametrize("hours", [30, 20])
+def test_records_of_a_shard_without_a_checkpoint_that_are_trimmed_before_a_restart_are_reported(
+    position: str, mode: str, hours: int
+) -> None:
+    keys = {"initialPositionInStream": position, "retrievalMode": mode, **SLOW_PACE}
+
+    @virtual
+    async def body() -> None:
+        async with fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X", **keys) as world:
+            world.recorder = recorder = SlowRecorder(world.clock, checkpoint_every_batch=False)
+            worker = world.start("w1")
+            await world.advance(30)
+            world.put(1)
+            await world.until(world.all_delivered)
+            world.clock.skew_s += hours * HOUR_S
+            world.put(1)
+            await World(world, worker, recorder).act(lambda lease: writes.ask_restart(lease, "by me"))
+            await world.advance(300)
+            events = [one.text for one in worker.metrics.events.take() if one.kind is EventKind.LOST]
+            # The subscription that is renewed before the restart has lost its record, too.
+            assert [text.startswith("whatever arrived after ") for text in events[-1:]] == [True] * (hours > 24)
 
     body()
 
