@@ -20,6 +20,7 @@ _NEEDS = {
     "take_validity_from_response": "starts",
     "release_without_condition": "deploys",
     "merge_child_with_one_parent": "crossed",
+    "twin_taken_for_resend": "twin",
     "renew_without_owner": "reassign",
     "shard_end_unguarded": "finish",
     "retries_without_delay": "outage",
@@ -174,6 +175,15 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "leases.keeper",
             "may_be_applied=not isinstance(error, MldError) or may_be_applied(error))",
             "may_be_applied=False)",
+        ),
+    ),
+    _variant(
+        "twin_taken_for_resend",
+        "whatever the counter of a row of ours, our own writes explain it",
+        (
+            "leases.own_writes",
+            "        explained = newest <= row.ceiling and not row.is_of_twin\n",
+            "        explained = True\n",
         ),
     ),
     _variant(

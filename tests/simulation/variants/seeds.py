@@ -50,6 +50,11 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(8, "checker 4"),
         Catch(10, "checker 4"),
     ),
+    "twin_taken_for_resend": (
+        Catch(7, "checker 4"),
+        Catch(83, "checker 4"),
+        Catch(9, "checker 4"),
+    ),
     "release_without_condition": (
         Catch(191, "checker 4"),
         Catch(2, "checker 4"),
