@@ -216,6 +216,8 @@ _SINK_KEY = re.compile(
     + ")",
     re.ASCII,
 )
+_PADDED, _QUOTED = re.compile(r"\b(?:var)?char(?:acter)?\s*\(", re.IGNORECASE), re.compile(r"([`'\"]).*?\1", re.DOTALL)
+"""Types that Spark has for columns of tables only; and names and comments, in which they are words."""
 CHOICES = {"writers": ("one", "shared"), "files": ("one", "many")}
 """Properties of a sink that have few values; the first of each is the default."""
 
@@ -418,6 +420,12 @@ def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say
     letters = values["deadLetter"]
     taken = {_plain(str(letters)): f"{PREFIX}deadLetter"} if letters else {}
     _of_bucket("deadLetter", str(letters or ""), say)
+    spool = _plain(str(values["spool"] or ""))
+    if re.fullmatch(r"s3:/{0,2}[^/]*", spool):
+        say("spool", "is a whole bucket, in which old pages are deleted", "write s3://bucket/directory")
+    for key, path in {"deadLetter": letters, **{f"sink.{one}.path": _where(sinks[one]) for one in sinks}}.items():
+        if path and values["spool"] and _overlap(spool, _plain(str(path))):
+            say("spool", f"has what {PREFIX}{key} has, or is within it", "give it a directory of its own")
     for name, sink in sinks.items():
         _of_bucket(f"sink.{name}.path", sink.values.get("path", ""), say, place=sink.place)
         where = _where(sink)
@@ -463,6 +471,12 @@ def _where(sink: SinkLines) -> str | None:
     return _plain(path) if path and format_ in PLACED else None
 
 
+def _overlap(one: str, other: str) -> bool:
+    """Return whether one of two places is within the other, or the same."""
+    one, other = f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"
+    return one.startswith(other) or other.startswith(one)
+
+
 def _plain(path: str) -> str:
     """Return one spelling of a path or URI."""
     scheme, colon, rest = path.partition("://")
@@ -491,6 +505,8 @@ def _together(
     if values["schema"] and not has_schema:
         without = "has no effect without mld.spark.format = json, jsonlines or avro"
         say("schema", without, "set the format", Level.WARNING)
+    if has_schema and _PADDED.search(_QUOTED.sub("", str(values["schema"] or ""))):
+        say("schema", "has CHAR or VARCHAR, whose length nothing checks in a payload", "write STRING")
     if values["rescuedColumn"] and values["format"] not in (Format.JSON, Format.JSON_LINES):
         say("rescuedColumn", "is for the formats json and jsonlines", "remove it, or set mld.spark.format")
     owner = values["s3.bucketOwner"]

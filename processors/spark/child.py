@@ -133,7 +133,7 @@ class HostConnection:
         """The number of the last line whose records are in a page, and of the last one that is committed."""
         self.position: tuple[str, int] | None = None
         """Position of the last record committed, until it is checkpointed."""
-        self._may_go = False
+        self.may_go = False
         self._page: PageWriter | None = None
         self._page_bytes = 0
         """Of the lines in it."""
@@ -148,16 +148,11 @@ class HostConnection:
         self._socket.close()
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
-        from mld.processors.spark.high_water_marks import (
-            ANCESTORS_VARIABLE,
-            ARN_VARIABLE,
-            CREATED_VARIABLE,
-            stream_key,
-        )
+        from mld.processors.spark import high_water_marks as of
 
-        names = {"stream": stream_key(os.environ), "shard": shard_id, "sequence": sequence, "sub": sub}
-        identity = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
-        ancestors = os.environ.get(ANCESTORS_VARIABLE, "").split()
+        names = {"stream": of.stream_key(os.environ), "shard": shard_id, "sequence": sequence, "sub": sub}
+        identity = {"arn": os.environ.get(of.ARN_VARIABLE), "created": os.environ.get(of.CREATED_VARIABLE)}
+        ancestors = os.environ.get(of.ANCESTORS_VARIABLE, "").split()
         self.send(link.HELLO, {**names, **identity, "ancestors": ancestors, "version": link.VERSION})
 
     # --- records -----------------------------------------------------------------------------------------------------
@@ -166,9 +161,9 @@ class HostConnection:
         """Put the records of a line into the page, once there is room for their `size`. `behind`: how far they are
         behind the tip. Raises FatalError."""
         self.send(link.ROOM, {"size": size, "behind": behind})
-        while not self._may_go:
+        while not self.may_go:
             self.receive()
-        self._may_go = False
+        self.may_go = False
         if not size:
             return
         if self._page is None:
@@ -189,15 +184,6 @@ class HostConnection:
         said = page._replace(size=self._page_bytes)._asdict()
         self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **said})
 
-    def end_shard(self, within_s: float) -> bool:
-        """Return whether all sinks keep in time that the shard has ended. Raises FatalError."""
-        self.send(link.ENDED)
-        deadline = time.monotonic() + within_s
-        while not self._may_go:
-            if not self.receive_within(deadline - time.monotonic()):
-                return False
-        return True
-
     def _new_page(self) -> PageWriter:
         from mld.processors.spark.batch.page_file import PageWriter
         from mld.processors.spark.high_water_marks import StreamShard
@@ -215,7 +201,7 @@ class HostConnection:
         if kind == link.READY:
             self.ready = body
         elif kind == link.GO:
-            self._may_go = True
+            self.may_go = True
         elif kind == link.CUT:
             self.end_page()
         elif kind == link.COMMITTED:
@@ -225,6 +211,15 @@ class HostConnection:
             sys.stderr.write(body["text"])
         elif kind == link.FAILED:
             raise FatalError(body["reason"], body.get("status", EXIT_FAILURE))
+
+    def asked(self, kind: int, is_done: Callable[[], bool]) -> bool:
+        """Ask the host for something that its sinks have to take; return whether they have, in the time for that."""
+        self.send(kind)
+        deadline = time.monotonic() + self.ready["drainMillis"] / 1000
+        while not is_done():
+            if not self.receive_within(deadline - time.monotonic()):
+                return False
+        return True
 
     def receive_within(self, seconds: float) -> bool:
         """Take one frame if one comes in time."""
@@ -348,7 +343,7 @@ class ChildRelay:
 
     def _shard_ended(self) -> None:
         if (host := self._settled()) is not None:
-            if not self._flush(host) or not host.end_shard(host.ready["drainMillis"] / 1000):
+            if not self._flush(host) or not host.asked(link.ENDED, lambda: host.may_go):
                 raise FatalError(
                     "the last records of the shard were not committed in time; they are delivered again "
                     "(key mld.spark.drainTimeoutMillis)"
@@ -378,12 +373,7 @@ class ChildRelay:
 
     def _flush(self, host: HostConnection) -> bool:
         """Return whether all that was brought is committed in time."""
-        host.send(link.FLUSH)
-        deadline = time.monotonic() + host.ready["drainMillis"] / 1000
-        while host.committed < host.brought:
-            if not host.receive_within(deadline - time.monotonic()):
-                return False
-        return True
+        return host.asked(link.FLUSH, lambda: host.committed >= host.brought)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -104,37 +104,24 @@ def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
     return mark is None or position > mark
 
 
-class Before(NamedTuple):
-    """What stands before the next records of a shard: the position right before them, None if they are its first, and
-    the shards that it follows, all of which had to end."""
-
-    position: RecordPosition | None = None
-    ancestors: tuple[StreamShard, ...] = ()
-
-
-class Gap(NamedTuple):
-    """A sink holds `shard` up to `mark`, and what is delivered now comes after `upto`."""
-
-    shard: StreamShard
-    mark: RecordPosition
-    upto: RecordPosition
+Preceding: TypeAlias = Mapping[StreamShard, HighWaterMarks]
+"""What stands before the next records of a shard: itself up to the position right before them, unless they are its
+first, and the shards that it follows, all of which had to end."""
+Gap: TypeAlias = tuple[StreamShard, RecordPosition, RecordPosition]
+"""A sink holds a shard up to a mark, and what is delivered now comes after another position of it."""
 
 
-def gaps(before: Mapping[StreamShard, Before], marks: HighWaterMarks) -> dict[StreamShard, Gap]:
+def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
     """Return the shards before whose next records a sink with these marks lacks something, and what.
 
     A shard without a mark is new to the sink, which begins there, and it never held what came before: of the shards
     that it follows, those that it holds have to be there to their ends. Once a shard is begun they are not asked for:
     somebody may have accepted what is missing of them."""
     found: dict[StreamShard, Gap] = {}
-    for shard, what in before.items():
-        if shard not in marks:
-            wanted = dict.fromkeys(what.ancestors, ENDED)
-        else:
-            wanted = {} if what.position is None else {shard: what.position}
+    for shard, wanted in preceding.items():
         for one, upto in wanted.items():
-            if (mark := marks.get(one)) is not None and fresh(upto, mark):
-                found.setdefault(shard, Gap(one, mark, upto))
+            if (one == shard or shard not in marks) and one in marks and fresh(upto, marks[one]):
+                found.setdefault(shard, (one, marks[one], upto))
     return found
 
 

@@ -7,10 +7,12 @@ the user's file.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import logging
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -78,6 +80,18 @@ class Pipeline:
     def setup(self, session: SparkSession) -> None:
         self._session = session
         self._hook("setup", session)
+
+    def check_imports(self) -> None:
+        """Run the statements of `setup` that import something in any case. Raises PipelineError."""
+        hook = getattr(self._module, "setup", None)
+        if inspect.isfunction(hook):
+            (function,) = ast.parse(textwrap.dedent(inspect.getsource(hook))).body
+            for one in function.body if isinstance(function, ast.FunctionDef) else ():
+                if isinstance(one, (ast.Import, ast.ImportFrom)):
+                    try:
+                        exec(compile(ast.Module([one], []), "setup", "exec"), dict(vars(self._module)))  # noqa: S102
+                    except Exception as error:
+                        raise PipelineError(self._said("setup() of the pipeline cannot import", error)) from error
 
     def read_again(self) -> None:
         """Call `setup` again, because files that it has read are gone; what is cached of them is forgotten."""

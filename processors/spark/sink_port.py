@@ -88,11 +88,11 @@ class GoneBack(SinkRefused):
 
     def __init__(self, sink: str, lacking: Mapping[StreamShard, Gap]) -> None:
         self.reasons = {
-            shard: f"sink {sink} holds {gap.shard.label} up to {gap.mark}, and the application has come to {gap.upto}: "
+            shard: f"sink {sink} holds {one.label} up to {mark}, and the application has come to {upto}: "
             "the sink has gone back in time (a backup, a standby that lagged), or a checkpoint was moved forward. To "
-            f"fill the gap: mld reset FILE {_shard_options(gap.shard)} --to {gap.mark.encode().replace(':', '/')}; "
+            f"fill the gap: mld reset FILE {_shard_options(one)} --to {mark.encode().replace(':', '/')}; "
             "to leave it: start once with -D mld.spark.onGap=accept"
-            for shard, gap in lacking.items()
+            for shard, (one, mark, upto) in lacking.items()
         }
         super().__init__("; ".join(list(self.reasons.values())[:1]))
 

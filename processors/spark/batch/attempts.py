@@ -17,7 +17,6 @@ from mld.processors.spark.batch.spool import BatchSource
 from mld.processors.spark.high_water_marks import (
     ENDED,
     OF_A_RECORD,
-    Before,
     HighWaterMarks,
     RecordPosition,
     ShardSpans,
@@ -155,11 +154,11 @@ class Destinations:
         because another worker may have had the shard. A sink that has never held anything of a shard begins there; so
         do all if gaps are accepted. A dead letter that lacks the end of a shard is warned of only: that of mld 0.2.0
         need not have it. Raises GoneBack, SinkRefused, SessionGone and Stopped."""
-        at = {shard: what.position for shard, what in source.preceding.items() if what.position is not None}
+        at = {shard: before[shard] for shard, before in source.preceding.items() if shard in before}
         for sink in self.all():
             is_dead, before = sink is self.dead, source.preceding
             if is_dead:  # which has marks of letters only, until a shard ends
-                before = {shard: Before(None, what.ancestors) for shard, what in before.items()}
+                before = {shard: {**every, shard: RecordPosition(0)} for shard, every in before.items()}
             if not gaps(before, self.marks[sink.name]) and (is_dead or not spans(at, self.marks[sink.name])):
                 continue
             self.reopen(sink)

@@ -18,7 +18,7 @@ What an attempt may end in, for each sink by itself:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, source_of_rows
-from mld.processors.spark.high_water_marks import Before, RecordPosition, StreamShard, fresh, lowest
+from mld.processors.spark.high_water_marks import Preceding, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import DataRefused, GoneBack, JobFailed, Sink, SinkError, SinkRefused, ValueFailed
@@ -75,7 +75,7 @@ class Engine:
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
         return lowest(every, shard)
 
-    def end(self, shards: Mapping[StreamShard, Before]) -> dict[StreamShard, str]:
+    def end(self, shards: Preceding) -> dict[StreamShard, str]:
         """Have every sink keep that these shards have ended, before anybody else does: what follows them is then told
         from what a sink has lost. Return those of which a sink lacks something, or that it does not take, with the
         reason. Raises SessionGone and Stopped."""

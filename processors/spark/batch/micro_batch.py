@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from mld.processors.spark.high_water_marks import Before, HighWaterMarks, RecordPosition, StreamShard, fresh
+from mld.processors.spark.high_water_marks import HighWaterMarks, Preceding, RecordPosition, StreamShard, fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Offer:
     records: int
     size: int
     arrived_at: float = 0.0
-    preceding: Before = field(default_factory=Before)
+    preceding: HighWaterMarks = field(default_factory=dict)
     """What the daemon delivered, or had checkpointed, right before it, and what its shard follows."""
     upto: int = 0
     """The number of the last line in it, as its child counts them."""
@@ -60,7 +60,7 @@ class MicroBatch:
         return {piece.offer.shard: piece.offer.last for piece in self.slices}
 
     @property
-    def preceding(self) -> dict[StreamShard, Before]:
+    def preceding(self) -> Preceding:
         """What stands before the first offer of each shard."""
         return {piece.offer.shard: piece.offer.preceding for piece in reversed(self.slices)}
 

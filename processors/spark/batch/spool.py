@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,8 +31,8 @@ from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.commit.s3_store import AT_ONCE, S3Store
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.high_water_marks import (
-    Before,
     HighWaterMarks,
+    Preceding,
     RecordPosition,
     ShardSpan,
     ShardSpans,
@@ -45,6 +46,8 @@ KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
 HOSTS = "mld-"
 """How the directories of all hosts begin."""
+_COPY = re.compile(r"mld-.+-\d+-[0-9a-f]{8}/[0-9a-f]{8}-(?:\d{8}|part)-\d{8}\.parquet", re.ASCII)
+"""What the copies of all hosts are called: `S3Spool._upload`."""
 CLOSE_WAIT_S = 5.0
 LEFT_S = 7 * 86_400.0
 """An object in a bucket that is older is of a host that is gone."""
@@ -154,10 +157,10 @@ class S3Spool(Spool):
         self._store.objects.delete([f"{self._store.prefix}{copied.result()}"])
 
     def _sweep(self, begin: str, older_s: float = -math.inf) -> None:
-        """Remove the copies whose names begin so, by default however new they are."""
-        objects = self._store.objects
+        """Remove the copies whose names begin so, by default however new they are; nothing that no spool has named."""
+        objects, prefix = self._store.objects, self._store.prefix
         with suppress(OSError):
-            found = objects.list(f"{self._store.prefix}{begin}")
+            found = [one for one in objects.list(f"{prefix}{begin}") if _COPY.fullmatch(one.key.removeprefix(prefix))]
             objects.delete([one.key for one in found if objects.now_s() - one.modified_s > older_s])
 
     def close(self) -> None:
@@ -214,7 +217,7 @@ class BatchSource:
     """Pages with exactly the records that the spans take, if there are such."""
     before: HighWaterMarks = field(default_factory=dict)
     """Of a part of a batch: the record of each shard that stands right before it."""
-    preceding: Mapping[StreamShard, Before] = field(default_factory=dict)
+    preceding: Preceding = field(default_factory=dict)
     """What stands before the batch: a sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
     only: frozenset[str] | None = None
     """Sinks that are to get these records, if some are not."""
@@ -282,7 +285,7 @@ def source_of_rows(
     rows: Sequence[Row],
     before: RecordPosition | None = None,
     only: frozenset[str] | None = None,
-    preceding: Mapping[StreamShard, Before] | None = None,
+    preceding: Preceding | None = None,
 ) -> BatchSource:
     """Return a part of a batch, whose record before it stands at `before`."""
     return BatchSource(

@@ -255,14 +255,14 @@ def decode(data: bytes, where: str) -> LedgerEntry:
             rows=value["rows"],
             swept_to=int(value.get("sweptTo", 0)),
         )
-    except SinkRefused:
-        raise
     except Exception as error:  # whatever a text can raise that somebody else has written
         raise damaged(where, error) from error
 
 
 def damaged(where: str, error: Exception) -> SinkRefused:
     """Return why a sink is refused that has something else where an entry should be."""
+    if isinstance(error, SinkRefused):  # it says so itself
+        return error
     said = error if isinstance(error, ValueError) else repr(error)
     return SinkRefused(f"{where} is damaged: {said}; restore it, or use a new directory or table")
 

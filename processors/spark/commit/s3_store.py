@@ -175,8 +175,6 @@ class S3Store:
             # What is done has nothing left to move.
             moved = () if entry is None or head["done"] else entry.moves
             moves = tuple(ledger.FileMove(head["sources"][one.source][0], one.target) for one in moved)
-        except SinkRefused:
-            raise
         except Exception as error:
             raise ledger.damaged(where, error) from error
         self.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)

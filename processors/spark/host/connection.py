@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mld.processors.spark import link
 from mld.processors.spark.batch.micro_batch import Offer
-from mld.processors.spark.high_water_marks import Before, RecordPosition, StreamShard
+from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, StreamShard
 from mld.processors.spark.settings import Sanitizer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ChildConnection:
         self._fit = fit
         self.number = number
         self.shard: StreamShard | None = None
-        self.before = Before()
+        self.before: HighWaterMarks = {}
         """What stands before its next page: its checkpoint and the shards that its shard follows, then the end of the
         page before."""
         self.is_ending = False
@@ -93,7 +93,7 @@ class ChildConnection:
         first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
         number, records, size, upto = (int(body[name]) for name in ("number", "records", "size", "upto"))
         page = Offer(self.number, number, self.shard, first, last, records, size, self.open_since, self.before, upto)
-        self.before = Before(last)
+        self.before = {self.shard: last}
         self.open_bytes -= page.size
         self.open_since = time.monotonic()
         self.waiting.append(page)
@@ -157,12 +157,12 @@ class ChildConnection:
             self._writer.write(link.encode(kind, body))
 
 
-def before_of(head: dict[str, Any], shard: StreamShard) -> Before:
+def before_of(head: dict[str, Any], shard: StreamShard) -> HighWaterMarks:
     """Return what stands before the records of a child: that of its checkpoint, if that is a record's, and the shards
     that its shard follows, but for one that begins at LATEST or a time."""
     sequence, sub = head.get("sequence"), head.get("sub")
-    ancestors = tuple(shard._replace(shard=str(one)) for one in head.get("ancestors", ()))
+    ancestors = dict.fromkeys((shard._replace(shard=str(one)) for one in head.get("ancestors", ())), ENDED)
     try:
-        return Before(RecordPosition(int(str(sequence)), int(sub or 0)), ancestors)
+        return {**ancestors, shard: RecordPosition(int(str(sequence)), int(sub or 0))}
     except ValueError:
-        return Before(None, ancestors if sequence == TRIM_HORIZON else ())
+        return ancestors if sequence == TRIM_HORIZON else {}

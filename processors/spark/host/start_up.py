@@ -172,7 +172,7 @@ def dead_letter_of(settings: SparkSettings) -> SinkSpec:
 def examine(file: str, env: Mapping[str, str]) -> str:
     """Return what was found. Raises SettingsError, SessionError, SinkRefused or PipelineError."""
     settings = load(file, (), env)
-    load_pipeline(settings)
+    load_pipeline(settings).check_imports()
     import pyspark
 
     for spec in settings.sinks:

@@ -79,6 +79,8 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
         ("mld.spark.attemptsMax = 5", "remove it: a record is searched for after 3 attempts"),
         ("mld.spark.retryBackoffMillis = 5", "remove it: the second attempt is after 0.5 s"),
         ("mld.spark.sink.out.path = ${NOWHERE}", "NOWHERE"),
+        ("mld.spark.format = json\nmld.spark.schema = i INT, c VARCHAR(3)", "mld.spark.schema: has CHAR or VARCHAR"),
+        ("mld.spark.format = jsonlines\nmld.spark.schema = a ARRAY<STRUCT<b: char (3)>>", "write STRING"),
     ],
 )
 def test_bad_input_gets_a_sentence(text: str, said: str) -> None:
@@ -207,3 +209,30 @@ def test_plain_files_in_the_directory_of_a_table_are_refused(
     remarks = list(taken_places(lines(text), os.path.exists))
     assert [one.key for one in remarks] == ([refused] if refused else [])
     assert all(f"has {name}, as a " in str(one) and "use a new directory" in str(one) for one in remarks)
+
+
+@pytest.mark.parametrize("schema", ["`char(3)` INT, char STRING", "a STRING COMMENT 'was varchar(3)'", "a STRING"])
+def test_names_and_comments_are_no_types(schema: str) -> None:
+    assert errors(f"mld.spark.format = json\nmld.spark.schema = {schema}") == []
+
+
+SPOOLED = "mld.spark.master = yarn\nmld.spark.sink.out.path = s3a://lake/a/out\nmld.spark.deadLetter = /lake/dead\n"
+
+
+@pytest.mark.parametrize("spool", ["s3://lake", "s3a://lake/", "S3://other//"])
+def test_a_spool_is_no_whole_bucket(spool: str) -> None:
+    said = errors(f"{SPOOLED}mld.spark.spool = {spool}")
+    assert any("mld.spark.spool: is a whole bucket, in which old pages are deleted" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    "spool", ["s3://lake/a", "s3://lake/a/out", "s3n://lake/a/out/spool/", "file:///lake", "/lake/dead/spool"]
+)
+def test_a_spool_shares_no_directory_with_a_sink_or_letters(spool: str) -> None:
+    (said,) = errors(f"{SPOOLED}mld.spark.spool = {spool}")
+    assert "mld.spark.spool: has what mld.spark." in said and "give it a directory of its own" in said
+
+
+@pytest.mark.parametrize("spool", ["s3://lake/a/outer", "s3://lake/spool", "s3://other/a/out", "/lake/deadly"])
+def test_a_spool_beside_them_is_fine(spool: str) -> None:
+    assert errors(f"{SPOOLED}mld.spark.spool = {spool}") == []

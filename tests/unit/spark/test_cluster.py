@@ -159,12 +159,16 @@ def test_a_page_whose_copy_failed_is_copied_again_under_another_key(tmp_path):
 
 def test_what_dead_hosts_left_in_a_bucket_goes_after_a_week(tmp_path):
     bucket = BucketInMemory()
-    for key in ("lake/spool/mld-other-1-a/page", "lake/spool/mine", "lake/other/mld-x"):
+    page = "0badcafe-00000001-00000007.parquet"
+    left = (f"mld-other-host-1-0badcafe/{page}", "mld-other-1-0badcafe/0badcafe-part-00000007.parquet")
+    others = ["mld-data/report.csv", "mld-other-1-0badcafe/notes.txt", f"mld-other-1-0badcafe/x/{page}", "mine"]
+    for key in (*(f"lake/spool/{name}" for name in (*left, *others)), "lake/other/mld-x"):
         bucket.put(key, b"")
     bucket.now_s += LEFT_S + 1
-    bucket.put("lake/spool/mld-other-2-b/page", b"")
+    bucket.put(f"lake/spool/mld-other-2-0badcafe/{page}", b"")
     drained(S3Spool(tmp_path / "spool", S3Store(MemoryObjects(bucket), "lake/spool/")))
-    assert sorted(bucket.objects) == ["lake/other/mld-x", "lake/spool/mine", "lake/spool/mld-other-2-b/page"]
+    stay = [*others, f"mld-other-2-0badcafe/{page}"]
+    assert sorted(bucket.objects) == sorted(["lake/other/mld-x", *(f"lake/spool/{name}" for name in stay)])
 
 
 def test_a_bucket_that_is_none_gets_a_sentence(tmp_path):

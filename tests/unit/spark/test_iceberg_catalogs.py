@@ -8,6 +8,7 @@ import pyspark
 import pytest
 
 from mld.processors.spark.host import start_up
+from mld.processors.spark.pipeline import PipelineError
 from mld.processors.spark.session.lakehouse import formats_of, lake_settings
 from mld.processors.spark.session.spark_session import lake
 from mld.processors.spark.settings import SettingsError, load
@@ -125,6 +126,11 @@ def test_the_check_says_what_each_format_needs_and_what_is_there(tmp_path, monke
     database = "mld.spark.sink.out.format = jdbc\nmld.spark.sink.out.options.url = jdbc:mysql://db/x\n"
     (tmp_path / "app.properties").write_text(GOOD + database + "mld.spark.sink.out.options.dbtable = t\n")
     with pytest.raises(SinkRefused, match=r"sink\.out\.options\.url: of databases only PostgreSQL"):
+        start_up.examine("app.properties", os.environ)
+    (tmp_path / "p.py").write_text(
+        "def setup(spark):\n    import no_such_module\ndef transform(records, batch): return records\n"
+    )
+    with pytest.raises(PipelineError, match=r"setup\(\) of the pipeline cannot import: .*no_such_module"):
         start_up.examine("app.properties", os.environ)
 
 

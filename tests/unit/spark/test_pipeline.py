@@ -155,3 +155,26 @@ def test_what_may_not(returned, sinks, said):
 
 def test_a_batch_says_what_it_holds():
     assert BATCH.shards == ("a",)
+
+
+SETUP = "def transform(records, batch): return records\ndef setup(spark):\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("    import no_such_module_at_all as n\n", r"cannot import: ModuleNotFoundError: No module named 'no_such"),
+        ("    from no_such_module import deep\n", "install it beside PySpark"),
+        ("    from json import nothing_of_it\n", "correct the pipeline"),
+    ],
+)
+def test_what_setup_imports_is_there_or_said_without_a_session(tmp_path, body, said):
+    with pytest.raises(PipelineError, match=f"setup.. of the pipeline .*{said}"):
+        pipeline(tmp_path, SETUP + body).check_imports()
+
+
+def test_what_setup_can_do_without_need_not_be_there(tmp_path):
+    body = "    try:\n        import no_such_module\n    except ImportError:\n        pass\n    raise ValueError\n"
+    pipeline(tmp_path, SETUP + body).check_imports()
+    pipeline(tmp_path, "def transform(records, batch): return records\n").check_imports()
+    pipeline(tmp_path, f"from functools import partial\nsetup = partial(print)\n{SETUP.splitlines()[0]}").check_imports()

@@ -16,7 +16,7 @@ from mld.processors.spark.batch.page_file import PageWriter, rows
 from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit.ledger import retired
-from mld.processors.spark.high_water_marks import Before, RecordPosition, StreamShard, advanced, moved
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
@@ -230,7 +230,7 @@ class Bed:
     ) -> Offer:
         """`after`: the record that was delivered right before them, if that is known."""
         offer = offer_to(self.spool, StreamShard(STREAM, shard), numbers, data)
-        return replace(offer, preceding=Before(None if after is None else RecordPosition(after)))
+        return replace(offer, preceding={} if after is None else {offer.shard: RecordPosition(after)})
 
     def run(self, *offers: Offer) -> BatchOutcome:
         """As a host does."""
@@ -278,7 +278,7 @@ def run_data(
 ) -> BatchOutcome:
     """One micro-batch of one shard's records, by their sequence numbers; `after`: what was delivered before."""
     offer = offer_to(spool, StreamShard(STREAM, shard), data, data)
-    return run_offers(engine, replace(offer, preceding=Before(after)))
+    return run_offers(engine, replace(offer, preceding={} if after is None else {offer.shard: after}))
 
 
 def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:
