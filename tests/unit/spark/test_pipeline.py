@@ -177,4 +177,5 @@ def test_what_setup_can_do_without_need_not_be_there(tmp_path):
     body = "    try:\n        import no_such_module\n    except ImportError:\n        pass\n    raise ValueError\n"
     pipeline(tmp_path, SETUP + body).check_imports()
     pipeline(tmp_path, "def transform(records, batch): return records\n").check_imports()
-    pipeline(tmp_path, f"from functools import partial\nsetup = partial(print)\n{SETUP.splitlines()[0]}").check_imports()
+    partial = f"from functools import partial\nsetup = partial(print)\n{SETUP.splitlines()[0]}"
+    pipeline(tmp_path, partial).check_imports()
