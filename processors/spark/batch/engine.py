@@ -8,8 +8,7 @@ What an attempt may end in, for each sink by itself:
 * another writer moved a shard (Fenced): read the marks anew, trim, go on at once
 * a file that the pipeline has read is gone (InputGone): have it read anew, and the same
 * the sink cannot now (SinkError): wait and try again, for as long as it takes
-* the job failed, and computes if nobody writes it: the same
-* the job or the pipeline failed: try again, then search for the record (`poison`)
+* the job or the pipeline failed: try again, then make the batch smaller, until a record stands alone (`poison`)
 * a sink has gone back in time (GoneBack): the shards of which it lacks something stop
 * it can never succeed (SinkRefused, PipelineError): all shards of the batch stop
 * the session is gone: the host ends, and a new one starts from the checkpoints
@@ -18,13 +17,14 @@ What an attempt may end in, for each sink by itself:
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience
-from mld.processors.spark.batch.jobs import FOR_EVER, Jobs
+from mld.processors.spark.batch.jobs import Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
@@ -32,7 +32,7 @@ from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, sour
 from mld.processors.spark.high_water_marks import Preceding, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import DataRefused, GoneBack, JobFailed, Sink, SinkError, SinkRefused, ValueFailed
+from mld.processors.spark.sink_port import GoneBack, JobFailed, Sink, SinkError, SinkRefused
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
@@ -123,9 +123,9 @@ class Engine:
         where. Raises SessionGone and Stopped."""
         self._jobs.begin()
         source = source_of_rows(shard, rows, only=only)
-        return BatchOutcome(self._run(source, in_a_row_max=FOR_EVER), self._jobs.figures)
+        return BatchOutcome(self._run(source, in_a_row_max=math.inf), self._jobs.figures)
 
-    def _run(self, source: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
+    def _run(self, source: BatchSource, in_a_row_max: float = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
         """Return the shards that have to stop, with the reason. Raises GoneBack, and nothing was run then."""
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
@@ -142,16 +142,11 @@ class Engine:
             return dict.fromkeys(source.ends, str(error))
 
     def _failed(
-        self, source: BatchSource, error: JobFailed | PipelineFailed, in_a_row_max: int
+        self, source: BatchSource, error: JobFailed | PipelineFailed, in_a_row_max: float
     ) -> dict[StreamShard, str]:
         """Find out whose fault it is that a batch fails again and again. Raises SinkRefused and PipelineError."""
         log.warning("batch %d fails, searching for the record: %s", self._jobs.number, error)
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():
             return dict.fromkeys(source.ends, f"{error}; correct the pipeline")
-        try:
-            if not isinstance(error, ValueFailed) and self._jobs.waited_for_sinks(source, error):
-                return {}
-        except DataRefused as refused:
-            log.warning("the sink takes something again, but not all of it: %s", refused)
         return self._poison.search(source, in_a_row_max)

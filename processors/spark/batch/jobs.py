@@ -67,8 +67,6 @@ SPLIT = 4
 """A slice that fails, of which no row is told, is cut into so many."""
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
-FOR_EVER = 1 << 60
-"""So many attempts: until the sinks take it."""
 Kind = TypeVar("Kind")
 
 
@@ -163,9 +161,8 @@ class Jobs:
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Try until every sink holds all of it, or no attempt is left: after a value failed it is the last one; and
-        however many are left, after a sink has refused a row. Raises SinkRefused, PipelineError, JobFailed,
-        PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
+        """Try until every sink holds all of it, or no attempt is left: after a value failed it is the last one. Raises
+        SinkRefused, PipelineError, JobFailed, PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
         failures = fenced = waits = 0
         while True:
             try:
@@ -195,8 +192,7 @@ class Jobs:
                 self._patience.check()
                 self.figures.failures += 1
                 failures += 1
-                last = DataRefused if attempts_max == FOR_EVER else ValueFailed
-                if isinstance(failed, last):
+                if isinstance(failed, (ValueFailed, DataRefused)):
                     attempts_max = failures
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
@@ -382,15 +378,6 @@ class Jobs:
         return frames
 
     # --- who is to blame ---------------------------------------------------------------------------------------------
-
-    def waited_for_sinks(self, source: BatchSource, error: Exception) -> bool:
-        """Return whether it was a sink that failed, because the records can be computed; it has them then. Raises
-        SinkRefused, PipelineError, and DataRefused."""
-        if not isinstance(error, JobFailed) or isinstance(error, DataRefused) or not self.computes(source):
-            return False
-        log.error("%s; the batch can be computed, so it is tried until the sink takes it", error)
-        self.until_done(source, FOR_EVER)
-        return True
 
     def computes(self, source: BatchSource) -> bool:
         """Return whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""

@@ -1,17 +1,21 @@
-"""The search for records with which the pipeline or a sink fails.
+"""The search for records with which the pipeline or a sink fails: a batch that fails is made smaller.
 
-Where each record is computed for itself, all that fail are found together, mostly in two jobs: one over all records,
-one in which those that it told are alone. If all others can be computed, they go to the dead letter in one commit, and
-then the others to the sinks. Else, and where a sink refuses a row, the search goes by halves, until a record is alone.
+Where each record is computed for itself, all that cannot be computed are found together, mostly in two jobs: one over
+all records, one in which those that it told are alone. If all others can be computed, they go to the dead letter in one
+commit. What is left is written, and where that fails it is halved: by shards first, so that all others are committed
+before a search begins among the records of one; then by records, until one stands alone, and can be computed or not.
 
-Whether it goes to the dead letter then is a matter of evidence: a record is blamed only if the pipeline works for
-another one, right after it. What no record can cause is never taken for its fault. A sink that refuses rows is believed
-a few times only, unless it takes others in between.
+Whether it goes to the dead letter then is a matter of evidence, and if there is none its shard stops: a record that
+cannot be computed is blamed only if the pipeline works for another one, right after it; one that cannot be written
+only if the sink takes others, and a few times only, unless it takes others in between. Of an error of which nobody
+knows what it means, as of a format that is not ours, that has to be in the same search.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -25,9 +29,8 @@ from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
-from mld.processors.spark.session.error_classes import failure
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import DataRefused, JobFailed, Sink, SinkError, SinkRefused
+from mld.processors.spark.sink_port import DataRefused, JobFailed, Sink, SinkError, SinkRefused, ValueFailed, sentence
 from mld.properties.spark import OnPoison
 
 log = logging.getLogger("mld.spark")
@@ -36,6 +39,13 @@ POISON_IN_A_ROW_MAX = 20
 """So many records in a row that fail each on its own are no poison: the pipeline does not work."""
 REFUSED_IN_A_ROW_MAX = 3
 """So many records in a row that a sink will never take, on whatever shard; a fourth says that it takes none."""
+WAITED_MAX = 8
+"""Attempts at a record that can be computed, and that nobody knows why a sink does not take, before its shard stops: a
+minute, in which a sink may come back."""
+FRUITLESS_MAX = 12
+"""Parts in a row of which a sink takes nothing, before no more shards are tried: it is hardly theirs to answer for."""
+ATTEMPTS_IN_A_SEARCH_MAX = 500
+"""Then a shard stops, and goes on where it was when its records come again: others have waited long enough."""
 NEIGHBOURS_MAX = 8
 """Of a record that fails alone: whether the pipeline works for one of them, right now, says who is to blame."""
 KEPT_BYTES_MAX = 1 << 20
@@ -66,55 +76,52 @@ class PoisonSearch:
         """A record of the last batch that was published."""
         self._refused: Counter[str] = Counter()
         """Records in a row that were buried because a sink will never take them."""
-        self._is_undecided = False
-        """Whether the shard stopped only because nothing had gone well yet."""
+        self._taken: set[str] = set()
+        """Sinks that have taken rows in this search."""
+        self._has_waited = False
+        """Whether this search has waited for a sink that takes nothing."""
 
     def keep(self, record: SparkRecord) -> None:
         """Keep a record that went well."""
         if len(record.data) <= KEPT_BYTES_MAX:
             self._went_well = record
 
-    def search(self, batch: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
+    def search(self, batch: BatchSource, in_a_row_max: float = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
         """Commit all that can be; the shards that have to stop, with the reason."""
+        self._note_taken()
+        self._taken.clear()
+        self._has_waited = False
+        until = self._jobs.figures.attempts + (ATTEMPTS_IN_A_SEARCH_MAX if in_a_row_max < math.inf else sys.maxsize)
         try:
-            if self._commits_without(batch, in_a_row_max):
-                return {}
+            batch = self._without_what_fails(batch, in_a_row_max)
+            failing = self._failing_shards(batch)
         except (SinkRefused, PipelineError) as error:
             return dict.fromkeys(batch.ends, str(error))
-        rows = batch.part(batch.whole())
         failed: dict[StreamShard, str] = {}
-        waiting = sorted(rows)
-        for _ in range(2):  # in the second round, other shards may have shown what these could not
-            undecided = []
-            for shard in waiting:
-                self._is_undecided = False
-                reason = self._search_shard(shard, rows[shard], batch, in_a_row_max)
-                failed.pop(shard, None)
-                if reason is not None:
-                    failed[shard] = reason
-                    undecided += [shard] if self._is_undecided else []
-            waiting = undecided
+        for shard in failing:
+            log.warning("%s fails, searching among its records", shard.label)
+            reason = self._search_shard(shard, batch, in_a_row_max, until)
+            if reason is not None:
+                failed[shard] = reason
         return failed
 
-    def _commits_without(self, batch: BatchSource, in_a_row_max: int) -> bool:
-        """Return whether all is committed, because the records that fail were found together and buried."""
+    def _without_what_fails(self, batch: BatchSource, in_a_row_max: float) -> BatchSource:
+        """Return what is left after the records that cannot be computed were found together and buried; all of it if
+        they cannot be told. Raises SinkRefused."""
         groups = list(self._destinations.groups(batch))
         if len(groups) != 1 or batch.only is not None or self._settings.on_poison is OnPoison.STOP:
-            return False
+            return batch
         ((missing, sinks),) = groups
         every = list(batch.each_of(missing))
         said = self._jobs.failing([record for _, (_, record) in every], sinks)
-        errors = {at: failure(RuntimeError(text), f"sink {sinks[0].name}") for at, text in said.items()}
-        if not errors or any(not isinstance(one, JobFailed) for one in errors.values()):
-            return False
-        if _longest_row(every, errors) > in_a_row_max:
-            return False
-        rest = batch.without({(every[at][0], every[at][1][0]) for at in errors})
+        if not said or _longest_row(every, said) > in_a_row_max:
+            return batch
+        rest = batch.without({(every[at][0], every[at][1][0]) for at in said})
         others = [self._went_well] if self._went_well else []
         others += [record for _, (_, record) in islice(rest.each_of(missing), NEIGHBOURS_MAX)]
         if not self._jobs.computes(rest) or not any(self._jobs.works_for([one], sinks) for one in others):
-            return False
-        letters = [(*every[at], str(error)) for at, error in errors.items()]
+            return batch
+        letters = [(*every[at], f"sink {sinks[0].name}: {sentence(text)}") for at, text in said.items()]
         self._put_all(letters, [sink.name for sink in sinks])
         self._jobs.figures.poisoned += len(letters)
         shard, (position, _), reason = letters[0]
@@ -122,12 +129,26 @@ class PoisonSearch:
             "%d records fail and are in the dead letter, the first one %s of %s: %s",
             *(len(letters), position.encode(), shard.label, reason),
         )
-        try:
-            self._jobs.until_done(rest, attempts.ATTEMPTS_MAX)
-        except (JobFailed, PipelineFailed) as error:
-            log.warning("the others fail as well, searching by halves: %s", error)
-            return False
-        return True
+        return rest
+
+    def _failing_shards(self, batch: BatchSource) -> list[StreamShard]:
+        """Commit all shards that can be, by halves of them; the others. Raises SinkRefused and PipelineError."""
+        waiting, failing, fruitless = [sorted(batch.ends)], [], 0
+        while waiting:
+            shards = waiting.pop()
+            if fruitless < FRUITLESS_MAX:
+                try:
+                    self._jobs.until_done(batch.of(shards), 1)
+                    fruitless = 0
+                    continue
+                except (JobFailed, PipelineFailed):
+                    fruitless += 1
+            half = len(shards) // 2
+            if half and fruitless < FRUITLESS_MAX:
+                waiting += [shards[half:], shards[:half]]
+            else:
+                failing += shards
+        return failing
 
     def _patiently(self, sink: Sink, act: Callable[[], object]) -> None:
         """Do it until the sink takes it, which is open again after each failure. Raises SinkRefused, SessionGone and
@@ -168,19 +189,23 @@ class PoisonSearch:
                 frame = handed.because([self._settings.fit(why) for *_, why in some], () if every else sinks)
                 self._jobs.into(dead, frame, spans(buried, marks))
 
-    def _search_shard(
-        self, shard: StreamShard, rows: Sequence[Row], batch: BatchSource, in_a_row_max: int
-    ) -> str | None:
-        waiting = [(0, len(rows))]
-        in_a_row = 0
+    def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: int) -> str | None:
+        """Commit what can be of a shard, by halves; why it has to stop, if it has."""
+        batch = batch.of([shard])
+        rows = batch.part(batch.whole()).get(shard, ())
+        waiting, in_a_row = [(0, len(rows))], 0
         while waiting:
             begin, end = waiting.pop()
+            if self._jobs.figures.attempts >= until:
+                return f"{ATTEMPTS_IN_A_SEARCH_MAX} attempts were made to find what fails; it goes on from where it is"
             part = rows[begin:end]
             before = rows[begin - 1][0] if begin else None
-            source = source_of_rows(shard, part, before, batch.only, batch.preceding)
+            upto = batch.ends[shard] if end == len(rows) else part[-1][0]
+            source = source_of_rows(shard, part, upto, before, batch.only, batch.preceding)
             try:
-                self._jobs.until_done(source, attempts.ATTEMPTS_MAX if len(part) == 1 else 1)
-                self.keep(part[-1][1])
+                self._until_done(source, len(part))
+                if part:
+                    self.keep(part[-1][1])
                 in_a_row = 0
             except (SinkRefused, PipelineError) as error:
                 return str(error)
@@ -189,13 +214,8 @@ class PoisonSearch:
                     middle = (begin + end) // 2
                     waiting += [(middle, end), (begin, middle)]
                     continue
-                try:
-                    if self._jobs.waited_for_sinks(source, error):
-                        continue
-                except DataRefused as refused:
-                    error = refused
-                except (SinkRefused, PipelineError) as refused:
-                    return str(refused)
+                if not part:
+                    return str(error)
                 in_a_row += 1
                 at = part[0][0].encode()
                 why = self._why_not_to_bury(error, source, part[0], rows, in_a_row, in_a_row_max)
@@ -210,6 +230,19 @@ class PoisonSearch:
                     waiting.append((begin, end))
         return None
 
+    def _until_done(self, source: BatchSource, records: int) -> None:
+        """Try once, and often enough if it is a record alone. Raises what `Jobs.until_done` does."""
+        try:
+            self._jobs.until_done(source, attempts.ATTEMPTS_MAX if records == 1 else 1)
+        except (ValueFailed, DataRefused):
+            raise
+        except JobFailed:
+            self._note_taken()
+            if records != 1 or self._taken or self._has_waited or not self._jobs.computes(source):
+                raise
+            self._has_waited = True
+            self._jobs.until_done(source, WAITED_MAX)
+
     def _why_not_to_bury(
         self,
         error: JobFailed | PipelineFailed,
@@ -217,7 +250,7 @@ class PoisonSearch:
         record: Row,
         rows: Sequence[Row],
         in_a_row: int,
-        in_a_row_max: int,
+        in_a_row_max: float,
     ) -> str | None:
         """Return how the sentence goes on with which the shard stops; None if the record is to blame."""
         if self._settings.on_poison is OnPoison.STOP:
@@ -226,22 +259,28 @@ class PoisonSearch:
         if in_a_row > in_a_row_max:
             return f", as did the {in_a_row - 1} before it: {error}; {remedy}"
         failing = self._failing(source, error)
-        if isinstance(error, DataRefused):
-            why = self._no_taker(failing)
+        is_known = isinstance(error, DataRefused)
+        if is_known or (
+            isinstance(error, JobFailed) and not isinstance(error, ValueFailed) and self._jobs.computes(source)
+        ):
+            why = self._no_taker(failing, is_known)
             remedy = "correct the sink or the pipeline"
         else:
             why = self._no_evidence(error, record, rows, failing)
         return None if why is None else f", {why}: {error}; {remedy}"
 
-    def _no_taker(self, sinks: Sequence[Sink]) -> str | None:
+    def _note_taken(self) -> None:
+        """Believe the sinks again that have taken rows since this was last called."""
+        self._taken |= self._jobs.took_rows
+        for name in self._jobs.took_rows:
+            self._refused[name] = 0
+        self._jobs.took_rows.clear()
+
+    def _no_taker(self, sinks: Sequence[Sink], is_known: bool) -> str | None:
         """Return why it may be a sink that refuses any record; None if it has taken others not long ago."""
+        self._note_taken()
         for sink in sinks:
-            if sink.name in self._jobs.took_rows:
-                self._refused[sink.name] = 0
-        self._jobs.took_rows.difference_update(sink.name for sink in sinks)
-        for sink in sinks:
-            if sink.name not in self._refused:
-                self._is_undecided = True
+            if sink.name not in (self._refused if is_known else self._taken):
                 return f"and sink {sink.name} has taken no other one yet to tell whether it is the record or the sink"
             if self._refused[sink.name] >= REFUSED_IN_A_ROW_MAX:
                 return f"and sink {sink.name} has taken none since {REFUSED_IN_A_ROW_MAX} others were buried"
@@ -257,7 +296,6 @@ class PoisonSearch:
         neighbours = [one for position, one in rows if position != record[0]]
         others = [*([self._went_well] if self._went_well else []), *neighbours[:NEIGHBOURS_MAX]]
         if not others or not sinks:
-            self._is_undecided = True
             return "and there is no other one yet to tell whether it is the record or the pipeline"
         if any(self._jobs.works_for([one], sinks) for one in others):
             return None

@@ -248,6 +248,11 @@ class BatchSource:
 
         return replace(self, each=each, pages_of=lambda _: None)
 
+    def of(self, shards: Sequence[StreamShard]) -> BatchSource:
+        """Return what there is of some shards."""
+        preceding = {one: self.preceding[one] for one in shards if one in self.preceding}
+        return replace(self, ends={one: self.ends[one] for one in shards}, preceding=preceding)
+
     def whole(self) -> ShardSpans:
         """Return spans that take every record."""
         return {shard: ShardSpan(None, upto) for shard, upto in self.ends.items()}
@@ -283,13 +288,14 @@ def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
 def source_of_rows(
     shard: StreamShard,
     rows: Sequence[Row],
+    upto: RecordPosition | None = None,
     before: RecordPosition | None = None,
     only: frozenset[str] | None = None,
     preceding: Preceding | None = None,
 ) -> BatchSource:
-    """Return a part of a batch, whose record before it stands at `before`."""
+    """Return a part of a batch, up to its last record or beyond, whose record before it stands at `before`."""
     return BatchSource(
-        {shard: rows[-1][0]},
+        {shard: upto or rows[-1][0]},
         lambda spans: ((shard, row) for row in rows),
         before={} if before is None else {shard: before},
         preceding=preceding or {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -569,6 +570,56 @@ def test_a_sink_that_has_taken_nothing_yet_is_not_believed(tmp_path):
     assert "has taken no other one yet" in bed.run(bed.offer("a", range(1, 5))).failed[A]
     assert bed.run(bed.offer("a", range(1, 5)), bed.offer("b", [7])).failed == {}, "another shard shows that it does"
     assert numbers(dead) == [1]
+
+
+def refusing(
+    directory: Path, refused: Callable[[int], bool], kind: type[JobFailed] = JobFailed
+) -> tuple[Bed, Any, Any]:
+    """A sink that does not take some records, which can be computed."""
+    dead = MemorySink("deadLetter")
+    bed = Bed(directory, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
+    out = bed.sinks["out"]
+    out.refusal, out.poison = kind, lambda data: refused(int(data))
+    return bed, out, dead
+
+
+def test_a_record_that_a_sink_never_takes_for_a_reason_that_nobody_knows_is_found_and_all_others_are_there(tmp_path):
+    bed, out, dead = refusing(tmp_path, lambda number: number == 13)
+    assert bed.run(bed.offer("a", range(1, 31)), bed.offer("b", range(50, 60))).failed == {}
+    assert (numbers(out), numbers(dead)) == ([n for n in range(1, 31) if n != 13], [13])
+
+
+def test_all_other_shards_are_committed_before_the_search_among_the_records_of_one(tmp_path):
+    bed, out, _ = refusing(tmp_path, lambda number: number == 13)
+    names = [f"s{number:02d}" for number in range(16)]
+    offers = [bed.offer(name, range(100, 105)) for name in names]
+    assert bed.run(bed.offer("a", range(1, 31)), *offers).failed == {}
+    assert [shard for shard, _, _ in out.rows[: 5 * len(names)]] == [name for name in names for _ in range(5)]
+    assert out.publications < 2 * len(names)
+
+
+@pytest.mark.usefixtures("one_attempt")
+def test_a_sink_that_takes_nothing_for_a_reason_that_nobody_knows_buries_nobody_and_stops_after_a_while(tmp_path):
+    bed, out, dead = refusing(tmp_path, lambda number: False)
+    assert bed.run(bed.offer("a", [1])).failed == {}
+    out.poison = lambda data: True
+    outcome = bed.run(bed.offer("a", range(2, 30)), *(bed.offer(f"s{number:02d}", range(9)) for number in range(40)))
+    assert all("has taken no other one yet" in reason for reason in outcome.failed.values())
+    assert (len(outcome.failed), dead.rows, len(out.rows)) == (41, [], 1)
+    assert outcome.figures.attempts < 350
+    out.poison = lambda data: False
+    assert bed.run(bed.offer("a", range(2, 30))).failed == {}
+
+
+def test_a_search_ends_and_goes_on_where_it_was_when_the_records_come_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("mld.processors.spark.batch.poison.ATTEMPTS_IN_A_SEARCH_MAX", 60)
+    bed, out, dead = refusing(tmp_path, lambda number: number % 2 == 0, DataRefused)
+    runs = 0
+    while reason := bed.run(bed.offer("a", range(1, 101))).failed.get(A):
+        assert "60 attempts were made to find what fails" in reason
+        runs += 1
+    assert 2 <= runs < 10
+    assert (numbers(out), numbers(dead)) == ([*range(1, 101, 2)], [*range(2, 101, 2)])
 
 
 def test_one_malformed_record_does_not_have_the_batch_read_again(tmp_path):
