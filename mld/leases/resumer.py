@@ -57,6 +57,9 @@ class _Tries:
         self.failure: MldError | None = None
         """Of the last one, until it is dealt with."""
         self.changed = asyncio.Event()
+        """One of them has come to something, be it a failure."""
+        self.settled = asyncio.Event()
+        """It is known whether it is held."""
 
 
 @dataclass(eq=False)
@@ -174,7 +177,7 @@ class Resumer:
             if delay_s is None or failures == REACQUIRE_ATTEMPTS_MAX:
                 log.warning("cannot resume %s: %s", lease.key, failure, extra=about("resume_failed", lease.key))
                 return False
-            await wait_for_event(tries.changed, delay_s)
+            await wait_for_event(tries.settled, delay_s)
 
     # --- lapsed leases ------------------------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class Resumer:
                 if failure is not None and tries.is_held is None:
                     log.debug("cannot resume %s yet: %s", key, failure, extra=about("resume_failed", key))
                     pause_s = self.keeper.renew_interval_s * self.rng.uniform(PAUSE_SHARE_MIN, 1.0)
-                    await wait_for_event(tries.changed, pause_s)
+                    await wait_for_event(tries.settled, pause_s)
         finally:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
@@ -210,10 +213,10 @@ class Resumer:
         nothing has until the next is due.
         """
         tries.failure = None
+        tries.changed.clear()
         if self.rows.waiting(tries.lease.key) < OPEN_MAX:
             self._trying.spawn(self._try(tries, how))
         await wait_for_event(tries.changed, AGAIN_SHARE * self._lease_duration_s)
-        tries.changed.clear()
         return tries.failure
 
     async def _try(self, tries: _Tries, how: LeaseMove) -> None:
@@ -226,6 +229,8 @@ class Resumer:
                 tries.is_held = found
         except Exception as error:
             tries.failure = survived(error, "resuming a lease", tries.lease.key)
+        if tries.is_held is not None:
+            tries.settled.set()
         if tries.is_held is not None or tries.failure is not None:
             tries.changed.set()
 

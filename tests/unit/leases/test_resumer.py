@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,22 @@ async def test_after_an_outage_longer_than_the_lease_unchanged_rows_come_back_at
     assert set(held) == {"a", "b"}
     assert not {one.token for one in before} & {one.token for one in held.values()}
     assert {key: one.lease.counter for key, one in held.items()} == {key: counter_of(dynamo, key) for key in ("a", "b")}
+
+
+@virtual
+async def test_tries_that_fail_late_and_beside_each_other_make_no_more_of_them() -> None:
+    """A row that no write can be applied to, after a time in which answers were slow."""
+    dynamo, me = await started()
+    await me.hold("a")
+    plan = FaultPlan(dynamo)
+    async with running(me):
+        plan.always = replace(throttled(), delay_before_s=0.6 * DURATION_S)
+        await asyncio.sleep(6 * DURATION_S)
+        plan.next(*(replace(throttled(), delay_before_s=0.01 + 0.003 * (number % 3)) for number in range(10_000)))
+        await asyncio.sleep(DURATION_S)
+        sent = dynamo.usage(sender="me", operation="UpdateItem").requests
+        await asyncio.sleep(10 * DURATION_S)
+    assert dynamo.usage(sender="me", operation="UpdateItem").requests - sent < 10 * DURATION_S / (INTERVAL_S / 3)
 
 
 @virtual
