@@ -78,7 +78,7 @@ PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 test: TIER := and not full
 test-all: test-sdks test-checkers test-deploy-tools
 test test-all: test-tools
-	$(PYTEST) -n 3 -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 3 --dist worksteal -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(PYTEST) -n 5 $(BY_FILE) -m "not spark $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(PYTEST) -n 2 $(BY_FILE) -m "spark_slice $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 
