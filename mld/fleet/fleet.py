@@ -508,11 +508,11 @@ class LostTable:
             )
             self.metrics.worker.tables_lost += 1
             self.forget()
-            wait_s = max(0.0, lost_since + lease_duration_s - self.clock.monotonic())
+            await self.clock.sleep(max(0.0, lost_since + lease_duration_s - self.clock.monotonic()))
             while self.table.lost_since is not None:
-                await self.clock.sleep(wait_s)
                 await self._restore(lost_since)
-                wait_s = lease_duration_s
+                if self.table.lost_since is not None:
+                    await self.clock.sleep(lease_duration_s)
 
     async def _restore(self, lost_since: float) -> None:
         try:

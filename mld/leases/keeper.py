@@ -447,9 +447,7 @@ class LeaseKeeper:
         )
 
     async def _mind_times(self, tasks: asyncio.TaskGroup) -> None:
-        """Suspend and end each holding when its time is over, and each handoff at its deadline, whether or not anybody
-        asks.
-        """
+        """End each holding when its time is over, suspended before, and each handoff at its deadline, unasked."""
         while True:
             self._times_changed.clear()
             now = self.clock.monotonic()

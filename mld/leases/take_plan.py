@@ -134,7 +134,7 @@ def decide(
 
 
 def _survey(
-    leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, lease_duration_s: float
+    leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, dead_after_s: float
 ) -> tuple[list[Lease], list[Lease], dict[str, int]]:
     """Return (available leases, those of finished shards, the load of each live worker), in one walk over the table.
 
@@ -146,7 +146,7 @@ def _survey(
     loads = {me: 0}
     for lease in leases:
         owner, changed_at = lease.owner, seen[lease.key].changed_at
-        if owner is None or changed_at is None or now - changed_at > lease_duration_s:
+        if owner is None or changed_at is None or now - changed_at > dead_after_s:
             (available if lease.is_load else ended).append(lease)
         else:
             loads[owner] = loads.get(owner, 0) + lease.is_load

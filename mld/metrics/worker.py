@@ -192,10 +192,12 @@ class WorkerMetrics:
     """Of this daemon's session host; None where there is none."""
     operations: Operations = field(init=False, default_factory=Operations)
 
-    def answered_late(self, words: str, now: float, lease_duration_s: float) -> None:
-        """Count an answer of DynamoDB that confirmed a lease too late: they are late until some come in time."""
+    def answered_late(self, words: str, now: float, late_for_s: float) -> None:
+        """Count an answer of DynamoDB that confirmed a lease too late: they are late until some come in time, for
+        `late_for_s` at least.
+        """
         self.late_answers += 1
-        self.late_words, self.late_until = words, now + max(LATE_S_MIN, lease_duration_s)
+        self.late_words, self.late_until = words, now + max(LATE_S_MIN, late_for_s)
 
     @shown("mld_faults", "What this worker knows to be wrong, by kind: with itself, its shards and the table.", "kind")
     def faults(self, _: Instant) -> Mapping[str, int]:

@@ -281,7 +281,7 @@ async def a_fleet_of_2x(seen: Seen) -> None:
         second = world.start("w2", seed=2)
         await world.advance(100.0)
         with faulty(world, "UpdateItem"):
-            await world.advance(15.0)
+            await world.advance(40.0)
         await second.crash()
         await world.advance(100.0)
 

@@ -270,7 +270,7 @@ class PoisonSearch:
         return None if why is None else f", {why}: {error}; {remedy}"
 
     def _note_taken(self) -> None:
-        """Believe the sinks again that have taken rows since this was last called."""
+        """Note which sinks have taken rows meanwhile, and are believed again."""
         self._taken |= self._jobs.took_rows
         for name in self._jobs.took_rows:
             self._refused[name] = 0

@@ -131,8 +131,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a lease that has expired is still written, and comes back to life",
         (
             "leases.keeper",
-            "        if self.clock.monotonic() < self.validity.until(holding):\n            return True\n        key",
-            "        return True\n        key",
+            "        return self.clock.monotonic() < self.validity.until(holding)\n",
+            "        return True\n",
         ),
     ),
     _variant(

@@ -68,8 +68,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.keeper",
-            "_to_whom_it_goes(holding)\n        finally:\n            self.forget(holding)\n",
-            "_to_whom_it_goes(holding)\n        finally:\n            pass\n",
+            "giving.give(holding)\n        finally:\n            self.forget(holding)\n",
+            "giving.give(holding)\n        finally:\n            pass\n",
         ),
     ),
     _variant(

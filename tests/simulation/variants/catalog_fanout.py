@@ -18,7 +18,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
         (
             "fanout",
             "                return page\n            await asyncio.wait({renewal})",
-            "                self._course = accepted(self._at, page)\n"
+            "                self._course = accepted(self._at, page, self._clock.monotonic(), self._clock.wall())\n"
             "                await self._close()\n"
             "                return None\n"
             "            await asyncio.wait({renewal})",
