@@ -23,12 +23,16 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(3, "internal error"),
     ),
     "validity_from_response": (Catch(168, "checker 4"),),
-    "take_validity_from_response": (Catch(375, "checker 4"),),
+    "take_validity_from_response": (
+        Catch(2, "checker 4"),
+        Catch(7, "checker 4"),
+        Catch(32, "checker 4"),
+    ),
     "failed_renewal_prolongs": (Catch(7, "checker 4"),),
     "expired_lease_is_kept": (
         Catch(0, "exception"),
-        Catch(2, "exception"),
-        Catch(4, "exception"),
+        Catch(2, "checker 4"),
+        Catch(4, "checker 4"),
     ),
     "renew_without_owner": (
         Catch(2, "checker 4"),
@@ -86,9 +90,9 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(16, "checker 1"),
     ),
     "old_range_for_new_child": (
-        Catch(191, "internal error"),
-        Catch(2, "internal error"),
-        Catch(3, "internal error"),
+        Catch(191, "checker 1"),
+        Catch(4, "internal error"),
+        Catch(5, "checker 1"),
     ),
     "batch_of_dead_child_dropped": (
         Catch(57, "checker 1"),
@@ -106,9 +110,8 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(168, "checker 1"),
     ),
     "restart_after_aggregate": (
-        Catch(23, "checker 1"),
-        Catch(191, "checker 1"),
-        Catch(32, "checker 1"),
+        Catch(21, "checker 1"),
+        Catch(13, "checker 1"),
     ),
     "first_iterator_replaced_after_checkpoint": (
         Catch(10, "checker 1"),
@@ -201,7 +204,11 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(33, "checker 11"),
     ),
     "receiver_does_not_wait": (Catch(0, "checker 4"),),
-    "transferred_at_once": (Catch(0, "checker 10"),),
+    "transferred_at_once": (
+        Catch(0, "checker 10"),
+        Catch(3, "checker 10"),
+        Catch(9, "checker 10"),
+    ),
     "lock_heartbeat_without_condition": (Catch(0, "checker 9"),),
     "leader_outlives_its_lock": (
         Catch(35, "checker 9"),
@@ -229,7 +236,7 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(9, "checker 11"),
         Catch(26, "checker 11"),
     ),
-    "place_moves_before_delivery": (Catch(33, "checker 1"),),
+    "place_moves_before_delivery": (Catch(19, "checker 1"),),
     "subscribes_again_at_tip": (
         Catch(9, "checker 1"),
         Catch(26, "checker 1"),
