@@ -175,7 +175,7 @@ def _bytes(path: str) -> bytes:
 
 
 PROGRAM = "mld-zygote"
-OF_SHARD = frozenset({b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
+OF_SHARD = frozenset({b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"MLD_ANCESTOR_SHARD_IDS", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
 """Variables in which the children of one server always may differ: the shard, and what a shell sets by itself."""
 STREAM_ID = b"MLD_STREAM_ID"
 OF_STREAM = frozenset({STREAM_ID, b"MLD_STREAM_NAME", b"MLD_STREAM_ARN", b"MLD_STREAM_CREATED"})

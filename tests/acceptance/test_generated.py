@@ -106,7 +106,7 @@ def test_promtool_finds_what_is_wrong() -> None:
 def test_promtool_takes_the_rules(tmp_path: Path, which: str) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(generated(tmp_path, which, "alerts"))
-    assert "21 rules found" in promtool("check", "rules", str(rules))
+    assert f"{rules.read_text().count('alert:')} rules found" in promtool("check", "rules", str(rules))
 
 
 @EVERY_FILE

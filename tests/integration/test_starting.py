@@ -157,6 +157,7 @@ def test_secrets_reach_neither_the_log_nor_the_child(make_world: MakeWorld) -> N
     assert set(added) == {
         "MLD_SHARD_ID",
         "MLD_LEASE_KEY",
+        "MLD_ANCESTOR_SHARD_IDS",
         "MLD_STREAM_NAME",
         "MLD_APPLICATION_NAME",
         "MLD_WORKER_ID",
