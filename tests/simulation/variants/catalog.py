@@ -412,8 +412,13 @@ VARIANTS_2X: tuple[Variant, ...] = (
     # --- life of consumers ---
     _variant(
         "loss_goes_unheard",
-        "a consumer is not told that its lease is lost",
+        "a consumer is not told that its lease is lost, and takes it for held",
         ("daemon.worker", "                running.consumer.lose_lease()\n", "                pass\n"),
+        (
+            "leases.keeper",
+            "        return holding is not None and self._is_believed(holding)\n",
+            "        return True\n",
+        ),
     ),
     _variant(
         "finished_token_forgotten",
@@ -439,7 +444,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "nobody takes the leases of a worker that is gone",
         (
             "leases.take_plan",
-            "        if owner is None or changed_at is None or now - changed_at > lease_duration_s:\n",
+            "        if owner is None or changed_at is None or now - changed_at > dead_after_s:\n",
             "        if owner is None:\n",
         ),
     ),

@@ -22,7 +22,11 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(2, "internal error"),
         Catch(3, "internal error"),
     ),
-    "validity_from_response": (Catch(168, "checker 4"),),
+    "validity_from_response": (
+        Catch(11, "checker 4"),
+        Catch(18, "checker 4"),
+        Catch(14, "checker 4"),
+    ),
     "take_validity_from_response": (
         Catch(2, "checker 4"),
         Catch(7, "checker 4"),
