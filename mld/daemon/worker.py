@@ -362,8 +362,8 @@ class Worker:
         them now.
         """
         self.parts.keeper.resumer.close()
-        for key, holding in self.parts.keeper.held().items():
-            self._release(key, holding.token)
+        for key, token in self.parts.keeper.tokens().items():
+            self._release(key, token)
         if self._releasing:
             _, late = await asyncio.wait(self._releasing, timeout=RELEASE_WAIT_S)
             await _cancel(late)

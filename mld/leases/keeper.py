@@ -144,9 +144,9 @@ class LeaseKeeper:
     async def until_held(self, key: str, token: str) -> bool:
         """Wait while a holding is suspended. Return whether it is believed again; False: it is over."""
         while (holding := self._holding(key, token)) is not None and self.is_current(holding):
-            if holding.settled.is_set():
+            if holding.believed.is_set():
                 return True
-            await holding.settled.wait()
+            await holding.believed.wait()
         return False
 
     def adopt(
@@ -168,7 +168,7 @@ class LeaseKeeper:
         if (former := self._holdings.get(lease.key)) is not None:
             self.forget(former)
         holding.token = self.new_token()
-        holding.settled.set()
+        holding.believed.set()
         self._holdings[lease.key] = holding
         self._rows.begin(lease.key)
         self.resumer.adopted(lease.key)
@@ -417,7 +417,8 @@ class LeaseKeeper:
                     if holding.renewing or holding.confirmed_at >= sent_at:
                         return None  # another renewal is on the way, or a later one was answered first
                     delay_s = self._retry_delay_s(holding, attempt, None)
-                    level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
+                    is_told = attempt == 1 or delay_s is None  # and no more once it is suspended, which says enough
+                    level = logging.WARNING if is_told and self._is_believed(holding) else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=about("renew_failed", key))
                     if delay_s is None:
                         return None
@@ -467,7 +468,7 @@ class LeaseKeeper:
 
     def _due_at(self, holding: Holding) -> float:
         """Return when something must be done about this holding at the latest."""
-        ends_at = self.validity.until(holding) if holding.settled.is_set() else self.validity.ends_at(holding)
+        ends_at = self.validity.until(holding) if holding.believed.is_set() else self.validity.ends_at(holding)
         due_at = min(ends_at, self._again_at(holding))
         return due_at if holding.handoff_by is None or holding.leaving else min(due_at, holding.handoff_by)
 
@@ -622,21 +623,21 @@ class LeaseKeeper:
         return self.clock.monotonic() < self.validity.until(holding)
 
     def is_current(self, holding: Holding) -> bool:
-        """Return whether a holding still is one, be it suspended; suspends it, brings it back, or ends it if it is
-        time.
+        """Return whether a holding still is one, be it suspended. Who asks at the time has it suspended, brought back or
+        ended.
         """
         key = holding.lease.key
         if self._holdings.get(key) is not holding:
             return False
         if self._is_believed(holding):
-            if not holding.settled.is_set():
-                holding.settled.set()
+            if not holding.believed.is_set():
+                holding.believed.set()
                 self._rows.begin(key)
                 log.info("lease %s is ours without a break", key, extra=about("lease_back", key))
                 self.on_change()
             return True
-        if holding.settled.is_set():
-            holding.settled.clear()
+        if holding.believed.is_set():
+            holding.believed.clear()
             log.warning("lease %s suspended: no renewal is answered", key, extra=about("lease_suspended", key))
             self.on_change()
         if self.clock.monotonic() < self.validity.ends_at(holding):
@@ -660,7 +661,7 @@ class LeaseKeeper:
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
-            holding.settled.set()
+            holding.believed.set()
             self._end_storing(holding, LeaseLostError(holding.lease.key, "expired or given up"))
             if lost is not None:
                 self.metrics.lost(lost)

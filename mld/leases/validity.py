@@ -115,7 +115,7 @@ class Holding:
     storing: Storing | None = None
     """The checkpoint that its consumer waits for."""
     storing_one: asyncio.Lock = field(default_factory=asyncio.Lock)
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    believed: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared while it is suspended."""
     expired: bool = False
     renewing: bool = False

@@ -84,6 +84,8 @@ class Engine:
         while left := {shard: what for shard, what in shards.items() if shard not in failed}:
             source = BatchSource({}, lambda _: iter(()), preceding=left)
             try:
+                for sink in self._destinations.all() if waits else ():
+                    self._destinations.reopen(sink)
                 self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
                 self._destinations.end(left, f"{self._settings.application}-ends")
                 break
@@ -94,8 +96,6 @@ class Engine:
             except SinkError as error:
                 waits += 1
                 self._patience.wait(error, waits)
-                for sink in self._destinations.all():
-                    self._destinations.reopen(sink)
         return failed
 
     def run(self, batch: MicroBatch) -> BatchOutcome:

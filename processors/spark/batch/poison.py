@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -91,7 +90,7 @@ class PoisonSearch:
         self._note_taken()
         self._taken.clear()
         self._has_waited = False
-        until = self._jobs.figures.attempts + (ATTEMPTS_IN_A_SEARCH_MAX if in_a_row_max < math.inf else sys.maxsize)
+        until = self._jobs.figures.attempts + (ATTEMPTS_IN_A_SEARCH_MAX if in_a_row_max < math.inf else math.inf)
         try:
             batch = self._without_what_fails(batch, in_a_row_max)
             failing = self._failing_shards(batch)
@@ -189,7 +188,7 @@ class PoisonSearch:
                 frame = handed.because([self._settings.fit(why) for *_, why in some], () if every else sinks)
                 self._jobs.into(dead, frame, spans(buried, marks))
 
-    def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: int) -> str | None:
+    def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:
         """Commit what can be of a shard, by halves; why it has to stop, if it has."""
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())

@@ -9,6 +9,7 @@ from mld.consumer.child import ChildCommand, PipeHost
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
 from mld.core.errors import StreamThrottledError, StreamUnavailableError
+from mld.protocol.meeting import OF_SHARD
 from mld.retrieval.reader_factory import ATTEMPTS_MAX, NAMING_FRESH_S, StreamNaming
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import ARN, HangError, MemoryStreams
@@ -69,3 +70,8 @@ async def test_a_child_is_told_what_its_shard_follows_and_never_what_another_one
         child = await host.start(ShardAddress("shardId-2", "shardId-2", ancestors=ancestors))
         assert await child.read_line() == told
         await child.end()
+
+
+def test_one_fork_server_serves_all_shards_of_a_stream():
+    of_shard = ShardAddress("key", "shard", ancestors=("parent",)).variables()
+    assert {name.encode() for name in of_shard} <= OF_SHARD
