@@ -32,6 +32,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
@@ -453,6 +454,11 @@ def _message(line: bytes) -> dict[str, Any]:
     return message
 
 
+PROGRAMS = {
+    "--check": "host.start_up",
+    "--replay-dead-letter": "replay",
+    "--archive-classes": "host.class_training",
+}
 USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file
        mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
        mld-spark --replay-dead-letter APP.properties    its letters once more through the pipeline
@@ -474,18 +480,8 @@ def main() -> NoReturn:
     if sys.argv[1:2] in (["--help"], ["-h"]):
         sys.stdout.write(USAGE)
         sys.exit()
-    if sys.argv[1:2] == ["--check"]:
-        from mld.processors.spark.host import start_up
-
-        sys.exit(start_up.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["--replay-dead-letter"]:
-        from mld.processors.spark import replay
-
-        sys.exit(replay.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["--archive-classes"]:
-        from mld.processors.spark.host import class_training
-
-        sys.exit(class_training.main(sys.argv[2:]))
+    if program := PROGRAMS.get("".join(sys.argv[1:2])):
+        sys.exit(import_module(f"mld.processors.spark.{program}").main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
         # A signal to a whole group or control group reaches us too; the daemon decides when we are done.

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mld import pip_install
 from mld.processors.spark.high_water_marks import ShardSpan, StreamShard
+from mld.processors.spark.sink_port import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -252,7 +253,7 @@ def _place(error: BaseException, file: str | None) -> str:
 
 def _named(error: Exception) -> str:
     """Return an exception with its text, and what to install if that is what is missing."""
-    said = f"{type(error).__name__}: {_text(error)}"
+    said = f"{type(error).__name__}: {first_line(error)}"
     if NO_SESSION_YET in said:
         return f"{said.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"
     if not isinstance(error, ImportError):
@@ -265,8 +266,3 @@ def _named(error: Exception) -> str:
     else:
         return f"{said.rstrip('.')}; correct the pipeline"
     return f"{said.rstrip('.')}; {remedy} in the environment of {sys.executable}"
-
-
-def _text(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:500] if lines else ""

@@ -33,18 +33,7 @@ EVENT = (
     b'{"event_id": %(n)d, "user": "user-%(n)d", "session": "s", "page": "/product/%(n)d", "referrer": "", '
     b'"agent": "App/1", "load_ms": %(n)d, "at": 1700000000.5}'
 )
-PROPERTIES = """\
-streamName = training
-mld.spark.streamId = training
-mld.spark.pipeline = {sample}:transform
-mld.spark.format = json
-mld.spark.schema = event_id BIGINT, user STRING, session STRING, page STRING, referrer STRING, agent STRING, \\
-                   load_ms BIGINT, at DOUBLE
-mld.spark.sink.clicks.path = {directory}/clicks
-mld.spark.sink.per_minute.path = {directory}/per_minute
-mld.spark.deadLetter = {directory}/dead-letter
-mld.spark.conf.spark.driver.extraJavaOptions = {quiet} "{option}{archive}"
-"""
+PROPERTIES = Path(__file__).with_name("training.properties")
 
 
 def events() -> list[Row]:
@@ -61,7 +50,7 @@ def train(scratch: Path, archive: Path) -> None:
     file = scratch / "training.properties"
     sample = Path(mld.processors.samples.__file__).parent / "clicks.py"
     values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}
-    file.write_text(PROPERTIES.format(sample=sample, directory=scratch, **values), "utf-8")
+    file.write_text(PROPERTIES.read_text().format(sample=sample, directory=scratch, **values), "utf-8")
     settings = load(str(file), (), {})
     log_by(settings.fit)
     started = start_up.start(settings, scratch, open_spool(settings.spool, scratch))

@@ -85,25 +85,7 @@ JAVA_CHECK_S = 20.0
 """A loaded machine takes seconds to start a JVM."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOOPBACK = "127.0.0.1"
-LOGGING_FILE = "log4j2.properties"
-LOGGING = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = stderr
-appender.console.type = Console
-appender.console.name = stderr
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.alwaysWriteExceptions = false
-appender.console.layout.pattern = %replace{%p %c{1}: %m %ex{1}}{(?s)\\n.*}{}%n
-logger.native.name = org.apache.hadoop.util.NativeCodeLoader
-logger.native.level = error
-logger.directories.name = org.apache.spark.SparkConf
-logger.directories.level = error
-logger.committer.name = org.apache.hadoop.fs.s3a.commit.AbstractS3ACommitterFactory
-logger.committer.level = error
-logger.upload.name = org.apache.hadoop.fs.s3a.S3ABlockOutputStream
-logger.upload.level = error
-"""
+LOGGING_FILE = Path(__file__).with_name("log4j2.properties")
 """What Spark says: warnings, each on one line, without those that every start brings, and without what S3A says of each
 job that stages files (its committer is no part of our commit) and, at length, of each version of a Delta log that
 another writer was faster with; the daemon's log has the time already."""
@@ -175,7 +157,6 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
 
     environment(settings)
     archive = class_archive.options(settings.conf.get(DRIVER_OPTIONS, ""))
-    (scratch / LOGGING_FILE).write_text(LOGGING)
     conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
     conf["spark.master"] = settings.master
     builder = Session.builder
@@ -206,9 +187,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
     """Return every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's
     options for its archive of classes.
     """
-    own_options = (
-        f"{JVM_OPTIONS}{_huge_pages()}{archive} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
-    )
+    own_options = f'{JVM_OPTIONS}{_huge_pages()}{archive} "-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}"'
     own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
         "spark.ui.showConsoleProgress": "false",
