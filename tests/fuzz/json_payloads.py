@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
-from mld.processors.spark.session.jvm_classes import CELLS_MAX, DIGITS_MAX
+from mld.processors.spark.session.jvm_classes import JSON_SOURCE
 
 SCHEMA = (
     "id INT, amount DECIMAL(10,2), big DECIMAL(38,0), ratio DOUBLE, note STRING, at TIMESTAMP, day DATE, ok BOOLEAN, "
@@ -28,6 +29,9 @@ SECONDS = 60.0
 GOOD = {"id": 7, "note": "it is well"}
 EXPONENT = "a number whose exponent is too large"
 CELLS = "too many objects, lists and values"
+CELLS_MAX, DIGITS_MAX = (
+    int(number) for number in re.findall(r"int (?:CELLS|DIGITS)_MAX = (\d+)", JSON_SOURCE.read_text())
+)
 ATTACKS: dict[str, tuple[bytes, str | None]] = {
     "an exponent": (b'{"amount":1e100000000}', f"amount is 1e100000000, {EXPONENT}"),
     "an exponent of a fraction": (b'{"big":-0.1E+999999999}', f"big is -0.1E+999999999, {EXPONENT}"),
