@@ -623,9 +623,7 @@ class LeaseKeeper:
         return self.clock.monotonic() < self.validity.until(holding)
 
     def is_current(self, holding: Holding) -> bool:
-        """Return whether a holding still is one, be it suspended. Who asks at the time has it suspended, brought back or
-        ended.
-        """
+        """Return whether a holding still is one, be it suspended. When due it is suspended, brought back or ended."""
         key = holding.lease.key
         if self._holdings.get(key) is not holding:
             return False

@@ -146,6 +146,14 @@ def test_a_shard_that_has_ended_stays_ended(table):
     assert table.sink().open() == {A: ENDED, B: RecordPosition(4)}
 
 
+def test_a_shard_that_has_ended_is_kept_by_a_batch_of_nothing(table):
+    sink = table.sink()
+    before = publish(sink, {A: 3, B: 2}, sink.open())
+    sink.retire({A: before[A]})
+    assert sink.publish(None, {}, "ends").marks == {A: ENDED, B: before[B]}
+    assert table.sink().open() == {A: ENDED, B: before[B]}
+
+
 def test_another_writer_is_refused_by_name_and_by_sharing_writes_everything(table):
     one = table.sink(writer=ONE)
     publish(one, {A: 5}, one.open())

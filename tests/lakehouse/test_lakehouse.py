@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, WriterIdentity, spans
+from mld.processors.spark.high_water_marks import ENDED, RecordPosition, ShardSpan, StreamShard, WriterIdentity, spans
 from mld.processors.spark.sink_port import DataRefused, Fenced, SinkRefused, SinkSpec
 from tests.support.spark_bed import engine_bed, rows
 
@@ -185,6 +185,14 @@ def test_commits_of_others_and_empty_batches_keep_the_ledger(make, read, spark):
     assert empty.publish(None, spans({A: RecordPosition(2)}, empty.open()), "b").marks[A] == RecordPosition(2)
     assert make().open()[A] == RecordPosition(2)
     assert read() == Counter([("0", 1), ("x", 7)])
+
+
+def test_a_shard_that_has_ended_is_kept_by_a_batch_of_nothing(make, spark):
+    sink = make()
+    before = publish(spark, sink, {A: 2, B: 1}, sink.open())
+    sink.retire({A: before[A]})
+    assert sink.publish(None, {}, "ends").marks == {A: ENDED, B: before[B]}
+    assert make().open() == {A: ENDED, B: before[B]}
 
 
 # --- several writers -------------------------------------------------------------------------------------------------
