@@ -141,7 +141,7 @@ class Ledger:
         self._now = now
         self._failover_s = failover_s
         self._believers = believers
-        self.beats = Beats(now)
+        self.beats = Beats(now, failover_s)
         self.beliefs = Beliefs(failover_s)
         self.shards: dict[str, ShardRecord] = {}
         self.trace: Callable[[str], None] = lambda text: None
@@ -265,7 +265,15 @@ class Ledger:
 
     def write_answered(self, process: str, key: str, sent_at: float, waiting: Iterable[float]) -> None:
         """A process hears that its write was accepted; `waiting` is when those were sent that it waits for."""
+        if key == _worker(process):
+            self.beats.answered(process, sent_at, waiting)
         self.beliefs.answered(process, key, sent_at, self._now(), waiting)
+
+    def write_refused(self, process: str, key: str, waiting: Iterable[float]) -> None:
+        """A process hears that the condition of its write did not hold."""
+        if key == _worker(process):
+            self.beats.refused(process, waiting)
+        self.beliefs.refused(process, key)
 
     def believed_from(self, process: str, key: str) -> float:
         """What the belief of a process in a lease counts from."""

@@ -145,7 +145,7 @@ class Machine:
         self.process = Process(name)
         self.dynamo = DynamoDoor(world.dynamo, name, world.rng(f"dynamo {name}"), self.spec.latency_s, self.number)
         self.dynamo.on_answer = partial(world.ledger.write_answered, name)
-        self.dynamo.on_refusal = partial(world.ledger.beliefs.refused, name)
+        self.dynamo.on_refusal = partial(world.ledger.write_refused, name)
         kinesis_rng = world.rng(f"kinesis {name}")
         # The service answers by its own clock, whatever this machine's says.
         self.kinesis = self.fan_out = None
