@@ -136,6 +136,8 @@ class Departure:
     def abandon(self) -> None:
         """End without waiting."""
         self._giving.cancel()
+        for asking in list(self._asking.values()):
+            asking.cancel()
 
     def _find(self) -> list[Lease]:
         """Return the leases above the limit: those that came last, and what an operator has put here last of all."""
