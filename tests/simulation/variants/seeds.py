@@ -268,7 +268,11 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     ),
     "look_hangs": (Catch(71, "checker 13"),),
     "remade_stream_keeps_its_epoch": (Catch(10, "checker 1 and 6"),),
-    "former_stream_is_not_remembered": (Catch(10, "checker 1 and 6"),),
+    "former_stream_is_not_remembered": (
+        Catch(2, "checker 1 and 6"),
+        Catch(0, "checker 1 and 6"),
+        Catch(17, "checker 1 and 6"),
+    ),
     "wait_of_former_streams_ignored": (Catch(10, "checker 14"),),
     "deletes_by_its_own_file": (Catch(10, "checker 14"),),
     "bare_shard_id_is_the_key": (
