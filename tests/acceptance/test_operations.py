@@ -221,7 +221,7 @@ def test_the_page_shows_the_fleet_to_people(fleet: OperatedFleet) -> None:
         ]
         assert workers == [
             "w2  mld <version>  3  50 %  unknown  <time> ago  dead",
-            "w1 (leader) (this page)  mld <version>  3  50 %  <time>  <time> ago",
+            "w1 (leader) (this page)  mld <version>  <where>  3  50 %  <time>  <time> ago",
         ]
         facts = page.locator(".fact").all_inner_texts()
         assert {"1\nfailing", "1\nparked", "3\nstopped", "1\nlive worker"} <= set(facts)
