@@ -193,7 +193,9 @@ KEYS: tuple[Key, ...] = (
     _key("sink.<name>.keys", TEXT, "Columns that name a row, with commas between them, for mode = merge: of each key "
          "the newest row stays."),
     _key("sink.<name>.deleteWhen", TEXT, "Condition of SQL over a change, such as `op = 'REMOVE'`, under which "
-         "mode = merge deletes its row."),
+         "mode = merge deletes its row; with orderBy it stays, marked in the column `_mld_deleted`."),
+    _key("sink.<name>.orderBy", TEXT, "Columns that say which change of a key is newer, the first of them first, for "
+         "mode = merge: a row that is older than what stands there is left out."),
     _key("sink.<name>.writers", TEXT, "`one`: refuse a sink that another application, pipeline or stream writes; "
          "`shared`: write beside them, each with marks of its own.", "one"),
     _key("sink.<name>.files", TEXT, "Without partitionBy: `one` file a commit, so that readers see whole commits; "
@@ -371,7 +373,7 @@ def _key_of(name: str) -> Key | None:
     if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):
         return Key(name, TEXT, Section.SPARK, "", shown_as=conf_shown(name.removeprefix(CONF_PREFIX)))
     if name.startswith(SINK_PREFIX) and (match := _SINK_KEY.fullmatch(name, len(SINK_PREFIX))):
-        of_names = match["property"] in ("partitionBy", "keys")
+        of_names = match["property"] in ("partitionBy", "keys", "orderBy")
         shown = option_shown(match["option"]) if match["option"] else Shown.FULL if of_names else Shown.PLACE
         return Key(name, TEXT, Section.SPARK, "", shown_as=shown)
     if name.startswith(TABLE_PREFIX) and SINK_NAME.fullmatch(name, len(TABLE_PREFIX)):

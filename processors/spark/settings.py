@@ -237,16 +237,20 @@ def make(
 
 
 def _sink(lines: SinkLines, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
-    columns = lines.values.get("partitionBy", "")
+    def names(name: str) -> tuple[str, ...]:
+        parts = BETWEEN_COLUMNS.split(lines.values.get(name, ""))
+        return tuple(one for part in parts if (one := part.strip()))
+
     return SinkSpec(
         name=lines.name,
         format=lines.values.get("format", "parquet").lower(),
         path=lines.values.get("path"),
         options=lines.options,
-        partition_by=tuple(name for part in BETWEEN_COLUMNS.split(columns) if (name := part.strip())),
+        partition_by=names("partitionBy"),
         mode=lines.values.get("mode", "append"),
-        keys=tuple(name for part in lines.values.get("keys", "").split(",") if (name := part.strip())),
+        keys=names("keys"),
         delete_when=lines.values.get("deleteWhen") or None,
+        order_by=names("orderBy"),
         writer=writer,
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),

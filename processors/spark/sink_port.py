@@ -171,6 +171,8 @@ class SinkSpec:
     """Columns that name a row, for mode `merge`."""
     delete_when: str | None = None
     """Condition under which mode `merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""
+    order_by: tuple[str, ...] = ()
+    """Columns by which mode `merge` leaves out what is older than the row there (`mld.spark.sink.<name>.orderBy`)."""
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,12 @@ PLAIN = "def transform(records, batch):\n    return records.select('payload.*')\
 JSON = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload.*')\n"
 
 
-def session(warehouse: Path) -> Any:
-    """A session with both formats and the driver of PostgreSQL."""
+def session(warehouse: Path, packages: str = PACKAGES, **more: str) -> Any:
+    """A session with both formats and the driver of PostgreSQL; without `MLD_LAKEHOUSE` the one of the tests."""
+    if "MLD_LAKEHOUSE" not in os.environ:
+        from mld.processors.spark import testing
+
+        return testing.session()
     from pyspark.sql import SparkSession
 
     conf = {
@@ -35,7 +41,7 @@ def session(warehouse: Path) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Duser.timezone=UTC",
-        "spark.jars.packages": PACKAGES,
+        "spark.jars.packages": packages,
         "spark.jars": str(POSTGRES_DRIVER.file) if has_postgres() else "",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
@@ -50,6 +56,7 @@ def session(warehouse: Path) -> Any:
         "spark.sql.catalog.lake.warehouse": str(warehouse / "lake"),
         "spark.sql.warehouse.dir": str(warehouse / "hive"),
         "spark.log.level": "OFF",
+        **more,
     }
     builder = SparkSession.builder.master("local[2]")
     for key, value in conf.items():
@@ -71,7 +78,8 @@ class TableBed:
         )
         self.name = f"delta.`{self.place}`" if self.format == "delta" else self.place
         self.bed: Bed | None = None
-        spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
+        if self.format == "iceberg":
+            spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
 
     def start(
         self, pipeline: str = JSON, *keys: str, schema: str | None = "id BIGINT, v STRING", format: str = "json"
@@ -128,6 +136,34 @@ class TableBed:
         else:
             found = self.sql(f"SELECT {columns} FROM {self.name}")
         return sorted((tuple(None if value is None else str(value) for value in row) for row in found), key=repr)
+
+    def back_up(self) -> None:
+        """Keep the table as it is now, with all that its sink keeps there."""
+        if self.format == "jdbc":
+            self.sql(f"CREATE TABLE {self.place}_kept AS SELECT * FROM {self.place}")
+            self.sql(f"CREATE TABLE {self.place}_ledger AS SELECT * FROM mld_ledger WHERE target = '{self.place}'")
+        elif self.format == "iceberg":
+            order = f"SELECT file FROM {self.place}.metadata_log_entries ORDER BY timestamp DESC, file DESC LIMIT 1"
+            ((self.kept,),) = self.sql(order)
+        else:
+            shutil.copytree(self.place, f"{self.place}-kept")
+
+    def restore(self) -> None:
+        """Have the table as it was when it was backed up."""
+        if self.format == "jdbc":
+            self.sql(f"TRUNCATE {self.place}")
+            self.sql(f"INSERT INTO {self.place} SELECT * FROM {self.place}_kept")
+            self.sql(f"DELETE FROM mld_ledger WHERE target = '{self.place}'")
+            self.sql(f"INSERT INTO mld_ledger SELECT * FROM {self.place}_ledger")
+        elif self.format == "iceberg":
+            self.sql(f"DROP TABLE {self.place}")
+            name = self.place.removeprefix("lake.")
+            self.sql(f"CALL lake.system.register_table(table => '{name}', metadata_file => '{self.kept}')")
+        else:
+            shutil.rmtree(self.place)
+            shutil.copytree(f"{self.place}-kept", self.place)
+            if self.format == "delta":
+                self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
     def letters(self) -> list[str]:
         """Why records are in the dead letter."""

@@ -162,3 +162,58 @@ def test_rows_that_are_to_be_audited_are_never_published_on_main(table, spark):
     finally:
         spark.conf.unset("spark.wap.branch")
     assert table.rows() == []
+
+
+ORDERED = (
+    "mld.spark.sink.out.orderBy = at, seq",
+    "mld.spark.sink.out.deleteWhen = op = 'REMOVE'",
+)
+PUT, NEWER, REMOVE, STALE = (
+    b'{"id": %%d, "v": "%s", "at": %s, "seq": %d, "op": "%s"}' % one
+    for one in (
+        (b"put", b"1", 0, b"PUT"),
+        (b"newer", b"2", 1, b"PUT"),
+        (b"gone", b"2", 2, b"REMOVE"),
+        (b"stale", b"null", 9, b"PUT"),
+    )
+)
+ENDS = {
+    "stale after newer": ((NEWER, PUT, STALE), "newer"),
+    "newer after stale": ((STALE, PUT, NEWER), "newer"),
+    "delete, then what it is newer than": ((PUT, REMOVE, NEWER, STALE), None),
+    "a key that is not known, deleted": ((REMOVE, NEWER, PUT), None),
+    "delete that is delivered again": ((PUT, REMOVE, REMOVE), None),
+    "delete that is older than an update": ((b'{"id": %d, "v": "new", "at": 3, "seq": 0, "op": "PUT"}', REMOVE), "new"),
+    "put again after a delete": ((PUT, REMOVE, b'{"id": %d, "v": "back", "at": 3, "seq": 0, "op": "PUT"}'), "back"),
+    "as new as what is there": ((NEWER, NEWER.replace(b"newer", b"again")), "again"),
+    "no order at all": ((STALE, STALE.replace(b"stale", b"later")), "later"),
+}
+"""Changes of one key in the order in which they come, and the row that a reader sees then."""
+
+
+@tables("delta merge", "iceberg merge", "jdbc merge")
+def test_what_is_older_than_the_row_there_changes_nothing_and_a_delete_is_remembered(table):
+    """Within one batch (keys from 0 on) and over batches of one change each (keys from 100 on)."""
+    schema = "id BIGINT, v STRING, at BIGINT, seq INT, op STRING"
+    table.start(JSON, *ORDERED, schema=schema)
+    keys = dict(enumerate(ENDS))
+    data = [change % key for key, name in keys.items() for change in ENDS[name][0]]
+    assert table.run(dict(enumerate(data, 1))).failed == {}
+    for at in range(max(len(changes) for changes, _ in ENDS.values())):
+        table.start(JSON, *ORDERED, schema=schema)
+        one_each = {100 + key: ENDS[name][0][at] for key, name in keys.items() if at < len(ENDS[name][0])}
+        data = {1000 * (at + 1) + key: change % key for key, change in one_each.items()}
+        assert table.run(data).failed == {}
+    found = {int(id): v for id, v, deleted in table.rows("id, v, _mld_deleted") if deleted in ("False", "f")}
+    wanted = {key: v for key, name in keys.items() if (v := ENDS[name][1]) is not None}
+    assert {keys[key % 100]: (key, v) for key, v in found.items() if wanted.get(key % 100) != v} == {}
+    assert found == wanted | {100 + key: v for key, v in wanted.items()}
+    assert table.letters() == []
+
+
+@tables("delta merge")
+def test_an_order_by_a_column_that_a_table_of_delta_lacks_is_refused(table):
+    table.make("sequenceNumber STRING, id BIGINT, v STRING")
+    table.start(JSON, "mld.spark.sink.out.orderBy = at", schema="id BIGINT, v STRING, at BIGINT")
+    outcome = table.run([b'{"id": 1, "v": "a", "at": 1}'])
+    assert "orderBy names at" in str(outcome.failed)

@@ -207,6 +207,9 @@ class DeltaSink(LakeSink):
 
         table = StructType.fromJson(json.loads(self._snapshot.schema().json()))
         ledger.widened(self.name, columns_of(table), columns_of(frame.schema))
+        if self._merge is not None:
+            named = [name.lower() for name in table.names]
+            self._merge.check_named(named, f"{self._target} has no such column; ALTER TABLE … ADD COLUMNS adds it")
 
     def _look(self) -> None:
         """Look at the table as it is now, by its log alone: no job of Spark's is run for that."""

@@ -145,6 +145,6 @@ def _check_mode(spec: SinkSpec, *modes: str) -> None:
         raise SinkRefused(f"{key}.mode is {spec.mode}; {spec.format} is written exactly once, by {' or '.join(modes)}")
     if mode == "merge" and not spec.keys:
         raise SinkRefused(f"{key}.keys is missing; mode = merge needs the columns that name a row")
-    if mode != "merge" and (spec.keys or spec.delete_when):
-        given = "keys" if spec.keys else "deleteWhen"
+    of_merge = {"keys": spec.keys, "deleteWhen": spec.delete_when, "orderBy": spec.order_by}
+    if mode != "merge" and (given := next((name for name, value in of_merge.items() if value), None)):
         raise SinkRefused(f"{key}.{given} has no effect without {key}.mode = merge; set it, or remove {given}")

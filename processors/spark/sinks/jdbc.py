@@ -52,6 +52,7 @@ from mld.processors.spark.sink_port import (
     first_line,
 )
 from mld.processors.spark.sinks.files import write
+from mld.processors.spark.sinks.lake_table import Merge, not_older
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +71,7 @@ ROW = "mld_row"
 """Column of a staging table: number of the row, in the order of the frame."""
 PLACE = ("sequencenumber", "subsequencenumber", "rownumber")
 """Columns of `records`, in lower case, that say which of two rows of a shard is the newer one."""
+SAME = "IS NOT DISTINCT FROM"
 DRIVER, PACKAGE = "org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"
 """Class and Maven coordinates, the latter for people; the version is an example."""
 DRIVER_OPTIONS = {"driver": DRIVER, "reWriteBatchedInserts": "true", "tcpKeepAlive": "true"}
@@ -128,8 +130,6 @@ def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequ
     names = [column.name.lower() for column in frame]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")
-    if absent := [key for key in keys if key.lower() not in names]:
-        raise SinkRefused(f"{at}: key {absent[0]} is no column of the frame ({', '.join(c.name for c in frame)})")
     known = {column.name.lower(): column for column in table} | {column.name: column for column in table}
     found = [known.get(column.name) or known.get(column.name.lower(), column) for column in frame]
     if absent := [found[place].name for place in places_of(keys, frame) if table and found[place] not in table]:
@@ -175,23 +175,34 @@ def add_column(table: TableName, column: Column) -> str:
 
 
 def take_over(
-    target: TableName, stage: TableName, columns: Sequence[Column], keys: Sequence[int], newest: Sequence[int]
+    target: TableName,
+    stage: TableName,
+    columns: Sequence[Column],
+    keys: Sequence[int],
+    newest: Sequence[int],
+    order: Sequence[int] = (),
 ) -> str:
     """Return what puts staged rows into these columns of the target.
 
-    With `keys` it merges: rows of new keys are inserted, those of known keys replace what is there; of one key the row
-    of the highest numbers in `newest` counts, and of equal ones the last in the order of the frame."""
+    With `keys` it merges: rows of new keys are inserted, those of known keys replace what is there, unless they are
+    older by the columns in `order`. Of one key the newest by these counts, then that of the highest numbers in
+    `newest`, and of equal ones the last in the order of the frame."""
     names = [column.name for column in columns]
-    values = ", ".join(f"CAST(s.c{place} AS {column.type})" for place, column in enumerate(columns))
-    into, rows = f"INSERT INTO {target.place} ({listed(names)})", f"{values} FROM {stage.place} s"
+    values = [f"CAST(s.c{place} AS {column.type})" for place, column in enumerate(columns)]
+    into, rows = f"INSERT INTO {target.place} ({listed(names)})", f"{', '.join(values)} FROM {stage.place} s"
     if not keys:
         return f"{into} SELECT {rows}"
     key = ", ".join(str(place + 1) for place in keys)
-    order = ", ".join((key, *(f"CAST(s.c{place} AS NUMERIC) DESC" for place in newest), f"s.{ROW} DESC"))
+    given = [f"{values[place]} DESC NULLS LAST" for place in order]
+    given += [f"CAST(s.c{place} AS NUMERIC) DESC" for place in newest]
+    by = ", ".join((key, *given, f"s.{ROW} DESC"))
     rest = [quoted(name) for place, name in enumerate(names) if place not in keys]
     action = f"UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in rest)}" if rest else "NOTHING"
+    if rest and order:
+        by_names = [quoted(names[place]) for place in order]
+        action += f" WHERE {not_older(by_names, 'EXCLUDED', quoted(target.table), SAME)}"
     conflict = f"ON CONFLICT ({listed(names[place] for place in keys)}) DO {action}"
-    return f"{into} SELECT DISTINCT ON ({key}) {rows} ORDER BY {order} {conflict}"
+    return f"{into} SELECT DISTINCT ON ({key}) {rows} ORDER BY {by} {conflict}"
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -262,7 +273,8 @@ def check_options(spec: SinkSpec) -> None:
     prefix = f"mld.spark.sink.{spec.name}"
     if not given.get("dbtable"):
         raise SinkRefused(f"{prefix}.options.dbtable is missing; say which table it is")
-    settings = {"path": spec.path, "partitionBy": spec.partition_by, "deleteWhen": spec.delete_when}
+    settings: dict[str, object] = {"path": spec.path, "partitionBy": spec.partition_by}
+    settings["deleteWhen without orderBy"] = spec.delete_when if not spec.order_by else None
     options = {f"options.{name}": given.get(name.lower()) for name in ("createTableColumnTypes", "truncate", "query")}
     if wrong := [name for name, value in {**settings, **options}.items() if value]:
         raise SinkRefused(
@@ -301,6 +313,7 @@ class JdbcSink(AdmittedSink):
         self._options = connection_options(spec)
         self._target: TableName | None = None
         self._has_warned = False
+        self._merge = Merge(spec.name, spec.keys, spec.delete_when, spec.order_by)
         self._admission = Admission(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
@@ -318,6 +331,8 @@ class JdbcSink(AdmittedSink):
             return self._admission.marks(head)
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        if frame is not None and self._merge.keeps_deleted:
+            frame = self._merge.marked(frame)
         with self._said("writing a batch"):
             with self._connection() as connection:
                 target = self._prepared(connection)
@@ -372,8 +387,9 @@ class JdbcSink(AdmittedSink):
         """Make or widen the table, and make a staging table."""
         at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
         columns, have = self._columns_of(frame), self._columns(connection, target)
+        self._merge.check_named([column.name.lower() for column in columns], "the frame has no such column; select it")
         found = fitted(at, columns, have, keys)
-        by = places_of(keys, columns)
+        by, order = places_of(keys, columns), places_of(self._spec.order_by, columns)
         if not have:
             lines = [f"{quoted(column.name)} {column.type}" for column in columns]
             lines += [f"PRIMARY KEY ({listed(columns[place].name for place in by)})"] if by else []
@@ -395,7 +411,7 @@ class JdbcSink(AdmittedSink):
             self._has_warned = True
         table = target._replace(table=stage_name(time.time(), uuid4().hex))
         connection.run(create_stage(table, columns, by))
-        return Staging(table, take_over(target, table, found, by, newest))
+        return Staging(table, take_over(target, table, found, by, newest, order))
 
     def _staged(self, frame: DataFrame, staging: Staging) -> int:
         """Have Spark write the frame into its staging table; its rows."""

@@ -10,8 +10,10 @@ Change data into a table of current rows (`mode = merge`): what the formats of a
 A batch is a set of changes, which are computed once, before the statement: it reads them more than once, and takes no
 frame whose expressions are not deterministic, as those of JSON. Of several changes of a key within one batch the newest
 counts, by sequence number and, of records that were aggregated, by their place; then one `MERGE` inserts, updates and
-deletes. Between batches the order is that of the shard: changes of one key have to bear one partition key, as in every
-stream of changes.
+deletes. Between batches the order is that of the shard: changes of one key have to bear one partition key.
+
+Where changes repeat, or come in another order, columns of theirs (`order_by`) say which is newer, within a batch and
+between batches. A row that is gone could not say what it was newer than, so a delete leaves its own row, marked.
 
 `Merge` is pure; its `newest` adds steps to the frame of a batch and runs nothing. Columns are matched by name, without
 regard to case, as Spark does.
@@ -41,7 +43,7 @@ SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
 """Columns of the records that say which change is newer; the first is required, the second has to be there if records
 are aggregated by the producer, the third if a record has several events."""
 DELETED = "_mld_deleted"
-"""Column of the source of a MERGE, never of the table: whether the change deletes its row."""
+"""Column of the source of a MERGE: whether the change deletes its row; of the table only where deletes are kept."""
 RANK = "_mld_rank"
 TARGET, SOURCE = "t", "s"
 
@@ -55,13 +57,26 @@ class Merge:
     """`mld.spark.sink.<name>.keys`: which columns name a row. A null is a value like any other."""
     delete_when: str | None = None
     """`mld.spark.sink.<name>.deleteWhen`: a condition of SQL over the columns of the frame; null is no."""
+    order_by: tuple[str, ...] = ()
+    """`mld.spark.sink.<name>.orderBy`: which columns say what is newer; none: what comes later is."""
+
+    @property
+    def keeps_deleted(self) -> bool:
+        """Whether a delete leaves a row with the mark DELETED, which nothing older replaces."""
+        return bool(self.delete_when and self.order_by)
+
+    def marked(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with the column DELETED besides its own."""
+        return frame.selectExpr("*", f"{self.is_deleted()} AS {DELETED}")
+
+    def rows(self, changes: DataFrame) -> DataFrame:
+        """Return what of `newest` is for the table."""
+        return changes if self.keeps_deleted else changes.drop(DELETED)
 
     def check(self, columns: Sequence[str]) -> None:
         """Check whether a frame of these columns can be merged. Raises SinkRefused that names key and remedy."""
         have = [name.lower() for name in columns]
-        if missing := [name for name in self.keys if name.lower() not in have]:
-            named = f"mld.spark.sink.{self.sink}.keys names {', '.join(missing)}"
-            raise SinkRefused(f"{named}, the frame has no such column; select it")
+        self.check_named(have, "the frame has no such column; select it")
         if SEQUENCE.lower() not in have:
             raise SinkRefused(
                 f"sink {self.sink}: mode = merge needs the column {SEQUENCE}, which says which change of a key is the "
@@ -72,13 +87,20 @@ class Merge:
         if own := [name for name in have if name in (DELETED, RANK)]:
             raise SinkRefused(f"sink {self.sink}: the column {own[0]} is the sink's own; rename it in the pipeline")
 
+    def check_named(self, have: Sequence[str], otherwise: str) -> None:
+        """Raise SinkRefused if the columns `have`, in lower case, lack one that a key of the settings names."""
+        for key, names in (("keys", self.keys), ("orderBy", self.order_by)):
+            if missing := [name for name in names if name.lower() not in have]:
+                raise SinkRefused(f"mld.spark.sink.{self.sink}.{key} names {', '.join(missing)}, {otherwise}")
+
     def order(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return expressions by which changes of one key are sorted, the newest first.
 
         Sequence numbers have too many digits for any number of Spark: with zeros in front they sort as text."""
         have = {name.lower() for name in columns}
+        given = (f"{quoted(name)} DESC NULLS LAST" for name in self.order_by)
         places = (f"{quoted(place)} DESC" for place in PLACES if place.lower() in have)
-        return (f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *places)
+        return (*given, f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *places)
 
     def is_deleted(self) -> str:
         """Return a condition that is true or false, never null."""
@@ -86,22 +108,16 @@ class Merge:
 
     def newest(self, frame: DataFrame) -> DataFrame:
         """Return one row per key, the newest, with the column DELETED besides its own. Raises SinkRefused."""
-        from pyspark.sql.functions import expr
-
         columns = frame.columns
         self.check(columns)
         keys = ", ".join(quoted(name) for name in self.keys)
-        ranked = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(self.order(columns))})"
-        return (
-            frame.withColumn(RANK, expr(ranked))
-            .where(f"{RANK} = 1")
-            .withColumn(DELETED, expr(self.is_deleted()))
-            .select(*(quoted(name) for name in columns), DELETED)
-        )
+        rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(self.order(columns))}) AS {RANK}"
+        first = frame.selectExpr("*", rank).where(f"{RANK} = 1")
+        return self.marked(first.select(*map(quoted, columns)))
 
     def statement(self, target: str, source: str, columns: Sequence[str], *, evolve: bool = False) -> str:
         """Return the `MERGE INTO` of one batch. `target` is quoted as SQL wants it, `source` is what `newest` made, by
-        the name of a view or a marker such as `{source}`; `columns` are those of the frame, without DELETED.
+        the name of a view or a marker such as `{source}`; `columns` are those of `rows`.
 
         `evolve` adds columns that the table has not got, where the format can."""
         named = [quoted(name) for name in columns]
@@ -110,15 +126,28 @@ class Merge:
         updates = ", ".join(f"{of_target}{name} = {SOURCE}.{name}" for name in named)
         values = ", ".join(f"{SOURCE}.{name}" for name in named)
         evolution = "WITH SCHEMA EVOLUTION " if evolve else ""
-        delete = f"WHEN MATCHED AND {SOURCE}.{DELETED} THEN DELETE" if self.delete_when else ""
-        unless = f" AND NOT {SOURCE}.{DELETED}" if self.delete_when else ""
+        newer = f" AND {not_older([quoted(name) for name in self.order_by], SOURCE, TARGET)}" if self.order_by else ""
+        is_for_good = self.delete_when and not self.keeps_deleted
+        delete = f"WHEN MATCHED AND {SOURCE}.{DELETED} THEN DELETE" if is_for_good else ""
+        unless = f" AND NOT {SOURCE}.{DELETED}" if is_for_good else ""
         words = (
             f"MERGE {evolution}INTO {target} AS {TARGET} USING {source} AS {SOURCE} ON {on}",
             delete,
-            f"WHEN MATCHED THEN UPDATE SET {updates}",
+            f"WHEN MATCHED{newer} THEN UPDATE SET {updates}",
             f"WHEN NOT MATCHED{unless} THEN INSERT ({', '.join(named)}) VALUES ({values})",  # noqa: S608 - the user's own table
         )
         return " ".join(filter(None, words))
+
+
+def not_older(columns: Sequence[str], new: str, old: str, same: str = "<=>") -> str:
+    """Return a condition, true or false: that the row `new` is not older than `old`. The first of `columns`, quoted,
+    that differs decides; a null is older than any value. `same`: how the dialect compares what may be null."""
+    condition = "true"
+    for name in reversed(columns):
+        mine, theirs = f"{new}.{name}", f"{old}.{name}"
+        newer = f"coalesce({mine} > {theirs}, {mine} IS NOT NULL)"
+        condition = f"({newer} OR {mine} {same} {theirs} AND {condition})"
+    return condition
 
 
 def columns_of(schema: StructType) -> Columns:
@@ -158,7 +187,8 @@ class LakeSink(AdmittedSink):
         self.name = spec.name
         self._target = spec.path
         self._ledger_place = f"the ledger in {spec.path}"
-        self._merge = Merge(spec.name, spec.keys, spec.delete_when) if spec.mode.lower() == "merge" else None
+        merge = Merge(spec.name, spec.keys, spec.delete_when, spec.order_by)
+        self._merge = merge if spec.mode.lower() == "merge" else None
         self._admission = Admission(spec.writer, spec.name, spec.path, shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
@@ -172,7 +202,7 @@ class LakeSink(AdmittedSink):
         self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a zombie need not run the job
         changes = self._raced(lambda: merge.newest(frame).localCheckpoint(), doing)
         try:
-            return self._raced(lambda: self._attempt(changes.drop(DELETED), changes, batch, batch_id), doing)
+            return self._raced(lambda: self._attempt(merge.rows(changes), changes, batch, batch_id), doing)
         finally:
             with suppress(Exception):  # a JVM that is gone has nothing to forget
                 changes._jdf.queryExecution().logical().rdd().unpersist(False)
@@ -209,7 +239,7 @@ class LakeSink(AdmittedSink):
         try:
             for name, value in conf.items():
                 session.conf.set(name, value)
-            columns = changes.drop(DELETED).columns
+            columns = self._merge.rows(changes).columns
             session.sql(self._merge.statement(self._identifier(), source, columns, evolve=evolve)).collect()
         finally:
             with suppress(Exception):  # a JVM that is gone has neither

@@ -31,7 +31,6 @@ def test_a_new_column_is_added():
     [
         ([ID], [Column("id", "int8"), Column("at", "date", required=True)], (), "column at takes no NULL"),
         ([ID, Column("ID", "int")], [Column("id", "int8")], (), "column id twice"),
-        ([ID], [Column("id", "int8")], ("user",), "key user is no column of the frame"),
         ([ID, NAME], [Column("id", "int8")], ("name",), "key Name is no column of the table"),
     ],
 )
@@ -65,7 +64,7 @@ def test_what_the_driver_is_told():
         ({"options": {"url": "jdbc:postgresql:x"}}, "options.dbtable is missing"),
         ({"path": "/data"}, "path has no meaning"),
         ({"partition_by": ("a",)}, "partitionBy has no meaning"),
-        ({"delete_when": "a", "mode": "merge", "keys": ("a",)}, "deleteWhen has no meaning"),
+        ({"delete_when": "a", "mode": "merge", "keys": ("a",)}, "deleteWhen without orderBy has no meaning"),
         ({"options": {**OPTIONS, "truncate": "true"}}, "options.truncate has no meaning"),
     ],
 )

@@ -56,6 +56,21 @@ def test_the_statement_with_deletes_and_two_keys_and_new_columns() -> None:
     )
 
 
+def test_an_order_leaves_out_what_is_older_and_keeps_deletes_as_rows() -> None:
+    merge = Merge("out", ("id",), "op = 'REMOVE'", ("at", "seq"))
+    assert merge.order(COLUMNS)[:2] == ("`at` DESC NULLS LAST", "`seq` DESC NULLS LAST")
+    with pytest.raises(SinkRefused, match=r"out\.orderBy names at, seq, the frame has no such column"):
+        merge.check(COLUMNS)
+    assert merge.statement("t", "s", ("id", "at", "seq", "_mld_deleted")) == (
+        "MERGE INTO t AS t USING s AS s ON t.`id` <=> s.`id` "
+        "WHEN MATCHED AND (coalesce(s.`at` > t.`at`, s.`at` IS NOT NULL) OR s.`at` <=> t.`at` AND "
+        "(coalesce(s.`seq` > t.`seq`, s.`seq` IS NOT NULL) OR s.`seq` <=> t.`seq` AND true)) "
+        "THEN UPDATE SET t.`id` = s.`id`, t.`at` = s.`at`, t.`seq` = s.`seq`, t.`_mld_deleted` = s.`_mld_deleted` "
+        "WHEN NOT MATCHED THEN INSERT (`id`, `at`, `seq`, `_mld_deleted`) "
+        "VALUES (s.`id`, s.`at`, s.`seq`, s.`_mld_deleted`)"
+    )
+
+
 PLACES = {
     "delta": {"path": "/x"},
     "iceberg": {"path": "lake.db.t"},
@@ -74,6 +89,7 @@ def made(format, **more):
         ({"mode": "merge"}, "out.keys is missing"),
         ({"keys": ("id",)}, "out.keys has no effect without mld.spark.sink.out.mode = merge"),
         ({"delete_when": "x"}, "out.deleteWhen has no effect without"),
+        ({"order_by": ("at",)}, "out.orderBy has no effect without"),
         ({"mode": "overwrite"}, "out.mode is overwrite; .* is written exactly once, by append or merge"),
     ],
 )

@@ -78,6 +78,13 @@ def test_statements():
         "ORDER BY 1, CAST(s.c2 AS NUMERIC) DESC, CAST(s.c3 AS NUMERIC) DESC, s.mld_row DESC "
         'ON CONFLICT ("user") DO UPDATE SET "at" = EXCLUDED."at"'
     )
+    ordered = take_over(TARGET, STAGE, [KEY, VALUE], [0], [], [1])
+    assert "ORDER BY 1, CAST(s.c1 AS timestamptz) DESC NULLS LAST, s.mld_row DESC" in ordered
+    assert ordered.endswith(
+        'DO UPDATE SET "at" = EXCLUDED."at" WHERE '
+        '(coalesce(EXCLUDED."at" > "odd ""name"."at", EXCLUDED."at" IS NOT NULL) '
+        'OR EXCLUDED."at" IS NOT DISTINCT FROM "odd ""name"."at" AND true)'
+    )
     assert take_over(TARGET, STAGE, [KEY], [0], []).endswith('ON CONFLICT ("user") DO NOTHING')
 
 

@@ -107,9 +107,10 @@ def test_whether_others_may_write_into_a_sink(tmp_path, writers, shared):
 
 def test_how_a_sink_merges(tmp_path):
     out = "mld.spark.sink.out."
-    text = f"{GOOD}{out}mode = merge\n{out}keys = id , day\n{out}deleteWhen = op = 'REMOVE'"
+    text = f"{GOOD}{out}mode = merge\n{out}keys = id , day\n{out}deleteWhen = op = 'REMOVE'\n{out}orderBy = at, seq"
     (sink,) = loaded(tmp_path, text).sinks
     assert (sink.mode, sink.keys, sink.delete_when) == ("merge", ("id", "day"), "op = 'REMOVE'")
+    assert sink.order_by == ("at", "seq")
 
 
 @pytest.mark.parametrize(("text", "one_file"), [("", None), ("files = one", True), ("files = many", False)])
