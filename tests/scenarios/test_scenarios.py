@@ -9,8 +9,11 @@ from tests.scenarios.world import StoryError
 from tests.twins.dynamo import Applied
 from tests.virtual_time import virtual
 
-DEAR = ("fleet_rollback", "fleet_from_2x_to_3x", "fleet_java_legacy")
-"""Stories of many minutes, which `make test-all` plays."""
+DEAR = (
+    *("fleet_rollback", "fleet_from_2x_to_3x", "fleet_java_legacy", "fleet_java_2x", "fleet_java_leader", "java_3x"),
+    *("java_34", "leases_cold_start", "shards_clean_up_off", "fleet_found_dead"),
+)
+"""Stories of many minutes or workers, which `make test-all` plays."""
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,16 @@ import pytest
 
 from tests.simulation.catch_ups import live
 from tests.simulation.variants.patching import Patch, patched
+from tests.support.tiers import sliced
 from tests.virtual_time import run_virtual
 
 SEEDS = 6
 MORE_SEEDS = 60
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", sliced(range(SEEDS + MORE_SEEDS), *range(SEEDS)))
 def test_who_says_caught_up_has_done_all_that_was_there(seed: int) -> None:
     assert run_virtual(live(seed)).caught_up
-
-
-@pytest.mark.full
-def test_many_runs_that_say_caught_up_have_done_all_that_was_there() -> None:
-    for seed in range(SEEDS, SEEDS + MORE_SEEDS):
-        run_virtual(live(seed))
 
 
 VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {

@@ -9,20 +9,15 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.lost_tables import draw, live
+from tests.support.tiers import sliced
 from tests.virtual_time import run_virtual
 
 SEEDS = 3
 MORE_SEEDS = 24
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", sliced(range(SEEDS + MORE_SEEDS), *range(SEEDS)))
 def test_a_fleet_outlives_its_table(seed: int) -> None:
-    run_virtual(live(seed))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", range(SEEDS, SEEDS + MORE_SEEDS))
-def test_fleets_outlive_their_tables(seed: int) -> None:
     run_virtual(live(seed))
 
 

@@ -15,6 +15,7 @@ from tests.simulation.resets import live
 from tests.simulation.world.java2 import JavaWorker
 from tests.simulation.world.java3 import JavaWorker3
 from tests.support.changes import operator_on
+from tests.support.tiers import sliced
 from tests.virtual_time import run_virtual
 
 SEEDS = 12
@@ -23,15 +24,9 @@ START_2_S, START_3_S = 100.0, 150.0
 """Until Java workers of 2.x and 3.x have all leases of a new application."""
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", sliced(range(SEEDS + MORE_SEEDS), *range(SEEDS)))
 def test_nothing_is_lost_or_skipped_by_a_reset(seed: int) -> None:
     run_virtual(live(seed))
-
-
-@pytest.mark.full
-def test_nothing_is_lost_or_skipped_by_many_resets() -> None:
-    for seed in range(SEEDS, SEEDS + MORE_SEEDS):
-        run_virtual(live(seed))
 
 
 async def reset_all(world: JavaWorld) -> None:
