@@ -533,6 +533,48 @@ def test_a_type_that_changes_upstream_stops_the_shard_with_the_field_that_is_wro
     assert (len(rows(tmp_path / "out")), len(rows(tmp_path / "dead"))) == (20, 100)
 
 
+def test_the_class_that_reads_json_is_compiled_and_called_by_this_spark(spark: Any) -> None:
+    """By the newest one in `make test`, and by the oldest that setup.cfg allows in `make test-lakehouse`."""
+    event = "ARRAY<STRUCT<value: STRUCT<n: INT>, number: INT>>"
+    for of_lines in (False, True):
+        column = jvm_classes.json_column(spark, "data", f"STRUCT<events: {event}, why: STRING>", 1, of_lines=of_lines)
+        frame = spark.createDataFrame([(b'{"n": 7}',), (b"{bad",)], "data BINARY").select(column.alias("c"))
+        assert [(row.c.events[0].value, row.c.why) for row in frame.collect()] == [((7,), None), (None, "")]
+
+
+LET_THROUGH = [b'{"n": 9}, "kind": {}']
+"""Malformed for the class alone: what would go on with the frame around a payload."""
+
+
+@pytest.mark.parametrize("format", sliced(["json", "jsonlines"], "jsonlines"))
+@pytest.mark.parametrize("why", sliced(["not compiled", "not linked"], "not compiled"))
+def test_a_spark_that_lacks_what_the_class_calls_reads_json_by_itself_and_says_so_once(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any, format: str, why: str
+) -> None:
+    source = jvm_classes.JSON_SOURCE.read_text().replace("MldJson", name := f"MldJson{why[-6:]}")
+    file = tmp_path / f"{name}.java"
+    if why == "not compiled":
+        file.write_text(source.replace("JacksonParser(", "JacksonParserOfTomorrow("))
+    else:
+        thrown = 'if (!isWhole) throw new NoSuchMethodError("JacksonParser.parse");\n    isWhole = true;'
+        file.write_text(source.replace("isWhole = true;", thrown, 1))
+    monkeypatch.setattr(jvm_classes, "JSON_SOURCE", file)
+    monkeypatch.setattr(jvm_classes, "JSON_CLASS", name)
+    decoding._warn.cache_clear()
+    schema = f"mld.spark.schema = {NESTED}, kind STRING"
+    bed = engine_bed(spark, tmp_path, PASS, f"mld.spark.format = {format}", schema)
+    decoding.check_schema(spark, Format(format), "n INT")
+    (said,) = [one.getMessage() for one in caplog.records if "from_json" in one.getMessage()]
+    assert "install the PySpark that mld[spark] names: " in said
+    assert said.endswith("JacksonParser.parse") == (why == "not linked")
+    wrong = {b'{"place": {"x": "a"}}': 'place.x is "a", which is no int', b'{"n": 2.5}': "n is 2.5, which is no int"}
+    bad = [*GARBAGE[format], *wrong]
+    outcome = bed.run(dict(enumerate([event(1), *bad, *LET_THROUGH, event(2)], start=1)))
+    assert (outcome.failed, outcome.figures.malformed) == ({}, len(bad))
+    assert [row["n"] for row in rows(tmp_path / "out")] == [1, 9, 2]
+    assert [row["reason"] for row in rows(tmp_path / "dead")][-2:] == list(wrong.values())
+
+
 def test_a_column_for_stray_fields_has_a_name_of_its_own(spark: Any) -> None:
     with pytest.raises(SessionError, match=r"rescuedColumn = N is a field of mld.spark.schema; choose another name"):
         decoding.check_schema(spark, Format.JSON, "n INT", rescued="N")

@@ -2,11 +2,11 @@
 
 One parse makes the payload and says whether it is one: of JSON by a class in the JVM (`jvm_classes.JSON_SOURCE`), which
 has Spark's own reader of files read each record's bytes, and sees what follows the value; `from_json` costs twice as
-much, and does not look there. That reader passes over what it cannot use: fields that the schema does not name (another
-letter case is another name) are left out, and a number of milliseconds becomes a time in the year 57973. So a second
-parse takes the fields as they came, a map of variants: of a sample of the records, to count those with stray fields; of
-all, where a column is to keep these; and of malformed records, to say which field is wrong. A time that no calendar of
-four digits has makes its record malformed.
+much, and stands in where a Spark has not got what that class calls. That reader passes over what it cannot use: fields
+that the schema does not name (another letter case is another name) are left out, and a number of milliseconds becomes a
+time in the year 57973. So a second parse takes the fields as they came, a map of variants: of a sample of the records,
+to count those with stray fields; of all, where a column is to keep these; and of malformed records, to say which field
+is wrong. A time that no calendar of four digits has makes its record malformed.
 
 What depends on the fields of the schema is text of SQL, made once: each call of PySpark's functions asks the JVM.
 
@@ -18,13 +18,14 @@ Pure: counts in, sentences out.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mld.processors.spark.session import jvm_classes
 from mld.processors.spark.session.jvm_classes import IS
-from mld.processors.spark.sink_port import SessionError
+from mld.processors.spark.sink_port import SessionError, first_line
 from mld.properties.redaction import printable
 from mld.properties.spark import Format
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+
+log = logging.getLogger("mld.spark")
+_warn = lru_cache(maxsize=8)(log.warning)
+"""Says a text once."""
 
 PAYLOAD = "payload"
 STRAYS = "_mld_strays"
@@ -148,7 +153,14 @@ def _decoded(session: SparkSession, format: Format, schema: str | None) -> tuple
             events = f"ARRAY<STRUCT<{_VALUE}: STRUCT<{schema}>, {ROW_NUMBER}: INT>>"
             type = f"STRUCT<{_VALUE}: {events}, {_MALFORMED}: STRING>"
             fields = fields_of(str(schema)).json().count('"name":')
-            decoded = jvm_classes.json_column(session, "data", type, fields, of_lines=format is Format.JSON_LINES)
+            try:
+                decoded = jvm_classes.json_column(session, "data", type, fields, of_lines=format is Format.JSON_LINES)
+            except Exception as error:  # whatever a future Spark has changed
+                _warn(
+                    "JSON is decoded by from_json, which costs twice as much and has no bounds for a record; "
+                    f"install the PySpark that mld[spark] names: {first_line(error)}"
+                )
+                decoded = F.expr(_from_json(format, str(schema), "data"))
             return decoded, payload[_MALFORMED].isNotNull()
         case Format.AVRO:
             from pyspark.sql.avro.functions import from_avro
@@ -172,6 +184,21 @@ def _framed(schema: str) -> str:
     end = {"type": "fixed", "name": "mld_end", "size": len(_AVRO_END)}
     fields = [{"name": _VALUE, "type": value}, {"name": _END, "type": end}]
     return json.dumps({"type": "record", "name": "mld_framed", "fields": fields})
+
+
+def _from_json(format: Format, schema: str, data: str) -> str:
+    """Return SQL for what `jvm_classes.json_column` makes. Each text is framed as a field that another one follows,
+    since `from_json` does not look at what follows a value."""
+    lines = f"split({_utf8(data)}, '\\n')" if format is Format.JSON_LINES else f"array({_utf8(data)})"
+    framed = f"concat('{{\"{_VALUE}\":', line, ',\"{_END}\":0}}')"
+    type = f"{_VALUE} STRUCT<{schema}>, {_END} INT, {_MALFORMED} STRING".replace("\\", "\\\\").replace("'", "\\'")
+    options = f"map('columnNameOfCorruptRecord', '{_MALFORMED}', 'allowSingleQuotes', 'false')"
+    bad = f"one.{_MALFORMED} IS NOT NULL OR one.{_VALUE} IS NULL OR one.{_END} IS NULL"
+    events = f"transform(found, (one, at) -> named_struct('{_VALUE}', one.{_VALUE}, '{ROW_NUMBER}', at))"
+    is_bad = f"coalesce(size(found), 0) < 1 OR exists(found, one -> {bad})"
+    whole = f"named_struct('{_VALUE}', {events}, '{_MALFORMED}', CASE WHEN {is_bad} THEN '' END)"
+    parsed = f"transform(filter({lines}, line -> line RLIKE '\\\\S'), line -> from_json({framed}, '{type}', {options}))"
+    return f"transform(array({parsed}), found -> {whole})[0]"
 
 
 # --- what the payload does not show: text of SQL ---------------------------------------------------------------------

@@ -152,14 +152,15 @@ def json_column(session: SparkSession, data: str, type: str, fields: int, *, of_
     """Return an expression over a column of JSON, or of lines of it. `type`, in Spark's DDL: a struct of an array of
     events, and of a text, null unless some are malformed, and empty if their fields say why; an event is a struct of
     the payload (null, or in part, if it is malformed) and of its number. `fields`: how many the payload has, all
-    together. Raises SessionError; what Spark raises of the type.
+    together. Raises whatever there is where this Spark has not got what the class calls.
     """
     from pyspark.sql.classic.column import Column
 
-    remedy = "; install the PySpark that mld[spark] names"
-    decoder = everywhere(session, JSON_CLASS, JSON_SOURCE.read_text(), remedy).newInstance()
+    decoder = everywhere(session, JSON_CLASS, JSON_SOURCE.read_text()).newInstance()
     zone = session.conf.get("spark.sql.session.timeZone")
-    return Column(decoder.column(data, type, OF_A_VALUE + fields, zone, of_lines))
+    column = Column(decoder.column(data, type, OF_A_VALUE + fields, zone, of_lines))
+    decoder.decode(b"{}")  # a method that is missing is missed when it is called
+    return column
 
 
 def install_files(session: SparkSession) -> bool:
