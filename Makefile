@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 LOCKS  := locks
+LAKEHOUSE := .venv-lakehouse
 # What `make test` and `make lint` need comes on top of what `make quickstart` needs.
 BASE   := $(VENV)/.installed-base-spark
 DEV    := $(VENV)/.installed-dev
@@ -70,17 +71,19 @@ test-deploy-tools: $(DEV)
 
 # `make test` has to pass before a change lands: what lives in memory and virtual time; then, file by file, what starts servers, daemons
 # and children, which mostly wait; then a slice of what starts a Spark session. `make test-all`, before a release, adds what is
-# marked `full`: more seeds, cases and servers of the same promises. All of Spark: make test-spark.
+# marked `full`: more seeds, cases and servers of the same promises; and, where Delta and Iceberg are, the matrix of formats of
+# records, tables and what may be wrong with a stream. All of Spark: make test-spark.
 IN_MEMORY := tests/scenarios tests/simulation tests/contract tests/unit
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
 test: TIER := and not full
-test-all: test-sdks test-checkers test-deploy-tools
+test-all: test-sdks test-checkers test-deploy-tools $(LAKEHOUSE)/.installed
 test test-all: test-tools
 	$(PYTEST) -n 3 --dist worksteal -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(PYTEST) -n 5 $(BY_FILE) -m "not spark $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(PYTEST) -n 2 $(BY_FILE) -m "spark_slice $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(if $(filter test-all,$@),$(BIN)/python -m tests.support.fetch_databases && $(IN_LAKEHOUSE) tests/lakehouse/test_matrix.py $(PYTEST_ARGS) || $(NOTHING_SELECTED))
 
 # With PYTEST_ARGS="-k name" some of them may have nothing to do, which is exit code 5.
 NOTHING_SELECTED = { test $$? -eq 5 && test -n "$(PYTEST_ARGS)"; }
@@ -227,17 +230,17 @@ test-s3: test-tools
 
 # Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for,
 # which is the oldest one that setup.cfg allows: the engine runs there as well. Fetches jars.
-LAKEHOUSE := .venv-lakehouse
 $(LAKEHOUSE)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/lakehouse.txt
 	$(call install,$(LAKEHOUSE),lakehouse)
 	$(call install_mld,$(LAKEHOUSE))
 	@touch $@
 
+IN_LAKEHOUSE := MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs -W ignore::ResourceWarning \
+  -W ignore::pytest.PytestUnraisableExceptionWarning
 ON_OLDEST_SPARK := tests/integration/test_spark_engine.py tests/integration/test_spark_windows.py
 # Each file in a process of its own: a JVM fetches packages only when it starts, and if it cannot, leaves a pipe open.
 test-lakehouse: $(LAKEHOUSE)/.installed
-	for file in tests/lakehouse/test_*.py $(ON_OLDEST_SPARK); do MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs \
-	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
+	for file in tests/lakehouse/test_*.py $(ON_OLDEST_SPARK); do $(IN_LAKEHOUSE) $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
 
 # Writers of tables that are killed at every stage, by two drivers, in that environment: Delta, Delta on S3 (whose server
 # `make test-s3` builds), Iceberg in a catalog in a PostgreSQL (which `make test-jdbc` fetches) and in a REST catalog over

@@ -17,18 +17,10 @@ from mld.properties.lines import parse
 from mld.quickstart.lineage import Put, click_events, expected
 from tests.acceptance.commands import ROOT
 from tests.support.daemon import Daemon, until
+from tests.support.page_blocks import USE, block
 from tests.support.servers import ACCOUNT, EmbeddedAws, Ministack
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
-
-USE = ROOT / "docs" / "use"
-
-
-def block(language: str, word: str, page: str = "spark.md") -> str:
-    """The one block of the page that has this in it."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", (USE / page).read_text("utf-8"), re.DOTALL)
-    [found] = [text for text in blocks if word in text]
-    return str(found)
 
 
 def keys(properties: str) -> dict[str, str]:
@@ -39,16 +31,17 @@ def file_of(entries: dict[str, str]) -> str:
     return "".join(f"{key} = {value}\n" for key, value in entries.items())
 
 
-PIPELINE = block("python", "<> 'bot'")
-PUT = block("python", "put_record")
-LOOK = block("python", ".show()")
+SPARK = "spark.md"
+PIPELINE = block("python", "<> 'bot'", SPARK)
+PUT = block("python", "put_record", SPARK)
+LOOK = block("python", ".show()", SPARK)
 TEST = block("python", "test_bots_are_dropped", "spark-pipeline.md")
-ON_S3 = block("properties", "s3://my-lake/clicks\n")
-IN_ICEBERG = block("properties", "catalog.lake.type")
-LOCAL = block("properties", "triggerIntervalMillis = 1000")
+ON_S3 = block("properties", "s3://my-lake/clicks\n", SPARK)
+IN_ICEBERG = block("properties", "catalog.lake.type", SPARK)
+LOCAL = block("properties", "triggerIntervalMillis = 1000", SPARK)
 INSTEAD = {
-    "database": block("properties", "format = jdbc"),
-    "Delta": block("properties", "format = delta"),
+    "database": block("properties", "format = jdbc", SPARK),
+    "Delta": block("properties", "format = delta", SPARK),
 }
 """What the page puts in place of the sink's path."""
 PROPERTIES = file_of({**keys(ON_S3), **keys(LOCAL)})

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 from mld.processors.spark.testing import session
+from tests.support.page_blocks import block
 from tests.support.spark_bed import WITH_HELPERS, A, bed, engine_bed, lay_helpers, rows, run_with_helpers
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -90,10 +91,44 @@ def test_try_cast_makes_it_null(spark: Any, tmp_path: Path) -> None:
 
 def test_functions_import_what_stands_beside_the_pipeline(tmp_path: Path) -> None:
     """In a session of its own: its Python workers are told the directory when the session starts."""
+    stop_active_session()
+    lay_helpers(tmp_path)
+    with bed(tmp_path, WITH_HELPERS, "mld.spark.master = local[1]") as made:
+        run_with_helpers(made)
+
+
+def stop_active_session() -> None:
     from pyspark.sql import SparkSession
 
     if (active := SparkSession.getActiveSession()) is not None:
         active.stop()
-    lay_helpers(tmp_path)
-    with bed(tmp_path, WITH_HELPERS, "mld.spark.master = local[1]") as made:
-        run_with_helpers(made)
+
+
+ORDER_PB2 = """
+class Order:
+    def __init__(self, id, n):
+        self.id, self.n = id, n
+
+    @staticmethod
+    def FromString(data):
+        if type(data) is not bytes or data[:1] != b"\\n":
+            raise ValueError("Error parsing message")
+        return Order(data[2 : 2 + data[1]].decode(), data[3 + data[1]] if len(data) > 2 + data[1] else 0)
+"""
+"""Stands in for what protoc makes of `message Order { string id = 1; int32 n = 2; }`, which needs its package."""
+
+
+@pytest.mark.parametrize("is_framed", [False, True])
+def test_a_recipe_for_protobuf_makes_rows_of_messages_with_and_without_a_frame(tmp_path: Path, is_framed: bool) -> None:
+    stop_active_session()
+    recipe = block("python", "order_pb2", "spark-pipeline.md")
+    frame = b"\0\0\0\0\7\0" if is_framed else b""
+    if is_framed:
+        recipe = recipe.replace('order("data")', 'order(F.expr("substring(data, 7)"))')
+    (tmp_path / "order_pb2.py").write_text(ORDER_PB2)
+    letters = f"mld.spark.deadLetter = {tmp_path / 'dead'}"
+    with bed(tmp_path, recipe, "mld.spark.master = local[1]", "mld.spark.format = binary", letters) as made:
+        data = {1: frame + b"\n\1a\x10\7", 2: frame + b"\7\7", 3: frame + b"\n\1b"}
+        assert made.run(data).failed == {}
+    assert [(row["id"], row["n"]) for row in rows(tmp_path / "out")] == [("a", 7), ("b", 0)]
+    assert [row["sequenceNumber"] for row in rows(tmp_path / "dead")] == ["2"]
