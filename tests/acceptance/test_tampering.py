@@ -50,7 +50,8 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_setup(venv: Path, locks: Path) -> tuple[set[str], str]:
     """`make setup` without a network; the modules that got installed, and what was said. It always fails: at the latest
     where mld itself is to be built, for which there is no setuptools."""
-    environment = os.environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(locks.parent / "wheels")}
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # flags, and its level
+    environment = outer | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(locks.parent / "wheels")}
     packages = next(venv.glob("lib/python*/site-packages"))
     for left in packages.glob("of_*"):
         shutil.rmtree(left) if left.is_dir() else left.unlink()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 
 import pytest
 
 from tests.integration.world import ASSIGNED, MakeWorld, Put, World
 from tests.support.kpl import User, aggregate
 
-RESHARD_MAX_S = 60.0
+RESHARD_MAX_S = 600.0
 
 
 def distribute(world: World) -> None:
@@ -48,12 +47,12 @@ def test_records_without_keys_and_whole_aggregates_arrive_where_kinesis_distribu
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1_200)
 def test_four_shards_become_128_at_once_and_nothing_is_lost(make_world: MakeWorld) -> None:
     world = make_world(shards=4)
     world.put(400)
     world.daemon(**ASSIGNED, idleTimeBetweenReadsInMillis=1000)
     world.until_delivered()
-    began = time.monotonic()
     for target in (8, 16, 32, 64, 128):
         world.kinesis.update_shard_count(
             StreamName=world.stream, TargetShardCount=target, ScalingType="UNIFORM_SCALING"
@@ -69,8 +68,5 @@ def test_four_shards_become_128_at_once_and_nothing_is_lost(make_world: MakeWorl
     def is_complete() -> bool:
         return opened <= {life.shard for life in world.history.lives()}
 
-    world.until(is_complete, 5 * RESHARD_MAX_S, "all 128 shards are read")
-    took = time.monotonic() - began
+    world.until(is_complete, RESHARD_MAX_S, "all 128 shards are read")  # how fast: `tests/unit/test_worker_fleet.py`
     world.until_delivered()
-    print(f"4 shards to 128: {took:.1f} s")
-    assert took < RESHARD_MAX_S

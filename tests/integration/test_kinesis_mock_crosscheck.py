@@ -17,7 +17,7 @@ from tests.support.servers import ROOT, ServerProcess
 
 pytestmark = pytest.mark.full
 
-SUITE_TIMEOUT_S = 300
+SUITE_TIMEOUT_S = 1_200  # what is waited for inside has bounds of its own
 POLLING_AND_RESHARDING = ("test_streams.py", "test_shards.py", "test_records.py", "test_consumers.py")
 
 
