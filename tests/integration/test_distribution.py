@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.integration.world import ASSIGNED, MakeWorld, Put, World
