@@ -28,6 +28,7 @@ from mld.processors.spark.batch.jobs import Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
+from mld.processors.spark.batch.running import Running, Span, cut
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, source_of_rows
 from mld.processors.spark.high_water_marks import Preceding, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from mld.processors.spark.batch.jobs import Frames
 
 log = logging.getLogger("mld.spark")
+
+
+def _spans_of(batch: MicroBatch, shards: Sequence[StreamShard]) -> dict[StreamShard, Span]:
+    firsts = {piece.offer.shard: piece.after or piece.offer.first for piece in reversed(batch.slices)}
+    return {shard: Span(firsts[shard], batch.ends[shard]) for shard in shards}
 
 
 class Engine:
@@ -53,6 +59,7 @@ class Engine:
         sinks: Sequence[Sink],
         dead_letter: Sink | None,
         spool: Spool,
+        running: Running | None = None,
     ) -> None:
         self._settings = settings
         self._health = health
@@ -61,6 +68,7 @@ class Engine:
         self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience)
         self._poison = PoisonSearch(settings, self._jobs, self._destinations, self._patience)
         self._spool = spool
+        self._running = running or Running()
 
     def start(self) -> None:
         """Open all sinks. Raises SinkError."""
@@ -105,14 +113,44 @@ class Engine:
         left = batch
         while left.slices:
             self._patience.check()
+            source = source_of(left, self._spool)
+            suspects = [shard for shard in self._running.suspects if shard in source.ends]
             try:
-                outcome.failed |= self._run(source_of(left, self._spool))
+                if well := [shard for shard in source.ends if shard not in suspects]:
+                    with self._running.noted(_spans_of(left, well)):
+                        outcome.failed |= self._run(source.of(well))
+                        self._health.check()
+                for shard in suspects:
+                    outcome.failed |= self._run_in_parts(source.of([shard]), shard)
             except GoneBack as error:
                 outcome.failed |= error.reasons
             held = {shard for shard, upto in left.ends.items() if not fresh(upto, self.held(shard))}
             left = left.without(held | outcome.failed.keys())  # a sink may have gone back in the midst of it
         self._destinations.forget_buried()
         return outcome
+
+    def _run_in_parts(self, source: BatchSource, shard: StreamShard) -> dict[StreamShard, str]:
+        """Run a shard some of whose records may have ended the session; the shard, if it has to stop."""
+        rows = source.part(source.whole()).get(shard, [])
+        before = None
+        for part in cut(rows, self._running.suspects[shard]):
+            upto = source.ends[shard] if part[-1] is rows[-1] else part[-1][0]
+            mine = source_of_rows(shard, part, upto, before, preceding=source.preceding)
+            runs = {shard: Span(part[0][0], part[-1][0])}
+            if self._running.is_to_blame(shard, part):
+                if (reason := self._poison.bury_what_ended_sessions(mine, part[0], rows)) is not None:
+                    return {shard: reason}
+                self._running.forget(runs)
+                before = part[-1][0]
+                continue
+            log.info("%d records of %s run alone", len(part), shard.label)
+            with self._running.noted(runs):
+                failed = self._run(mine)
+                self._health.check()
+            if failed:
+                return failed
+            before = part[-1][0]
+        return {}
 
     def held(self, shard: StreamShard) -> RecordPosition | None:
         """Return what every sink holds of a shard, whatever the dead letter holds."""

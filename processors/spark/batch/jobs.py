@@ -386,6 +386,7 @@ class Jobs:
                 with self.handed(source, batch) as (handed, count):
                     self._compute(handed, batch, count, sinks)
         except Exception as error:
+            self._patience.check()
             log.debug("the batch cannot be computed: %s", error)
             return False
         return True
@@ -456,5 +457,6 @@ class Jobs:
                 counted = handed.counts()
                 return counted is None or counted.malformed == 0
         except Exception as error:  # whatever it is, it is no evidence
+            self._patience.check()
             log.debug("they cannot be computed: %s", error)
             return False

@@ -149,6 +149,21 @@ class PoisonSearch:
                 failing += shards
         return failing
 
+    def bury_what_ended_sessions(self, source: BatchSource, record: Row, rows: Sequence[Row]) -> str | None:
+        """Bury a record over which alone the session has ended; why its shard has to stop, if it is not buried."""
+        shard, at = next(iter(source.ends)), record[0].encode()
+        error = ValueFailed("the session of Spark has ended each time it was processed, also when it was alone")
+        try:
+            why = self._why_not_to_bury(error, source, record, rows, 0, POISON_IN_A_ROW_MAX)
+            if why is None:
+                self._bury(source, error, passes=True)
+        except SinkRefused as refused:
+            return str(refused)
+        if why is not None:
+            return f"the record {at} of {shard.label} fails{why}"
+        log.error("the record %s of %s is in the dead letter: %s", at, shard.label, error)
+        return None
+
     def _patiently(self, sink: Sink, act: Callable[[], object]) -> None:
         """Do it until the sink takes it, which is open again after each failure. Raises SinkRefused, SessionGone and
         Stopped."""
@@ -164,17 +179,17 @@ class PoisonSearch:
 
         until_published(attempt, self._patience.wait)
 
-    def _put_all(self, letters: Sequence[Letter], names: Sequence[str]) -> None:
+    def _put_all(self, letters: Sequence[Letter], names: Sequence[str], passes: bool = False) -> None:
         """Put records into the dead letter, until that is done."""
         dead = self._destinations.dead
         assert dead is not None
         for begin in range(0, len(letters), LETTERS_AT_ONCE):
             some = letters[begin : begin + LETTERS_AT_ONCE]
-            self._patiently(dead, partial(self._put_letters, dead, some, names))
+            self._patiently(dead, partial(self._put_letters, dead, some, names, passes))
 
-    def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str]) -> None:
-        """Put records into the dead letter, for those of the sinks for which it does not have them. Raises
-        SinkError."""
+    def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str], passes: bool) -> None:
+        """Put records into the dead letter, for those of the sinks for which it does not have them. `passes`: its mark
+        moves past them in the same commit, so that they are not looked at again. Raises SinkError."""
         marks = self._destinations.marks[dead.name]
         missing: dict[tuple[str, ...], list[Letter]] = {}
         for letter in letters:
@@ -183,6 +198,7 @@ class PoisonSearch:
                 missing.setdefault(sinks, []).append(letter)
         for sinks, some in missing.items():
             buried = {buried_in(shard, name, at): at for shard, (at, _), _ in some for name in sinks}
+            buried |= {shard: at for shard, (at, _), _ in some if passes}
             every = len(sinks) == max(1, len(self._destinations.sinks))
             with self._jobs.handed_records([record for _, (_, record), _ in some]) as handed:
                 frame = handed.because([self._settings.fit(why) for *_, why in some], () if every else sinks)
@@ -306,7 +322,7 @@ class PoisonSearch:
         refusing = error.sinks if isinstance(error, DataRefused) else ()
         return [sink for sink in missing if sink.name in refusing] if refusing else missing
 
-    def _bury(self, source: BatchSource, error: Exception) -> None:
+    def _bury(self, source: BatchSource, error: Exception, passes: bool = False) -> None:
         """Bury one record into the dead letter, for the sinks that fail over it, and past it in those; until that is
         done. Raises SinkRefused, SessionGone and Stopped.
         """
@@ -319,7 +335,7 @@ class PoisonSearch:
         sinks = self._failing(source, error)
         names = [sink.name for sink in sinks if source.only is None or sink.name in source.only]
         letters = [(*one, str(error)) for one in source.each(source.whole())]
-        self._put_all(letters, names if self._destinations.sinks else [PIPELINE])
+        self._put_all(letters, names if self._destinations.sinks else [PIPELINE], passes)
         for sink in sinks:
             self._patiently(sink, partial(go_past, sink))
         self._jobs.own.update(source.ends)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from mld.processors.spark.batch.running import FILE as RUNNING
 from mld.processors.spark.link import LOCK_FILE, SOCKET_FILE, TEXT_CHARS_MAX, all_directories, started_at
 from mld.processors.spark.settings import Sanitizer
 
@@ -110,12 +111,12 @@ def bounded_lines(pipe: BinaryIO) -> Iterator[bytes]:
 
 
 def clear(directory: Path, *, daemon_lives: bool) -> None:
-    """Leave only what the next host of the same daemon is found and locked by."""
+    """Leave only what the next host of the same daemon is found and locked by, and what was running."""
     if not daemon_lives:
         shutil.rmtree(directory, ignore_errors=True)
         return
     for entry in directory.iterdir() if directory.is_dir() else ():
-        if entry.name in (LOCK_FILE, HOST_LOCK, SOCKET_FILE):
+        if entry.name in (LOCK_FILE, HOST_LOCK, SOCKET_FILE, RUNNING):
             continue
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)

@@ -24,6 +24,7 @@ from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import SparkRecord
+from mld.processors.spark.batch.running import FILE, Running
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit import store
 from mld.processors.spark.high_water_marks import UNKNOWN
@@ -93,7 +94,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(dead_letter_of(settings), spark, own) if settings.dead_letter else None
         frames, health = handover.Handover(spark, settings, divert=dead is not None), spark_session.SessionHealth(spark)
-        engine = Engine(settings, frames, health, loaded, sinks, dead, spool)
+        engine = Engine(settings, frames, health, loaded, sinks, dead, spool, Running(scratch / FILE))
         engine.start()
         loaded.setup(spark)  # may start a streaming query over what a sink has made
         health.check()

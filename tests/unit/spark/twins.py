@@ -14,6 +14,7 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
 from mld.processors.spark.batch.page_file import PageWriter, rows
 from mld.processors.spark.batch.record_columns import read_line
+from mld.processors.spark.batch.running import Running
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit.ledger import retired
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
@@ -198,6 +199,7 @@ class Bed:
     transform: Callable[[Any, Any], Any] = lambda records, batch: records
     dead: MemorySink | None = None
     sinks: Mapping[str, MemorySink] = field(default_factory=dict)
+    running: Running | None = None
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.directory / "spool")
@@ -218,6 +220,7 @@ class Bed:
             list(self.sinks.values()),
             self.dead,
             self.spool,
+            self.running,
         )
         self.engine.start()
 

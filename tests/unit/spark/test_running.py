@@ -1,0 +1,130 @@
+"""What runs when a session ends: found by ever smaller parts that run alone, others first; innocents are forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mld.processors.spark.batch.running import PARTS, Running, Span, cut
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import SessionGone
+from tests.unit.spark.twins import Bed, MemorySink, settings_of
+
+A = StreamShard("s", "a")
+KEYS = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
+
+
+class Lives:
+    """Hosts of one daemon, each with a session of its own, over the same sinks. A job over a record of `killers` ends
+    the session, whatever it is run for."""
+
+    def __init__(self, directory: Path, killers: set[int], *keys: str) -> None:
+        self.directory, self.killers, self.keys = directory, killers, keys or KEYS
+        self.out, self.dead = MemorySink("out"), MemorySink("deadLetter")
+        self.ends = 0
+        self.ran: list[list[int]] = []
+
+    def live(self, records: dict[str, range], end_at: int | None = None) -> dict[StreamShard, str] | None:
+        """Have the shards deliver everything from their beginning; None if the session ends."""
+        settings = settings_of(*self.keys)
+        bed = Bed(self.directory / str(self.ends), settings, dead=self.dead, sinks={"out": self.out})
+        bed.running = Running(self.directory / "running.json")
+        bed.use(bed.spool)
+
+        def meet(data: bytes) -> bool:
+            if int(data) in self.killers or int(data) == end_at:
+                bed.health.gone = True
+                raise SessionGone("the JVM has ended")
+            return False
+
+        bed.frames.poison = self.out.poison = meet
+        try:
+            return bed.run(*(bed.offer(shard, numbers) for shard, numbers in records.items())).failed
+        except SessionGone:
+            self.ends += 1
+            return None
+
+    def live_on(self, records: dict[str, range]) -> dict[StreamShard, str]:
+        while (failed := self.live(records)) is None:
+            assert self.ends < 30, "it is not found"
+        return failed
+
+
+def numbers(sink: MemorySink, shard: str = "a") -> list[int]:
+    return [number for key, number, _ in sink.rows if key == shard]
+
+
+@pytest.mark.parametrize("killer", [1, 700, 999])
+def test_a_record_that_ends_the_session_is_a_dead_letter_after_few_ends_and_all_others_are_there(tmp_path, killer):
+    lives = Lives(tmp_path, {killer})
+    assert lives.live_on({"a": range(1, 1001), "b": range(5000, 5010)}) == {}
+    assert numbers(lives.out) == [n for n in range(1, 1001) if n != killer]
+    assert numbers(lives.out, "b") == [*range(5000, 5010)]
+    ((_, letter, why),) = lives.dead.rows
+    assert letter == killer and b"the session of Spark has ended" in why
+    assert lives.ends <= 7
+    assert lives.dead.marks[A] >= RecordPosition(killer), "nobody decodes it again"
+
+
+def test_it_is_no_letter_before_another_record_shows_that_a_session_lives(tmp_path):
+    lives = Lives(tmp_path, {100})
+    assert "there is no other one yet to tell" in lives.live_on({"a": range(1, 101)})[A]
+    assert lives.dead.rows == []
+    assert lives.live({"a": range(1, 102)}) == {}
+    assert ([number for _, number, _ in lives.dead.rows], numbers(lives.out)[-1]) == ([100], 101)
+
+
+def test_two_of_them_in_two_shards_are_found(tmp_path):
+    lives = Lives(tmp_path, {30, 5003})
+    assert lives.live_on({"a": range(1, 101), "b": range(5000, 5010)}) == {}
+    assert sorted(number for _, number, _ in lives.dead.rows) == [30, 5003]
+    assert len(lives.out.rows) == 108
+
+
+def test_the_other_shards_go_on_before_the_record_is_found(tmp_path):
+    lives = Lives(tmp_path, {30})
+    records = {"a": range(1, 101), "b": range(5000, 5010)}
+    assert lives.live(records) is None and lives.live(records) is None
+    assert lives.out.rows == []
+    assert lives.live(records) is None and lives.live(records) is None
+    assert numbers(lives.out, "b") == [*range(5000, 5010)]
+    assert numbers(lives.out) == [*range(1, 30)], "the parts before it, too"
+
+
+def test_ends_that_meet_other_records_each_time_isolate_nobody(tmp_path):
+    lives = Lives(tmp_path, set())
+    for end_at in (5, 15, 25, 35):
+        assert lives.live({"a": range(1, end_at)}) == {}
+        assert lives.live({"a": range(1, end_at + 1)}, end_at) is None
+        assert Running(tmp_path / "running.json").suspects == {}
+    assert lives.live({"a": range(1, 50)}) == {}
+    assert (numbers(lives.out), lives.dead.rows) == ([*range(1, 50)], [])
+
+
+def test_a_machine_on_which_every_session_ends_buries_nobody(tmp_path):
+    lives = Lives(tmp_path, set(range(1, 101)))
+    for _ in range(12):
+        assert lives.live({"a": range(1, 101)}) is None
+    assert lives.dead.rows == []
+
+
+def test_without_a_dead_letter_the_shard_stops_in_front_of_the_record(tmp_path):
+    lives = Lives(tmp_path, {30}, "mld.spark.onPoison = stop")
+    reason = lives.live_on({"a": range(1, 101), "b": range(5000, 5010)})[A]
+    assert "the record 30 of a fails: the session of Spark has ended" in reason
+    assert (numbers(lives.out), numbers(lives.out, "b")) == ([*range(1, 30)], [*range(5000, 5010)])
+
+
+def test_a_batch_is_cut_into_what_stands_before_the_suspects_these_in_parts_and_the_rest():
+    rows = [(RecordPosition(n), None) for n in range(100)]
+    parts = cut(rows, Span(RecordPosition(10), RecordPosition(89)))  # type: ignore[arg-type]
+    assert [len(part) for part in parts] == [10, *[5] * PARTS, 10]
+    assert [row for part in parts for row in part] == rows
+    assert cut(rows, Span(RecordPosition(200), RecordPosition(300))) == [rows]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"now": 7}', '{"now": [["a"]], "suspects": []}'])
+def test_a_file_that_a_full_disk_has_cut_is_as_none(tmp_path, text):
+    (tmp_path / "running.json").write_text(text)
+    assert Running(tmp_path / "running.json").suspects == {}
