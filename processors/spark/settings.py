@@ -105,6 +105,7 @@ class SparkSettings:
     on_gap: OnGap
     drain_timeout_s: float
     start_timeout_s: float
+    task_timeout_s: float
     master: str = field(repr=False)
     spool: str | None
     conf: Mapping[str, str] = field(repr=False)
@@ -222,6 +223,7 @@ def make(
         on_gap=value("onGap"),
         drain_timeout_s=value("drainTimeoutMillis") / 1000,
         start_timeout_s=value("startTimeoutMillis") / 1000,
+        task_timeout_s=value("taskTimeoutMillis") / 1000,
         master=value("master"),
         spool=value("spool"),
         conf={**short, **lines.conf},

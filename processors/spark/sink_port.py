@@ -203,6 +203,11 @@ class SessionGone(Exception):
     """The JVM or the cluster is not there any more; a new host has to be started."""
 
 
+class TaskHangs(SessionGone):
+    """A task did not end, and its job was cancelled. The session has outlived that, so the engine goes on with parts of
+    what was running."""
+
+
 def sentence(text: str) -> str:
     """Return the first line of an exception of Spark, and the innermost cause if it names one; bounded.
 

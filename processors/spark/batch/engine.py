@@ -11,6 +11,7 @@ What an attempt may end in, for each sink by itself:
 * the job or the pipeline failed: try again, then make the batch smaller, until a record stands alone (`poison`)
 * a sink has gone back in time (GoneBack): the shards of which it lacks something stop
 * it can never succeed (SinkRefused, PipelineError): all shards of the batch stop
+* a task hangs: the same records, and from the second time on by parts (`running`)
 * the session is gone: the host ends, and a new one starts from the checkpoints
 """
 
@@ -28,12 +29,12 @@ from mld.processors.spark.batch.jobs import Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
-from mld.processors.spark.batch.running import Running, Span, cut
+from mld.processors.spark.batch.running import Running, Span, Spans
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, source_of_rows
 from mld.processors.spark.high_water_marks import Preceding, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import GoneBack, JobFailed, Sink, SinkError, SinkRefused
+from mld.processors.spark.sink_port import GoneBack, JobFailed, Sink, SinkError, SinkRefused, TaskHangs
 from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class Engine:
         self._patience = Patience(health)
         self._destinations = Destinations(sinks, dead_letter, self._patience)
         self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience)
-        self._poison = PoisonSearch(settings, self._jobs, self._destinations, self._patience)
-        self._spool = spool
         self._running = running or Running()
+        self._poison = PoisonSearch(settings, self._jobs, self._destinations, self._patience, self._running)
+        self._spool = spool
 
     def start(self) -> None:
         """Open all sinks. Raises SinkError."""
@@ -112,45 +113,24 @@ class Engine:
         outcome = BatchOutcome({}, self._jobs.figures)
         left = batch
         while left.slices:
-            self._patience.check()
             source = source_of(left, self._spool)
             suspects = [shard for shard in self._running.suspects if shard in source.ends]
+            well = [shard for shard in source.ends if shard not in suspects]
             try:
-                if well := [shard for shard in source.ends if shard not in suspects]:
-                    with self._running.noted(_spans_of(left, well)):
-                        outcome.failed |= self._run(source.of(well))
-                        self._health.check()
-                for shard in suspects:
-                    outcome.failed |= self._run_in_parts(source.of([shard]), shard)
+                self._patience.check()
+                for shards in [well] * bool(well) + [[shard] for shard in suspects]:
+                    outcome.failed |= self._run(source.of(shards), _spans_of(left, shards))
             except GoneBack as error:
                 outcome.failed |= error.reasons
+            except TaskHangs as error:
+                log.error("%s", error)
+                for sink in self._destinations.all():
+                    self._destinations.reopen(sink)
             held = {shard for shard, upto in left.ends.items() if not fresh(upto, self.held(shard))}
             left = left.without(held | outcome.failed.keys())  # a sink may have gone back in the midst of it
+        self._running.forget({})
         self._destinations.forget_buried()
         return outcome
-
-    def _run_in_parts(self, source: BatchSource, shard: StreamShard) -> dict[StreamShard, str]:
-        """Run a shard some of whose records may have ended the session; the shard, if it has to stop."""
-        rows = source.part(source.whole()).get(shard, [])
-        before = None
-        for part in cut(rows, self._running.suspects[shard]):
-            upto = source.ends[shard] if part[-1] is rows[-1] else part[-1][0]
-            mine = source_of_rows(shard, part, upto, before, preceding=source.preceding)
-            runs = {shard: Span(part[0][0], part[-1][0])}
-            if self._running.is_to_blame(shard, part):
-                if (reason := self._poison.bury_what_ended_sessions(mine, part[0], rows)) is not None:
-                    return {shard: reason}
-                self._running.forget(runs)
-                before = part[-1][0]
-                continue
-            log.info("%d records of %s run alone", len(part), shard.label)
-            with self._running.noted(runs):
-                failed = self._run(mine)
-                self._health.check()
-            if failed:
-                return failed
-            before = part[-1][0]
-        return {}
 
     def held(self, shard: StreamShard) -> RecordPosition | None:
         """Return what every sink holds of a shard, whatever the dead letter holds."""
@@ -161,16 +141,22 @@ class Engine:
         where. Raises SessionGone and Stopped."""
         self._jobs.begin()
         source = source_of_rows(shard, rows, only=only)
-        return BatchOutcome(self._run(source, in_a_row_max=math.inf), self._jobs.figures)
+        return BatchOutcome(self._run(source, {}, math.inf), self._jobs.figures)
 
-    def _run(self, source: BatchSource, in_a_row_max: float = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
+    def _run(
+        self, source: BatchSource, runs: Spans, in_a_row_max: float = POISON_IN_A_ROW_MAX
+    ) -> dict[StreamShard, str]:
         """Return the shards that have to stop, with the reason. Raises GoneBack, and nothing was run then."""
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
-            try:
-                self._jobs.until_done(source, attempts.ATTEMPTS_MAX)
-            except (JobFailed, PipelineFailed) as error:
-                return self._failed(source, error, in_a_row_max)
+            if self._running.suspects.keys() & source.ends.keys():
+                return self._poison.search(source)
+            with self._running.noted(runs):
+                try:
+                    self._jobs.until_done(source, attempts.ATTEMPTS_MAX)
+                except (JobFailed, PipelineFailed) as error:
+                    return self._failed(source, error, in_a_row_max)
+                self._patience.check()
             for _, (_, record) in islice(source.each(source.whole()), 1):
                 self._poison.keep(record)
             return {}

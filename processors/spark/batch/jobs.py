@@ -40,6 +40,7 @@ from mld.processors.spark.sink_port import (
     Fenced,
     InputGone,
     JobFailed,
+    SessionGone,
     Sink,
     SinkError,
     SinkRefused,
@@ -171,7 +172,7 @@ class Jobs:
                 errors: list[Exception] = [error for _, error in found]
             except (PipelineFailed, SpoolError) as error:
                 found, errors = [], [error]
-            except PipelineError:
+            except (PipelineError, SessionGone):
                 raise
             except Exception as error:
                 self._patience.check()
@@ -418,6 +419,7 @@ class Jobs:
                 slices_max = min(SLICES_MAX, max(SLICES_NEXT, SPLIT * len({one.records for one in found})))
                 left = sorted(suspects)
         except Exception as error:
+            self._patience.check()
             log.info("which records fail cannot be told at once: %s", first_line(error))
         return {}
 

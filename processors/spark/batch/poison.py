@@ -25,6 +25,7 @@ from mld.processors.spark.batch.attempts import Destinations, Patience, buried_i
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
+from mld.processors.spark.batch.running import ENDS_MIN, Running, Span, cut
 from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
@@ -52,8 +53,18 @@ KEPT_BYTES_MAX = 1 << 20
 LETTERS_AT_ONCE = 1_000
 """Records that are buried in one commit."""
 
+ENDS = "the session of Spark has ended, or was held up, each time it was processed, also when it was alone"
+
 Letter = tuple[StreamShard, Row, str]
 """A record that is to be buried, and why."""
+
+
+class EndsSession(ValueFailed):
+    """Sessions have ended over one record alone, as the suspect knows."""
+
+    def __init__(self, suspect: Span) -> None:
+        super().__init__(ENDS)
+        self.suspect = suspect
 
 
 def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
@@ -66,8 +77,11 @@ def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[i
 class PoisonSearch:
     """Of one engine."""
 
-    def __init__(self, settings: SparkSettings, jobs: Jobs, destinations: Destinations, patience: Patience) -> None:
+    def __init__(
+        self, settings: SparkSettings, jobs: Jobs, destinations: Destinations, patience: Patience, running: Running
+    ) -> None:
         self._settings = settings
+        self._running = running
         self._jobs = jobs
         self._destinations = destinations
         self._patience = patience
@@ -86,19 +100,22 @@ class PoisonSearch:
             self._went_well = record
 
     def search(self, batch: BatchSource, in_a_row_max: float = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
-        """Commit all that can be; the shards that have to stop, with the reason."""
+        """Commit all that can be; the shards that have to stop, with the reason. Suspected ones run in parts at once:
+        whatever reads all of their records may end the session."""
         self._note_taken()
         self._taken.clear()
         self._has_waited = False
         until = self._jobs.figures.attempts + (ATTEMPTS_IN_A_SEARCH_MAX if in_a_row_max < math.inf else math.inf)
+        failing = [shard for shard in self._running.suspects if shard in batch.ends]
         try:
-            batch = self._without_what_fails(batch, in_a_row_max)
-            failing = self._failing_shards(batch)
+            if not failing:
+                batch = self._without_what_fails(batch, in_a_row_max)
+                failing = self._failing_shards(batch)
         except (SinkRefused, PipelineError) as error:
             return dict.fromkeys(batch.ends, str(error))
         failed: dict[StreamShard, str] = {}
         for shard in failing:
-            log.warning("%s fails, searching among its records", shard.label)
+            log.warning("searching among the records of %s", shard.label)
             reason = self._search_shard(shard, batch, in_a_row_max, until)
             if reason is not None:
                 failed[shard] = reason
@@ -149,21 +166,6 @@ class PoisonSearch:
                 failing += shards
         return failing
 
-    def bury_what_ended_sessions(self, source: BatchSource, record: Row, rows: Sequence[Row]) -> str | None:
-        """Bury a record over which alone the session has ended; why its shard has to stop, if it is not buried."""
-        shard, at = next(iter(source.ends)), record[0].encode()
-        error = ValueFailed("the session of Spark has ended each time it was processed, also when it was alone")
-        try:
-            why = self._why_not_to_bury(error, source, record, rows, 0, POISON_IN_A_ROW_MAX)
-            if why is None:
-                self._bury(source, error, passes=True)
-        except SinkRefused as refused:
-            return str(refused)
-        if why is not None:
-            return f"the record {at} of {shard.label} fails{why}"
-        log.error("the record %s of %s is in the dead letter: %s", at, shard.label, error)
-        return None
-
     def _patiently(self, sink: Sink, act: Callable[[], object]) -> None:
         """Do it until the sink takes it, which is open again after each failure. Raises SinkRefused, SessionGone and
         Stopped."""
@@ -208,7 +210,7 @@ class PoisonSearch:
         """Commit what can be of a shard, by halves; why it has to stop, if it has."""
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())
-        waiting, in_a_row = [(0, len(rows))], 0
+        waiting, in_a_row = cut(rows, self._running.suspects.get(shard))[::-1], 0
         while waiting:
             begin, end = waiting.pop()
             if self._jobs.figures.attempts >= until:
@@ -217,8 +219,16 @@ class PoisonSearch:
             before = rows[begin - 1][0] if begin else None
             upto = batch.ends[shard] if end == len(rows) else part[-1][0]
             source = source_of_rows(shard, part, upto, before, batch.only, batch.preceding)
+            runs = {shard: Span(part[0][0], part[-1][0])} if part else {}
+            suspect = self._running.alone(shard, part)
             try:
-                self._until_done(source, len(part))
+                if suspect is not None and suspect.ends_alone >= ENDS_MIN:
+                    raise EndsSession(suspect)
+                with self._running.noted(runs):
+                    if suspect is not None and self._jobs.computes(source):
+                        self._running.note_computed()
+                    self._until_done(source, len(part))
+                    self._patience.check()
                 if part:
                     self.keep(part[-1][1])
                 in_a_row = 0
@@ -240,6 +250,7 @@ class PoisonSearch:
                     self._bury(source, error)
                 except SinkRefused as refused:
                     return str(refused)
+                self._running.forget(runs)
                 log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.label, error)
                 if any(self._destinations.groups(source)):  # of sinks that have not refused it
                     waiting.append((begin, end))
@@ -275,13 +286,17 @@ class PoisonSearch:
             return f", as did the {in_a_row - 1} before it: {error}; {remedy}"
         failing = self._failing(source, error)
         is_known = isinstance(error, DataRefused)
-        if is_known or (
+        if isinstance(error, EndsSession) and error.suspect.others_ran:
+            why = None
+        elif isinstance(error, EndsSession) and error.suspect.is_computed:
+            why = "and no other one has been written since, to tell whether it is the record or the sink"
+        elif is_known or (
             isinstance(error, JobFailed) and not isinstance(error, ValueFailed) and self._jobs.computes(source)
         ):
             why = self._no_taker(failing, is_known)
             remedy = "correct the sink or the pipeline"
         else:
-            why = self._no_evidence(error, record, rows, failing)
+            why = self._no_evidence(next(iter(source.ends)), record, rows, failing)
         return None if why is None else f", {why}: {error}; {remedy}"
 
     def _note_taken(self) -> None:
@@ -302,7 +317,7 @@ class PoisonSearch:
         self._refused.update(sink.name for sink in sinks)
         return None
 
-    def _no_evidence(self, error: Exception, record: Row, rows: Sequence[Row], sinks: Sequence[Sink]) -> str | None:
+    def _no_evidence(self, shard: StreamShard, record: Row, rows: Sequence[Row], sinks: Sequence[Sink]) -> str | None:
         """Return why it may not be the record that is to blame; None if the pipeline works for another one right after.
 
         A pipeline that writes by itself is not run for this; there any batch that went well is the evidence."""
@@ -312,7 +327,7 @@ class PoisonSearch:
         others = [*([self._went_well] if self._went_well else []), *neighbours[:NEIGHBOURS_MAX]]
         if not others or not sinks:
             return "and there is no other one yet to tell whether it is the record or the pipeline"
-        if any(self._jobs.works_for([one], sinks) for one in others):
+        if any(self._jobs.works_for([one], sinks) for one in self._running.untried(shard, others)):
             return None
         return f"and so do the {len(others)} others that were tried"
 
@@ -322,9 +337,10 @@ class PoisonSearch:
         refusing = error.sinks if isinstance(error, DataRefused) else ()
         return [sink for sink in missing if sink.name in refusing] if refusing else missing
 
-    def _bury(self, source: BatchSource, error: Exception, passes: bool = False) -> None:
+    def _bury(self, source: BatchSource, error: Exception) -> None:
         """Bury one record into the dead letter, for the sinks that fail over it, and past it in those; until that is
-        done. Raises SinkRefused, SessionGone and Stopped.
+        done. The mark of the dead letter moves past what ends sessions, so that nobody decodes it again. Raises
+        SinkRefused, SessionGone and Stopped.
         """
 
         def go_past(sink: Sink) -> None:
@@ -335,7 +351,7 @@ class PoisonSearch:
         sinks = self._failing(source, error)
         names = [sink.name for sink in sinks if source.only is None or sink.name in source.only]
         letters = [(*one, str(error)) for one in source.each(source.whole())]
-        self._put_all(letters, names if self._destinations.sinks else [PIPELINE], passes)
+        self._put_all(letters, names if self._destinations.sinks else [PIPELINE], isinstance(error, EndsSession))
         for sink in sinks:
             self._patiently(sink, partial(go_past, sink))
         self._jobs.own.update(source.ends)

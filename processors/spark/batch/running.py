@@ -3,7 +3,10 @@
 An end is no answer: nobody says which record it was. So what is about to run is written down before, and taken out once
 it has run. A host that finds it there knows that the session before it has ended in the midst of that. After the second
 end over the same records they run alone, in parts, after all other shards; whatever part was running at the next end is
-cut again. A record over which alone the session has ended twice is told by `is_to_blame`.
+cut again. A record over which alone the session has ended twice is to blame, if there is evidence (`poison`).
+
+A job that was cancelled because a task of it did not end (`session.task_watch`) is such an end, too, whether its
+session has outlived it or not.
 
 An end has many reasons, and most of them are no record's. Then the next one meets other records, and these are
 forgotten.
@@ -15,12 +18,13 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.sink_port import GoneBack
+from mld.processors.spark.sink_port import TaskHangs
 
 log = logging.getLogger("mld.spark")
 
@@ -39,51 +43,59 @@ class Span(NamedTuple):
     ends: int = 0
     ends_alone: int = 0
     """How often while it was one record, and nothing else ran."""
+    is_computed: bool = False
+    """Whether the last time the record had been computed, and was being written."""
+    others_ran: bool = False
+    """Whether other records have come through, into every sink, since the first of these ends."""
+    tried: int = 0
+    """Other records on which somebody has tried whether the pipeline works at all."""
 
 
+ZERO = RecordPosition(0)
+Other = TypeVar("Other")
 Spans = Mapping[StreamShard, Span]
 
 
 def ended(now: Spans, before: Spans) -> dict[StreamShard, Span]:
     """Return who is suspected after a session has ended over `now`, if these were suspected `before`."""
     found = dict(before)
-    for shard, (first, last, *_) in now.items():
-        known = before.get(shard, Span(last, first))
-        both = Span(max(first, known.first), min(last, known.last), known.ends + 1)
-        span = both if both.first <= both.last and known.ends else Span(first, last, 1)
-        is_alone = len(now) == 1 and first == last
-        found[shard] = span._replace(ends_alone=(known.ends_alone if span is both else 0) + 1 if is_alone else 0)
+    for shard, ran in now.items():
+        known = before.get(shard, Span(ran.last, ran.first))
+        first, last = max(ran.first, known.first), min(ran.last, known.last)
+        span = known._replace(first=first, last=last) if known.ends and first <= last else Span(ran.first, ran.last)
+        is_alone = len(now) == 1 and ran.first == ran.last
+        found[shard] = span._replace(
+            ends=span.ends + 1, ends_alone=span.ends_alone + 1 if is_alone else 0, is_computed=ran.is_computed
+        )
     return found
 
 
-def cut(rows: Sequence[Row], suspects: Span) -> list[Sequence[Row]]:
-    """Return records in their order: those before the suspects, these in parts, and those after them."""
-    inside = [at for at, (position, _) in enumerate(rows) if suspects.first <= position <= suspects.last]
+def cut(rows: Sequence[Row], suspects: Span | None) -> list[tuple[int, int]]:
+    """Return the ranges of records in which they run: those before the suspects, these in parts, those after them."""
+    inside = [at for at, (position, _) in enumerate(rows) if suspects and suspects.first <= position <= suspects.last]
     if not inside:
-        return [rows] if rows else []
+        return [(0, len(rows))]
     begin, end = inside[0], inside[-1] + 1
     size = -(-(end - begin) // PARTS)
-    parts = [rows[:begin], *(rows[at : min(at + size, end)] for at in range(begin, end, size)), rows[end:]]
-    return [part for part in parts if part]
+    edges = sorted({0, *range(begin, end, size), end, len(rows)})
+    return list(pairwise(edges))
 
 
 class Running:
-    """The file of one daemon's hosts; without one nothing is known. Called on the engine's thread only."""
+    """The file of one daemon's hosts; without one nothing outlives this object. Called on the engine's thread only."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
+        self._now: Spans = {}
         self._spans: dict[StreamShard, Span] = {}
         if file is None or not file.exists():
             return
         try:
             found = json.loads(file.read_text("utf-8"))
-            now = _decoded(found["now"])
-            self._spans = ended(now, _decoded(found["suspects"]))
+            self._now, self._spans = _decoded(found["now"]), _decoded(found["suspects"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("what ran when a session ended is not known: %s", error)
-            return
-        for shard in now:
-            log.warning("a session has ended while %s was running: %s", shard.label, self._spans[shard])
+        self._note_end()
 
     @property
     def suspects(self) -> Spans:
@@ -91,10 +103,10 @@ class Running:
         found = sorted(self._spans.items(), key=lambda one: one[1].ends)
         return {shard: span for shard, span in found if span.ends >= ENDS_MIN}
 
-    def is_to_blame(self, shard: StreamShard, rows: Sequence[Row]) -> bool:
-        """Return whether these are one record, over which alone sessions have ended."""
-        span = self._spans.get(shard)
-        return span is not None and span.ends_alone >= ENDS_MIN and rows[0][0] == rows[-1][0] == span.first
+    def alone(self, shard: StreamShard, rows: Sequence[Row]) -> Span | None:
+        """Return what is known of a record that is suspected alone; None if that is not what `rows` are."""
+        span = self.suspects.get(shard)
+        return span if span and len(rows) == 1 and rows[0][0] == span.first == span.last else None
 
     @contextmanager
     def noted(self, spans: Spans) -> Iterator[None]:
@@ -102,17 +114,40 @@ class Running:
         self._write(spans)
         try:
             yield
-        except GoneBack:
-            self._write({})
+        except TaskHangs:
+            self._note_end()
             raise
+        if spans:
+            self._spans = {one: span._replace(others_ran=True) for one, span in self._spans.items()}
         self.forget(spans)
+
+    def note_computed(self) -> None:
+        """Note that what runs can be computed, so that from here on it is written."""
+        self._write({shard: span._replace(is_computed=True) for shard, span in self._now.items()})
+
+    def untried(self, shard: StreamShard, others: Sequence[Other]) -> Iterator[Other]:
+        """Yield records on which to try whether the pipeline works, each noted before: it may end the session, too."""
+        span = self._spans.get(shard, Span(ZERO, ZERO))
+        for tried in [*range(span.tried, len(others)), -1]:
+            if shard in self._spans:
+                self._spans[shard] = span._replace(tried=tried + 1)
+                self._write({})
+            if tried >= 0:
+                yield others[tried]
 
     def forget(self, ran: Spans) -> None:
         """Suspect nobody up to the ends of `ran`: it has run, or is buried."""
         self._spans = {one: span for one, span in self._spans.items() if one not in ran or ran[one].last < span.last}
         self._write({})
 
+    def _note_end(self) -> None:
+        now, self._spans = self._now, ended(self._now, self._spans)
+        self._write({})
+        for shard in now:
+            log.warning("a session has ended, or was held up, over %s: %s", shard.label, self._spans[shard])
+
     def _write(self, now: Spans) -> None:
+        self._now = now
         if self._file is None:
             return
         text = json.dumps({"now": _encoded(now), "suspects": _encoded(self._spans)})

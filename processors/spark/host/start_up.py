@@ -98,6 +98,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         engine.start()
         loaded.setup(spark)  # may start a streaming query over what a sink has made
         health.check()
+        health.watch(settings.task_timeout_s)  # what a query does in setup is not ours
     except (pipeline.PipelineError, SessionError, SessionGone, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SessionGone, SinkError)) and not isinstance(error, SinkRefused)
         raise FatalError(str(error), EXIT_FAILURE if passing else EXIT_CONFIGURATION) from error

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import re
 import shlex
@@ -29,20 +30,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mld import pip_install
 from mld.processors.spark.session import class_archive, jvm_classes
 from mld.processors.spark.session.lakehouse import DELTA, formats_of, is_needed, lake_settings, s3a_settings
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import SessionError, SessionGone, SessionUnreachable, first_line, sentence
+from mld.processors.spark.sink_port import (
+    SessionError,
+    SessionGone,
+    SessionUnreachable,
+    TaskHangs,
+    first_line,
+    sentence,
+)
 from mld.properties.spark import Format
 from mld.protocol.meeting import SOCKET_PATH_BYTES_MAX
 
 if TYPE_CHECKING:
+    from pyspark import SparkStageInfo
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -347,16 +356,82 @@ def check_format(session: SparkSession, name: str, key: str) -> None:
         ) from error
 
 
+LOOK_MAX_S = 5.0
+"""Longest time between two looks at the jobs."""
+HEED_S = 60
+"""Longest wait for tasks of a cancelled job to end: Spark ends a worker of Python after two seconds, and nothing ends
+what does not look up."""
+TAG = "mld-engine"
+"""Of the jobs of the engine, and not of queries that the user has started."""
+
+
+def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) -> None:
+    """Start to `act` whenever `look` has said the same for so long, and something. Ends with the session."""
+
+    def watch() -> None:
+        before, since = None, 0.0
+        with suppress(Exception):  # the JVM is gone, or the session has ended: others say so
+            while True:
+                seen, now = look(), time.monotonic()
+                if not seen or seen != before:
+                    before, since = seen, now
+                elif now - since >= limit_s:
+                    before = None
+                    act(seen)
+                time.sleep(min(LOOK_MAX_S, limit_s / 4))
+
+    threading.Thread(target=watch, daemon=True, name="watch").start()
+
+
 class SessionHealth:
     """Whether the session can still run jobs, and the streaming queries that the user has started in it run; both raise
-    SessionGone."""
+    SessionGone.
+
+    A task that does not end holds up its batch for ever. So a job of the engine is cancelled if none of its tasks has
+    ended for a while; what only waits for a sink, outside of tasks, is not meant. The task has to heed that."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+        self._limit_s = math.inf
         self._queries: list[StreamingQuery] = []
+        self._hung: list[int] = []
+        """Stages whose tasks do not end."""
+
+    def watch(self, limit_s: float) -> None:
+        """Start to cancel jobs that this thread runs from now on."""
+        self._limit_s = limit_s
+        self._session.sparkContext.addJobTag(TAG)
+        self._session.sparkContext.setInterruptOnCancel(True)
+        _watch(limit_s, self._progress, self._cancel)
+
+    def _progress(self) -> list[tuple[int, int]]:
+        """Return the stages of which a task runs, and how many tasks of each have ended."""
+        context: Any = self._session.sparkContext
+        tracker, tagged = context.statusTracker(), context._jsc.sc().statusTracker().getJobIdsForTag(TAG)
+        jobs = [tracker.getJobInfo(job) for job in {*tagged}.intersection(tracker.getActiveJobsIds())]
+        stages = sorted({stage for job in jobs if job for stage in job.stageIds})
+        return [(one.stageId, one.numCompletedTasks + one.numFailedTasks) for one in self._running(stages)]
+
+    def _running(self, stages: Iterable[int]) -> list[SparkStageInfo]:
+        found = map(self._session.sparkContext.statusTracker().getStageInfo, stages)
+        return [info for info in found if info and info.numActiveTasks]
+
+    def _cancel(self, progress: list[tuple[int, int]]) -> None:
+        self._hung = [stage for stage, _ in progress]
+        self._session.sparkContext.cancelJobsWithTag(TAG)
+
+    def _heed(self) -> NoReturn:
+        """Raise TaskHangs once the tasks that were cancelled have ended, and SessionGone if they do not."""
+        said = f"no task of a batch has ended for {self._limit_s:g} s (mld.spark.taskTimeoutMillis): it is cancelled"
+        for _ in range(HEED_S):
+            if not self._running(self._hung):
+                self._hung = []
+                raise TaskHangs(said)
+            time.sleep(1)
+        raise SessionGone(f"{said}, and does not heed that")
 
     def check(self) -> None:
-        """Ask cheaply: has our JVM ended, or the session in it?"""
+        """Ask cheaply: has our JVM ended, or the session in it? Raises TaskHangs if a job was cancelled."""
         process = _jvm(self._session)
         try:
             if process is not None and process.poll() is not None:
@@ -364,6 +439,8 @@ class SessionHealth:
             stopped = self._session.sparkContext._jsc.sc().isStopped()
             failed = [query for query in self._queries if query.exception() is not None]
             self._queries = self._session.streams.active
+            if self._hung:
+                self._heed()
         except SessionGone:
             raise
         except Exception as error:
@@ -396,37 +473,22 @@ def jvm_pid(session: SparkSession) -> int | None:
 
 # --- a cluster that is not ours -------------------------------------------------------------------------------------
 
-LOOK_MAX_S = 5.0
-"""Longest time between two looks at the executors."""
-
 
 def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: float) -> None:
     """Start to end the JVM when a job gets no executor: whoever watches the JVM does the rest."""
     context = session.sparkContext
-    tracker = context.statusTracker()
 
-    def look() -> None:
-        starved_at: float | None = None
-        while True:
-            try:
-                jobs = len(tracker.getActiveJobsIds())
-                executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # one is the driver
-            except Exception:  # the JVM is gone, or the session has ended: others say so
-                return
-            if not jobs or executors:
-                starved_at = None
-            elif starved_at is None:
-                starved_at = time.monotonic()
-            elif time.monotonic() - starved_at >= limit_s:
-                log.error(
-                    "the job has had no executor for %g s (key mld.spark.startTimeoutMillis): %s is gone, was "
-                    "restarted, or has no room for us; the session is given up, and a new one registers there",
-                    limit_s,
-                    where,
-                )
-                with suppress(ProcessLookupError):
-                    os.kill(jvm_pid, signal.SIGKILL)
-                return
-            time.sleep(min(LOOK_MAX_S, limit_s / 4))
+    def is_starved() -> bool:
+        executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # one is the driver
+        return not executors and bool(context.statusTracker().getActiveJobsIds())
 
-    threading.Thread(target=look, daemon=True, name="executors").start()
+    def end_session(_: object) -> None:
+        log.error(
+            "the job has had no executor for %g s (key mld.spark.startTimeoutMillis): %s is gone, was restarted, or "
+            "has no room for us; the session is given up, and a new one registers there",
+            limit_s,
+            where,
+        )
+        os.kill(jvm_pid, signal.SIGKILL)
+
+    _watch(limit_s, is_starved, end_session)

@@ -8,7 +8,7 @@ import pytest
 
 from mld.processors.spark.batch.running import PARTS, Running, Span, cut
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.sink_port import SessionGone
+from mld.processors.spark.sink_port import JobFailed, SessionGone
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
 A = StreamShard("s", "a")
@@ -23,7 +23,9 @@ class Lives:
         self.directory, self.killers, self.keys = directory, killers, keys or KEYS
         self.out, self.dead = MemorySink("out"), MemorySink("deadLetter")
         self.ends = 0
-        self.ran: list[list[int]] = []
+        self.of_sink = False
+        """Whether they do so only where they are written."""
+        self.hangs = False
 
     def live(self, records: dict[str, range], end_at: int | None = None) -> dict[StreamShard, str] | None:
         """Have the shards deliver everything from their beginning; None if the session ends."""
@@ -34,11 +36,16 @@ class Lives:
 
         def meet(data: bytes) -> bool:
             if int(data) in self.killers or int(data) == end_at:
+                if self.hangs:
+                    bed.health.hung = True
+                    raise JobFailed("the job was cancelled")
                 bed.health.gone = True
                 raise SessionGone("the JVM has ended")
             return False
 
-        bed.frames.poison = self.out.poison = meet
+        self.out.poison = meet
+        if not self.of_sink:
+            bed.frames.poison = meet
         try:
             return bed.run(*(bed.offer(shard, numbers) for shard, numbers in records.items())).failed
         except SessionGone:
@@ -68,11 +75,47 @@ def test_a_record_that_ends_the_session_is_a_dead_letter_after_few_ends_and_all_
 
 
 def test_it_is_no_letter_before_another_record_shows_that_a_session_lives(tmp_path):
-    lives = Lives(tmp_path, {100})
-    assert "there is no other one yet to tell" in lives.live_on({"a": range(1, 101)})[A]
+    lives = Lives(tmp_path, {1})
+    assert "there is no other one yet to tell" in lives.live_on({"a": range(1, 2)})[A]
     assert lives.dead.rows == []
-    assert lives.live({"a": range(1, 102)}) == {}
-    assert ([number for _, number, _ in lives.dead.rows], numbers(lives.out)[-1]) == ([100], 101)
+    assert lives.live({"a": range(1, 3)}) == {}
+    assert ([number for _, number, _ in lives.dead.rows], numbers(lives.out)) == ([1], [2])
+
+
+def test_two_of_them_beside_each_other_are_found_though_each_is_tried_as_evidence_against_the_other(tmp_path):
+    lives = Lives(tmp_path, {1, 2})
+    assert lives.live_on({"a": range(1, 101)}) == {}
+    assert ([number for _, number, _ in lives.dead.rows], numbers(lives.out)) == ([1, 2], [*range(3, 101)])
+
+
+def test_a_sink_that_ends_every_session_gets_nobody_buried(tmp_path):
+    """All records can be computed, and nothing has ever been written."""
+    lives = Lives(tmp_path, set(range(1, 101)))
+    lives.of_sink = True
+    assert "no other one has been written since" in lives.live_on({"a": range(1, 101)})[A]
+    assert (lives.dead.rows, lives.out.rows) == ([], [])
+
+
+def test_a_record_that_ends_the_session_only_while_it_is_written_is_a_letter_as_others_were_written(tmp_path):
+    lives = Lives(tmp_path, {30})
+    lives.of_sink = True
+    assert lives.live_on({"a": range(1, 101)}) == {}
+    assert ([number for _, number, _ in lives.dead.rows], len(lives.out.rows)) == ([30], 99)
+
+
+def test_a_record_that_holds_up_its_task_is_found_in_one_session(tmp_path):
+    lives = Lives(tmp_path, {30})
+    lives.hangs = True
+    assert lives.live({"a": range(1, 101), "b": range(5000, 5010)}) == {}
+    assert ([number for _, number, _ in lives.dead.rows], len(lives.out.rows)) == ([30], 109)
+    assert lives.out.opened > 5, "it is open again after each job that was cancelled"
+
+
+def test_a_pipeline_that_hangs_over_every_record_stops_and_buries_nobody(tmp_path):
+    lives = Lives(tmp_path, set(range(1, 101)))
+    lives.hangs = True
+    assert "others that were tried" in (lives.live({"a": range(1, 101)}) or {})[A]
+    assert (lives.dead.rows, lives.out.rows) == ([], [])
 
 
 def test_two_of_them_in_two_shards_are_found(tmp_path):
@@ -119,9 +162,9 @@ def test_without_a_dead_letter_the_shard_stops_in_front_of_the_record(tmp_path):
 def test_a_batch_is_cut_into_what_stands_before_the_suspects_these_in_parts_and_the_rest():
     rows = [(RecordPosition(n), None) for n in range(100)]
     parts = cut(rows, Span(RecordPosition(10), RecordPosition(89)))  # type: ignore[arg-type]
-    assert [len(part) for part in parts] == [10, *[5] * PARTS, 10]
-    assert [row for part in parts for row in part] == rows
-    assert cut(rows, Span(RecordPosition(200), RecordPosition(300))) == [rows]  # type: ignore[arg-type]
+    assert parts == [(0, 10), *((at, at + 5) for at in range(10, 90, 5)), (90, 100)]
+    assert len(parts) == PARTS + 2
+    assert cut(rows, Span(RecordPosition(200), RecordPosition(300))) == [(0, 100)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"now": 7}', '{"now": [["a"]], "suspects": []}'])

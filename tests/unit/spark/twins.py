@@ -22,7 +22,7 @@ from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings, make
-from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SessionGone, SinkSpec
+from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SessionGone, SinkSpec, TaskHangs
 from mld.properties.lines import Sources, parse
 from mld.properties.spark import read
 from mld.protocol.codec import encode_process_records
@@ -175,10 +175,14 @@ def bitmap_of(records: Iterable[tuple[str, int]]) -> bytes:
 class MemoryHealth:
     def __init__(self) -> None:
         self.gone = False
+        self.hung = False
 
     def check(self) -> None:
         if self.gone:
             raise SessionGone("it is gone")
+        if self.hung:
+            self.hung = False
+            raise TaskHangs("it is cancelled")
 
     def probe(self) -> None:
         self.check()
