@@ -42,7 +42,7 @@ class Span(NamedTuple):
     last: RecordPosition
     ends: int = 0
     ends_alone: int = 0
-    """How often while it was one record, and nothing else ran."""
+    """How often while it was one record that was suspected, and nothing else ran."""
     is_computed: bool = False
     """Whether the last time the record had been computed, and was being written."""
     others_ran: bool = False
@@ -63,7 +63,7 @@ def ended(now: Spans, before: Spans) -> dict[StreamShard, Span]:
         known = before.get(shard, Span(ran.last, ran.first))
         first, last = max(ran.first, known.first), min(ran.last, known.last)
         span = known._replace(first=first, last=last) if known.ends and first <= last else Span(ran.first, ran.last)
-        is_alone = len(now) == 1 and ran.first == ran.last
+        is_alone = len(now) == 1 and ran.first == ran.last and span.ends >= ENDS_MIN
         found[shard] = span._replace(
             ends=span.ends + 1, ends_alone=span.ends_alone + 1 if is_alone else 0, is_computed=ran.is_computed
         )

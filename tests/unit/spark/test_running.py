@@ -82,6 +82,15 @@ def test_it_is_no_letter_before_another_record_shows_that_a_session_lives(tmp_pa
     assert ([number for _, number, _ in lives.dead.rows], numbers(lives.out)) == ([1], [2])
 
 
+def test_a_record_that_is_alone_in_its_batch_anyway_is_not_blamed_for_three_ends_of_other_reasons(tmp_path):
+    lives = Lives(tmp_path, set())
+    assert lives.live({"a": range(1, 2)}) == {}
+    for _ in range(3):
+        assert lives.live({"a": range(1, 3)}, end_at=2) is None
+    assert lives.live({"a": range(1, 4)}) == {}
+    assert (numbers(lives.out), lives.dead.rows) == ([1, 2, 3], [])
+
+
 def test_two_of_them_beside_each_other_are_found_though_each_is_tried_as_evidence_against_the_other(tmp_path):
     lives = Lives(tmp_path, {1, 2})
     assert lives.live_on({"a": range(1, 101)}) == {}
