@@ -169,8 +169,8 @@ KEYS: tuple[Key, ...] = (
     _key("drainTimeoutMillis", LONG, "Longest wait of a shard that ends or moves for the commits of its records.",
          20_000, minimum=0),
     _key("startTimeoutMillis", LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
-    _key("taskTimeoutMillis", LONG, "Longest time in which no task of a micro-batch ends; then its job is cancelled, and "
-         "the record that holds it up is searched for.", 1_800_000, minimum=1000),
+    _key("taskTimeoutMillis", LONG, "Longest time in which no task of a micro-batch ends; then its job is cancelled, "
+         "and the record that holds it up is searched for.", 1_800_000, minimum=1000),
     _key("master", TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]", shown_as=Shown.PLACE),
     _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.", shown_as=Shown.PLACE),
     _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g", shown_as=Shown.PLACE),
