@@ -29,7 +29,7 @@ from mld.processors.spark.batch.jobs import Jobs
 from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
-from mld.processors.spark.batch.running import Running, Span, Spans
+from mld.processors.spark.batch.running import Running, RunningSpan, Spans
 from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, source_of_rows
 from mld.processors.spark.high_water_marks import Preceding, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 
 
-def _spans_of(batch: MicroBatch, shards: Sequence[StreamShard]) -> dict[StreamShard, Span]:
+def _spans_of(batch: MicroBatch, shards: Sequence[StreamShard]) -> dict[StreamShard, RunningSpan]:
     firsts = {piece.offer.shard: piece.after or piece.offer.first for piece in reversed(batch.slices)}
-    return {shard: Span(firsts[shard], batch.ends[shard]) for shard in shards}
+    return {shard: RunningSpan(firsts[shard], batch.ends[shard]) for shard in shards}
 
 
 class Engine:

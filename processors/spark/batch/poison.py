@@ -25,7 +25,7 @@ from mld.processors.spark.batch.attempts import Destinations, Patience, buried_i
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
-from mld.processors.spark.batch.running import ENDS_MIN, Running, Span, cut
+from mld.processors.spark.batch.running import ENDS_MIN, Running, RunningSpan, cut
 from mld.processors.spark.batch.spool import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
@@ -62,7 +62,7 @@ Letter = tuple[StreamShard, Row, str]
 class EndsSession(ValueFailed):
     """Sessions have ended over one record alone, as the suspect knows."""
 
-    def __init__(self, suspect: Span) -> None:
+    def __init__(self, suspect: RunningSpan) -> None:
         super().__init__(ENDS)
         self.suspect = suspect
 
@@ -219,7 +219,7 @@ class PoisonSearch:
             before = rows[begin - 1][0] if begin else None
             upto = batch.ends[shard] if end == len(rows) else part[-1][0]
             source = source_of_rows(shard, part, upto, before, batch.only, batch.preceding)
-            runs = {shard: Span(part[0][0], part[-1][0])} if part else {}
+            runs = {shard: RunningSpan(part[0][0], part[-1][0])} if part else {}
             suspect = self._running.alone(shard, part)
             try:
                 if suspect is not None and suspect.ends_alone >= ENDS_MIN:

@@ -35,7 +35,7 @@ ENDS_MIN = 2
 """So many ends over the same records, and they run alone; and so many over one alone, and it is to blame."""
 
 
-class Span(NamedTuple):
+class RunningSpan(NamedTuple):
     """Records of a shard, from the first to the last one, and how often a session has ended over them."""
 
     first: RecordPosition
@@ -53,16 +53,18 @@ class Span(NamedTuple):
 
 ZERO = RecordPosition(0)
 Other = TypeVar("Other")
-Spans = Mapping[StreamShard, Span]
+Spans = Mapping[StreamShard, RunningSpan]
 
 
-def ended(now: Spans, before: Spans) -> dict[StreamShard, Span]:
+def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
     """Return who is suspected after a session has ended over `now`, if these were suspected `before`."""
     found = dict(before)
     for shard, ran in now.items():
-        known = before.get(shard, Span(ran.last, ran.first))
+        known = before.get(shard, RunningSpan(ran.last, ran.first))
         first, last = max(ran.first, known.first), min(ran.last, known.last)
-        span = known._replace(first=first, last=last) if known.ends and first <= last else Span(ran.first, ran.last)
+        span = (
+            known._replace(first=first, last=last) if known.ends and first <= last else RunningSpan(ran.first, ran.last)
+        )
         is_alone = len(now) == 1 and ran.first == ran.last and span.ends >= ENDS_MIN
         found[shard] = span._replace(
             ends=span.ends + 1, ends_alone=span.ends_alone + 1 if is_alone else 0, is_computed=ran.is_computed
@@ -70,7 +72,7 @@ def ended(now: Spans, before: Spans) -> dict[StreamShard, Span]:
     return found
 
 
-def cut(rows: Sequence[Row], suspects: Span | None) -> list[tuple[int, int]]:
+def cut(rows: Sequence[Row], suspects: RunningSpan | None) -> list[tuple[int, int]]:
     """Return the ranges of records in which they run: those before the suspects, these in parts, those after them."""
     inside = [at for at, (position, _) in enumerate(rows) if suspects and suspects.first <= position <= suspects.last]
     if not inside:
@@ -87,7 +89,7 @@ class Running:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._now: Spans = {}
-        self._spans: dict[StreamShard, Span] = {}
+        self._spans: dict[StreamShard, RunningSpan] = {}
         if file is None or not file.exists():
             return
         try:
@@ -103,7 +105,7 @@ class Running:
         found = sorted(self._spans.items(), key=lambda one: one[1].ends)
         return {shard: span for shard, span in found if span.ends >= ENDS_MIN}
 
-    def alone(self, shard: StreamShard, rows: Sequence[Row]) -> Span | None:
+    def alone(self, shard: StreamShard, rows: Sequence[Row]) -> RunningSpan | None:
         """Return what is known of a record that is suspected alone; None if that is not what `rows` are."""
         span = self.suspects.get(shard)
         return span if span and len(rows) == 1 and rows[0][0] == span.first == span.last else None
@@ -127,7 +129,7 @@ class Running:
 
     def untried(self, shard: StreamShard, others: Sequence[Other]) -> Iterator[Other]:
         """Yield records on which to try whether the pipeline works, each noted before: it may end the session, too."""
-        span = self._spans.get(shard, Span(ZERO, ZERO))
+        span = self._spans.get(shard, RunningSpan(ZERO, ZERO))
         for tried in [*range(span.tried, len(others)), -1]:
             if shard in self._spans:
                 self._spans[shard] = span._replace(tried=tried + 1)
@@ -161,6 +163,6 @@ def _encoded(spans: Spans) -> list[list[Any]]:
     return [[*one, span.first.encode(), span.last.encode(), *span[2:]] for one, span in spans.items()]
 
 
-def _decoded(kept: Any) -> dict[StreamShard, Span]:
+def _decoded(kept: Any) -> dict[StreamShard, RunningSpan]:
     decode = RecordPosition.decode
-    return {StreamShard(stream, shard): Span(decode(a), decode(b), *ends) for stream, shard, a, b, *ends in kept}
+    return {StreamShard(stream, shard): RunningSpan(decode(a), decode(b), *ends) for stream, shard, a, b, *ends in kept}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.batch.running import PARTS, Running, Span, cut
+from mld.processors.spark.batch.running import PARTS, Running, RunningSpan, cut
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.sink_port import JobFailed, SessionGone
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
@@ -170,10 +170,10 @@ def test_without_a_dead_letter_the_shard_stops_in_front_of_the_record(tmp_path):
 
 def test_a_batch_is_cut_into_what_stands_before_the_suspects_these_in_parts_and_the_rest():
     rows = [(RecordPosition(n), None) for n in range(100)]
-    parts = cut(rows, Span(RecordPosition(10), RecordPosition(89)))  # type: ignore[arg-type]
+    parts = cut(rows, RunningSpan(RecordPosition(10), RecordPosition(89)))  # type: ignore[arg-type]
     assert parts == [(0, 10), *((at, at + 5) for at in range(10, 90, 5)), (90, 100)]
     assert len(parts) == PARTS + 2
-    assert cut(rows, Span(RecordPosition(200), RecordPosition(300))) == [(0, 100)]  # type: ignore[arg-type]
+    assert cut(rows, RunningSpan(RecordPosition(200), RecordPosition(300))) == [(0, 100)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"now": 7}', '{"now": [["a"]], "suspects": []}'])
