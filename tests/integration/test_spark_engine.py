@@ -471,8 +471,12 @@ def test_a_text_of_a_later_line_is_what_stands_there(spark: Any) -> None:
     assert [row.payload.kind for row in found] == [None, '{"a": [1, "x"]}']
 
 
+ROOT = Path(__file__).parents[2]
 BEYOND = "a time beyond the year 9999: a number is read as seconds"
-NESTED = "n INT, at TIMESTAMP, place STRUCT<x: INT, since: DATE>, times ARRAY<TIMESTAMP>"
+NESTED = (
+    "n INT, at TIMESTAMP, place STRUCT<x: INT, since: DATE>, times ARRAY<TIMESTAMP>, many ARRAY<STRUCT<x: INT>>, "
+    "by MAP<STRING, STRUCT<x: INT>>, kind STRING"
+)
 
 
 @pytest.mark.parametrize("format", sliced(["json", "jsonlines"], "json"))
@@ -482,8 +486,14 @@ def test_a_letter_says_which_field_is_wrong_and_times_beyond_the_calendar_are(
     good = b'{"n": 1, "at": 1767323045, "place": {"x": 1, "since": "2026-01-02"}, "times": ["2026-01-02T03:04:05Z"]}'
     bad = {
         b'{"n": 2, "at": 1767323045123}': f"at is 1767323045123, {BEYOND}",
-        b'{"n": 2, "times": [1767323045123]}': f"times is [1767323045123], {BEYOND}",
-        b'{"n": 2.5}': "n is 2.5, which is no int",
+        b'{"n": 2, "times": [null, 1767323045123]}': f"times[1] is 1767323045123, {BEYOND}",
+        b'{"n": 2, "at": 1767323045123456789}': f"at is 1767323045123456789, {BEYOND}",
+        b'{"n": 2, "at": -9223372036854775808}': f"at is -9223372036854775808, {BEYOND}",
+        b'{"n": 1.0}': "n is 1.0, which is no int",
+        b'{"n": 2.50}': "n is 2.50, which is no int",
+        b'{"many": [{"x": 1}, {"x": 1e3}]}': "many[1].x is 1e3, which is no int",
+        b'{"by": {"k": {"x": 1}, "l": {"x": "two"}}}': 'by.l.x is "two", which is no int',
+        b'{"many": [{"x": 1}, 7]}': 'many is [{"x": 1}, 7], which is no array<struct<x:int>>',
         b'{"place": {"x": "a"}}': 'place.x is "a", which is no int',
         b'{"place": 7}': "place is 7, which is no struct<x:int,since:date>",
     }
@@ -494,14 +504,31 @@ def test_a_letter_says_which_field_is_wrong_and_times_beyond_the_calendar_are(
     assert [row["reason"] for row in rows(tmp_path / "dead")] == list(bad.values())
 
 
-STRAY = b'{"n": 1, "N": 2, "x": [{"a": "\\u0001"}], "nothing": null, "place": {"x": 1, "y": "b"}}'
+def test_what_the_page_says_of_values_of_json_is_so(spark: Any) -> None:
+    page = (ROOT / "docs/use/spark-pipeline.md").read_text()
+    table = page.partition("| JSON | Column | Becomes |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    cases = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    schema = ", ".join(f"c{n} {type}" for n, (_, type, _) in enumerate(cases))
+    lines = [f'{{"c{n}": {value.strip("`")}}}'.encode() for n, (value, _, _) in enumerate(cases)]
+    found = records(spark, lines, format="json", schema=schema)
+    texts = found.selectExpr(*(f"string(payload.c{n})" for n in range(len(cases)))).collect()
+    for n, (value, type, becomes) in enumerate(cases):
+        wanted = None if becomes.startswith("malformed") else becomes.split("`")[1]
+        assert (value, type, texts[n][n]) == (value, type, wanted)
+
+
+STRAY = (
+    b'{"n": 1, "N": 2.0, "x": [{"a": "\\u0001"}], "nothing": null, "place": {"x": 1, "y": "b", "any": {"z": 1}}, '
+    b'"many": [{"x": 1}, {"w": 7}]}'
+)
 
 
 @pytest.mark.parametrize("format", sliced(["json", "jsonlines"], "json"))
 def test_fields_that_the_schema_does_not_name_are_counted_and_said_once_or_kept(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, format: str
 ) -> None:
-    keys = (f"mld.spark.format = {format}", "mld.spark.schema = n INT, place STRUCT<x: INT>")
+    schema = "n INT, place STRUCT<x: INT, any: STRING>, many ARRAY<STRUCT<x: INT>>"
+    keys = (f"mld.spark.format = {format}", f"mld.spark.schema = {schema}")
     bed = engine_bed(spark, tmp_path, PASS, *keys)
     data = dict.fromkeys(range(1, 4), STRAY) | {4: b'{"n": 4}', 5: b'{"n": "x", "z": 1}'}
     assert bed.run(data).figures.stray == 3
@@ -509,15 +536,15 @@ def test_fields_that_the_schema_does_not_name_are_counted_and_said_once_or_kept(
     (said,) = [one.getMessage() for one in caplog.records if "does not name" in one.getMessage()]
     assert (
         said.startswith("3 records have fields that mld.spark.schema does not name")
-        and "N, x, nothing, place.y" in said
+        and "N, x, nothing, place.y, many.w (" in said
     )
     (tmp_path / "kept").mkdir()
     bed = engine_bed(spark, tmp_path / "kept", PASS, *keys, "mld.spark.rescuedColumn = rest")
     assert bed.run(data).figures.stray == 3
     kept = [row.get("rest") for row in rows(tmp_path / "kept" / "out")]
     assert kept[3] is None
-    rest = {"N": 2, "x": [{"a": "\u0001"}], "nothing": None, "place.y": "b"}
-    assert [json.loads(one) for one in kept[:3]] == [rest] * 3
+    rest = '{"N":2.0,"x":[{"a": "\\u0001"}],"nothing":null,"place.y":"b","many[1].w":7}'
+    assert kept[:3] == [rest] * 3
 
 
 def test_a_type_that_changes_upstream_stops_the_shard_with_the_field_that_is_wrong(spark: Any, tmp_path: Path) -> None:

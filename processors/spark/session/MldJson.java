@@ -1,4 +1,5 @@
 import com.fasterxml.jackson.core.*;
+import com.fasterxml.jackson.core.io.JsonStringEncoder;
 import java.nio.*;
 import java.nio.charset.*;
 import org.apache.spark.sql.catalyst.*;
@@ -26,7 +27,7 @@ import scala.collection.immutable.*;
 public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.Serializable {
   /** A record of JSON may make so many cells, each of some 12 bytes: an object or a list as many as it has fields and
    * some, whatever is in it; any other token one. An object of two letters may have a thousand fields. */
-  static final int CELLS_MAX = 8000000;
+  static final int CELLS_MAX = 8000000, CELLS_OF_VALUE = 10;
   static final String TOO_MANY =
       "too many objects, lists and values for the number of fields of mld.spark.schema";
   /** Of a decimal: Java would work out all digits that an exponent stands for, and takes the square of their number for
@@ -34,25 +35,53 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
   static final int DIGITS_MAX = 1000;
   static final int EXPONENT_DIGITS_MAX = 4;
   static final String HUGE = "[-+]?[0-9.]+[eE][-+]?[0-9]{5,}";
-  /** What stands between the name of a field and the rest of a reason. */
+  /** What stands between the name of a field and the rest of a reason, and how much of its value does. */
   static final String IS = " is ";
+  static final int VALUE_CHARS_MAX = 80;
+  static final String LATER = "a time beyond the year 9999: a number is read as seconds";
+  /** Of how many records of a task, and how many names of each, fields that the schema does not name are told. */
+  static final int SAMPLE = 1000, NAMES_MAX = 8, NAME_CHARS_MAX = 60;
+  /** Of all that is kept of them, with paths that have keys of maps; and of a path in a reason, about. */
+  static final int REST_CHARS_MAX = 16000000, PATH_CHARS_MAX = 100;
+  /** 0001-01-01 and 9999-12-31, in days since 1970. */
+  static final long FIRST_DAY = -719162, LAST_DAY = 2932896;
+  static final long DAY_MICROS = 86400000000L;
+  /** Seconds of which Spark can count the microseconds; it does not look. */
+  static final long SECONDS_MAX = 9223372036854L;
 
-  private DataType fields;
+  private StructType fields;
   private String zone;
   private boolean isOfLines;
+  private boolean rescues;
+  private int[] times;
   private int cellsOfObject;
   private transient JacksonParser reader;
+  private transient JsonFactory factory;
+  private transient byte[] line;
+  private transient int records;
+  private transient java.util.LinkedHashSet names;
+  private transient StringBuilder rest;
+  private transient long largest;
   private transient boolean isWhole;
   private transient String why;
   private transient long cells;
 
-  public org.apache.spark.sql.Column column(String data, String type, int cells, String zone, boolean isOfLines) {
+  public org.apache.spark.sql.Column column(
+      String data, String type, String zone, boolean isOfLines, boolean rescues) {
     StructType found = (StructType) DataType.fromDDL(type).asNullable();
     StructType event = (StructType) ((ArrayType) found.apply(0).dataType()).elementType();
-    this.fields = event.apply(0).dataType();
-    this.cellsOfObject = cells;
+    StructField[] columns = ((StructType) event.apply(0).dataType()).fields();
+    this.fields = new StructType((StructField[]) java.util.Arrays.copyOf(columns, columns.length - (rescues ? 1 : 0)));
+    this.times = new int[0];
+    for (int at = 0; at < fields.length(); at++) {
+      if (!hasTimes(fields.apply(at).dataType())) continue;
+      times = java.util.Arrays.copyOf(times, times.length + 1);
+      times[times.length - 1] = at;
+    }
+    this.cellsOfObject = CELLS_OF_VALUE + fields.json().split("\"name\":", -1).length - 1;
     this.zone = zone;
     this.isOfLines = isOfLines;
+    this.rescues = rescues;
     Seq none = (Seq) Nil$.MODULE$;
     Seq attribute = new $colon$colon(UnresolvedAttribute.quoted(data), Nil$.MODULE$);
     Literal decoder = new Literal(this, new ObjectType(MldJson.class));
@@ -64,50 +93,171 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     isWhole = true;
     why = "";
     cells = 0;
+    names = rescues || ++records <= SAMPLE ? new java.util.LinkedHashSet() : null;
     for (int at = isOfLines ? 0 : data.length, begin = 0; at <= data.length && isWhole; at++) {
       if (at < data.length && data[at] != '\n') continue;
       if (!isOfLines || !new String(data, begin, at - begin).isBlank()) {
-        byte[] line = isOfLines ? java.util.Arrays.copyOfRange(data, begin, at) : data;
-        events.add(row(event(line), Integer.valueOf(events.size())));
+        line = isOfLines ? java.util.Arrays.copyOfRange(data, begin, at) : data;
+        rest = new StringBuilder();
+        largest = 0;
+        Object[] numbered = {event(), Integer.valueOf(events.size())};
+        events.add(new GenericInternalRow(numbered));
       }
       begin = at + 1;
     }
     isWhole &= !events.isEmpty();
     if (!why.isEmpty()) events.clear();
-    return row(new GenericArrayData(events.toArray()), isWhole ? null : UTF8String.fromString(why));
+    boolean isTold = isWhole && names != null && !names.isEmpty();
+    Object strays = isTold ? UTF8String.fromString(String.join(", ", names)) : null;
+    Object[] found = {new GenericArrayData(events.toArray()), isWhole ? null : UTF8String.fromString(why), strays};
+    return new GenericInternalRow(found);
   }
 
-  private Object event(byte[] text) throws Exception {
+  private Object event() throws Exception {
     try {
       if (reader == null) {
         Map options = (Map) ((Map) Map$.MODULE$.empty()).updated("allowSingleQuotes", "false");
         reader = new JacksonParser(fields, new JSONOptions(options, zone, ""), false, (Seq) Nil$.MODULE$);
       }
-      scala.collection.Iterator rows = reader.parse(text, this, null).iterator();
-      if (rows.hasNext()) return rows.next();
+      scala.collection.Iterator rows = reader.parse(line, this, null).iterator();
+      if (rows.hasNext()) {
+        InternalRow row = (InternalRow) rows.next();
+        boolean isOdd = times.length > 0 && largest > SECONDS_MAX;
+        for (int at = 0; at < times.length && !isOdd; at++) {
+          DataType type = fields.apply(times[at]).dataType();
+          isOdd = hasLater(row.get(times[at], type), type);
+        }
+        if (isOdd) judge(row);
+        return rescues ? withRest(row) : row;
+      }
     } catch (Exception error) {
       if (!(error instanceof BadRecordException)) throw error;
       Object[] parts = (Object[]) ((BadRecordException) error).partialResults().apply();
-      isWhole = false;
-      if (parts.length > 0) return parts[0];
+      if (parts.length > 0) judge(parts[0]);
     }
     isWhole = false;
     return null;
   }
 
+  /** Says which field is wrong first: it is there, and Spark has made nothing of it, or a time that no calendar has. */
+  private void judge(Object row) {
+    try {
+      JsonParser json = factory.createParser(line);
+      json.nextToken();
+      String found = wrong(json, row, fields, "");
+      isWhole &= found == null;
+      if (found != null && why.isEmpty()) why = found;
+    } catch (Exception error) {
+      // That it is malformed is said all the same.
+    }
+  }
+
+  private String wrong(JsonParser json, Object value, DataType type, String path) throws java.io.IOException {
+    JsonToken token = json.currentToken();
+    boolean isNone = value == null && token != JsonToken.VALUE_NULL;
+    boolean isLater = value != null && isTime(type)
+        && (isLater(((Number) value).longValue(), type)
+            || token == JsonToken.VALUE_NUMBER_INT && size(json.getLongValue()) > SECONDS_MAX);
+    if (isNone || isLater) {
+      String own = own(json).replaceAll("[\\r\\n\\t]", " ");
+      own = own.substring(0, Math.min(own.length(), VALUE_CHARS_MAX));
+      return path + IS + own + ", " + (isLater ? LATER : "which is no " + type.simpleString());
+    }
+    boolean isMap = type instanceof MapType;
+    boolean isArray = type instanceof ArrayType && token == JsonToken.START_ARRAY;
+    boolean isObject = (isMap || type instanceof StructType) && token == JsonToken.START_OBJECT;
+    if (!isArray && !isObject) {
+      json.skipChildren();
+      return null;
+    }
+    Object values = isMap ? ((MapData) value).valueArray() : value;
+    String found = null;
+    for (int at = 0; found == null && json.nextToken() != null && !json.currentToken().isStructEnd(); at++) {
+      String name = path;
+      if (path.length() < PATH_CHARS_MAX) {
+        String key = isArray ? "[" + at + "]" : (path.isEmpty() ? "" : ".") + json.currentName();
+        name += key.substring(0, Math.min(key.length(), PATH_CHARS_MAX));
+      }
+      scala.Option field = isArray || isMap ? null : ((StructType) type).getFieldIndex(json.currentName());
+      if (!isArray) json.nextToken();
+      if (field != null && field.isEmpty()) {
+        json.skipChildren();
+        continue;
+      }
+      int place = field == null ? at : ((Integer) field.get()).intValue();
+      DataType inner = isArray ? ((ArrayType) type).elementType() : isMap ? ((MapType) type).valueType()
+          : ((StructType) type).apply(place).dataType();
+      found = wrong(json, ((SpecializedGetters) values).get(place, inner), inner, name);
+    }
+    return found;
+  }
+
+  /** The text of a value as it was written; the parser is at its end then. */
+  private String own(JsonParser json) throws java.io.IOException {
+    int begin = (int) json.currentTokenLocation().getByteOffset();
+    json.skipChildren();
+    json.finishToken();
+    return new String(line, begin, (int) json.currentLocation().getByteOffset() - begin, StandardCharsets.UTF_8);
+  }
+
+  /** A payload with one field more: what the schema does not name, as an object of JSON. */
+  private InternalRow withRest(InternalRow row) {
+    Object[] values = java.util.Arrays.copyOf(((GenericInternalRow) row).values(), fields.length() + 1);
+    values[fields.length()] = rest.length() == 0 ? null : UTF8String.fromString("{" + rest.substring(1) + "}");
+    return new GenericInternalRow(values);
+  }
+
+  private static boolean hasTimes(DataType type) {
+    if (type instanceof ArrayType) return hasTimes(((ArrayType) type).elementType());
+    if (type instanceof MapType) return hasTimes(((MapType) type).valueType());
+    boolean found = isTime(type);
+    int size = type instanceof StructType ? ((StructType) type).length() : 0;
+    for (int at = 0; at < size; at++) found |= hasTimes(((StructType) type).apply(at).dataType());
+    return found;
+  }
+
+  private static boolean hasLater(Object value, DataType type) {
+    if (value == null) return false;
+    if (isTime(type)) return isLater(((Number) value).longValue(), type);
+    if (type instanceof MapType) {
+      DataType values = ((MapType) type).valueType();
+      return hasLater(((MapData) value).valueArray(), new ArrayType(values, true));
+    }
+    DataType inner = type instanceof ArrayType ? ((ArrayType) type).elementType() : null;
+    int size = inner != null ? ((ArrayData) value).numElements()
+        : type instanceof StructType ? ((StructType) type).length() : 0;
+    for (int at = 0; at < size; at++) {
+      DataType one = inner != null ? inner : ((StructType) type).apply(at).dataType();
+      if (hasLater(((SpecializedGetters) value).get(at, one), one)) return true;
+    }
+    return false;
+  }
+
+  private static long size(long value) {
+    return value < 0 ? -(value + 1) : value;
+  }
+
+  private static boolean isTime(DataType type) {
+    return type instanceof DateType || type instanceof TimestampType || type instanceof TimestampNTZType;
+  }
+
+  private static boolean isLater(long value, DataType type) {
+    long day = type instanceof DateType ? value : Math.floorDiv(value, DAY_MICROS);
+    return day < FIRST_DAY || day > LAST_DAY;
+  }
+
   public Object apply(Object factory, Object text) throws java.io.IOException {
     byte[] data = (byte[]) text;
+    this.factory = (JsonFactory) factory;
     StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data));
     boolean isOther = data.length == 0 || data[0] <= 0 || (data.length > 1 && data[1] == 0);
     if (isOther) throw new MalformedInputException(data.length);
     return new ToTheEnd(((JsonFactory) factory).createParser(data));
   }
 
-  private static InternalRow row(Object one, Object other) {
-    return new GenericInternalRow(new Object[] {one, other});
-  }
-
   public class ToTheEnd extends com.fasterxml.jackson.core.util.JsonParserDelegate {
+    private boolean isStray;
+
     public ToTheEnd(JsonParser parser) { super(parser); }
 
     public void close() throws java.io.IOException {
@@ -124,6 +274,12 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
       return token;
     }
 
+    public long getLongValue() throws java.io.IOException {
+      long value = delegate.getLongValue();
+      largest = Math.max(largest, size(value));
+      return value;
+    }
+
     public java.math.BigDecimal getDecimalValue() throws java.io.IOException {
       checkNumber();
       return delegate.getDecimalValue();
@@ -134,18 +290,47 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
       return delegate.getTextLength();
     }
 
+    /** Spark calls this twice for a field that the schema does not name: at its name, and at its value. */
+    public JsonParser skipChildren() throws java.io.IOException {
+      boolean isName = currentToken() == JsonToken.FIELD_NAME;
+      boolean isTold = isStray && !isName && names != null && (rescues || names.size() < NAMES_MAX);
+      isStray = isName;
+      if (!isTold) {
+        delegate.skipChildren();
+        return this;
+      }
+      String path = path();
+      String name = path.replaceAll("\\[\\d+\\]", "");
+      if (names.size() < NAMES_MAX) names.add(name.substring(0, Math.min(name.length(), NAME_CHARS_MAX)));
+      if (rescues) {
+        rest.append(",\"").append(JsonStringEncoder.getInstance().quoteAsString(path)).append("\":");
+        rest.append(own(delegate));
+        if (rest.length() > REST_CHARS_MAX) refuse(TOO_MANY);
+      } else {
+        delegate.skipChildren();
+      }
+      return this;
+    }
+
+    private String path() {
+      JsonStreamContext at = getParsingContext();
+      if (currentToken().isStructStart()) at = at.getParent();
+      String path = "";
+      for (; at != null; at = at.getParent()) {
+        if (at.inArray()) path = "[" + at.getCurrentIndex() + "]" + path;
+        else if (at.hasCurrentName()) path = "." + at.getCurrentName() + path;
+      }
+      return path.startsWith(".") ? path.substring(1) : path;
+    }
+
     private void checkNumber() throws java.io.IOException {
       int length = delegate.getTextLength();
       boolean isShort = length <= DIGITS_MAX;
       String text = isShort ? delegate.getText() : "";
       int tail = length - Math.max(text.lastIndexOf('e'), text.lastIndexOf('E')) - 1;
       if (isShort && (tail <= EXPONENT_DIGITS_MAX || !text.matches(HUGE))) return;
-      String path = "";
-      for (JsonStreamContext at = getParsingContext(); at != null; at = at.getParent()) {
-        if (at.hasCurrentName()) path = at.getCurrentName() + (path.isEmpty() ? "" : ".") + path;
-      }
-      if (!isShort) refuse(path + IS + "a text of " + length + " characters, and no text is wanted there");
-      refuse(path + IS + text.substring(0, Math.min(length, 80)) + ", a number whose exponent is too large");
+      if (!isShort) refuse(path() + IS + "a text of " + length + " characters, and no text is wanted there");
+      refuse(path() + IS + text.substring(0, Math.min(length, 80)) + ", a number whose exponent is too large");
     }
 
     private void refuse(String reason) {

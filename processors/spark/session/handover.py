@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mld.processors.spark.high_water_marks import WriterIdentity
-from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAYS, decoding
+from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, decoding
 from mld.processors.spark.session.failing_rows import FailingRows
 from mld.processors.spark.session.jvm_classes import IS
 from mld.processors.spark.settings import SparkSettings
@@ -233,17 +233,13 @@ def handed(
     found = decoding(raw.sparkSession, format, schema, rescued)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need. What is
     # counted is a column first: an expression in a count is interpreted.
-    strays = () if found.strays is None else (found.strays.alias(STRAYS),)
-    names = () if found.stray_names is None else (found.stray_names.alias(NAMES),)
-    decoded = raw.select(*map(F.expr, NAMED), found.decoded.alias(PAYLOAD), *strays)
-    parsed, bad = decoded.select("*", found.bad.alias(BAD), *names), F.col(BAD)
+    decoded = raw.select(*map(F.expr, NAMED), found.decoded.alias(PAYLOAD))
+    parsed, bad = decoded.select("*", found.bad.alias(BAD), found.stray_names.alias(NAMES)), F.col(BAD)
     counts = Observation()
     observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
+    observed += [F.count(NAMES).alias("stray"), F.max(NAMES).alias("stray_names")]
     if divert:
         observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT.format("shardId")))).alias("bitmap"))
-    if names:
-        of_good = F.when(~bad, F.col(NAMES))
-        observed += [F.count(of_good).alias("stray"), F.max(of_good).alias("stray_names")]
     seen = parsed.observe(counts, *observed)
     good = seen.filter(~bad) if divert else seen
     clean = found.clean if divert else F.when(~bad, found.clean)

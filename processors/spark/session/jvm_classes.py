@@ -107,8 +107,6 @@ public class {FILES_CLASS} extends org.apache.hadoop.fs.LocalFileSystem {{
 """
 """As `chmod` does, it leaves a directory the bits by which files in it get its group (setgid)."""
 JSON_CLASS = "MldJson"
-OF_A_VALUE = 10
-"""So many cells of the JVM an object or a list of JSON counts for besides its fields (`MldJson.java` bounds them)."""
 IS = " is "
 """What stands between the name of a field and the rest of a reason."""
 JSON_SOURCE = Path(__file__).with_name(f"{JSON_CLASS}.java")
@@ -148,17 +146,17 @@ def everywhere(session: SparkSession, name: str, source: str, remedy: str = "") 
         raise SessionError(f"the class {name} cannot be made in this Spark ({first_line(error)}){remedy}") from error
 
 
-def json_column(session: SparkSession, data: str, type: str, fields: int, *, of_lines: bool) -> Column:
+def json_column(session: SparkSession, data: str, type: str, *, of_lines: bool, rescues: bool) -> Column:
     """Return an expression over a column of JSON, or of lines of it. `type`, in Spark's DDL: a struct of an array of
-    events, and of a text, null unless some are malformed, and empty if their fields say why; an event is a struct of
-    the payload (null, or in part, if it is malformed) and of its number. `fields`: how many the payload has, all
-    together. Raises whatever there is where this Spark has not got what the class calls.
+    events, of why they are malformed (null if none is, empty if nobody knows), and of the names of stray fields; an
+    event is a struct of the payload and of its number. `rescues`: the payload's last field is a text for stray fields.
+    Raises whatever there is where this Spark has not got what the class calls.
     """
     from pyspark.sql.classic.column import Column
 
     decoder = everywhere(session, JSON_CLASS, JSON_SOURCE.read_text()).newInstance()
     zone = session.conf.get("spark.sql.session.timeZone")
-    column = Column(decoder.column(data, type, OF_A_VALUE + fields, zone, of_lines))
+    column = Column(decoder.column(data, type, zone, of_lines, rescues))
     decoder.decode(b"{}")  # a method that is missing is missed when it is called
     return column
 
