@@ -156,8 +156,8 @@ def test_credentials_are_those_of_the_daemon(ministack: Ministack, monkeypatch: 
 class PlainSink(FileSink):
     """With plain files in place of Spark's part."""
 
-    def _columns(self, frame: Any) -> Any:
-        return ()
+    def _fitted(self, head: Any, frame: Any) -> Any:
+        return frame, ()
 
     def _written(self, frame: Any, token: str) -> int:
         data = Path(self._staging.uri(self._journal.data(token)).removeprefix("file://"))

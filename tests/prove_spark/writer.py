@@ -14,6 +14,7 @@ import os
 import random
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ class NaiveIceberg:
         from mld.processors.spark.sinks.iceberg import make_table
 
         stage("staging")
-        make_table(self._session, self._table, frame, ())
+        with suppress(Exception):  # another one has made it
+            make_table(self._session, self._table, frame.schema, ())
         frame.writeTo(self._table).append()
         stage("staged")
         return Published({})

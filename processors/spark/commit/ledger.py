@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -278,34 +278,6 @@ def _check_version(value: Mapping[str, Any], where: str) -> None:
             f"{where} was written by mld 0.1 (version {version}), which does not say whose marks it has; this mld "
             "neither reads nor changes it. Use a new directory or table; the old one keeps its rows"
         )
-
-
-def widened(
-    sink: str,
-    have: Columns,
-    new: Columns,
-    *,
-    by_place: bool = False,
-    fits: Callable[[str, str], bool] = str.__eq__,
-) -> Columns:
-    """Return the columns of the sink once a frame with the columns `new` is in it. Raises SinkRefused.
-
-    A column keeps its type for good, since readers of all files together would fail; `fits` says whether it takes
-    values of a type. New columns are added at the end, and may be absent later; where files are read `by_place` (csv)
-    all have to be the same, in the same order."""
-    known = {name.lower(): (name, kind) for name, kind in have}
-    pairs = [(known[name.lower()], kind) for name, kind in new if name.lower() in known]
-    others = [(name, was, kind) for (name, was), kind in pairs if not fits(kind, was)]
-    clashes = [f"its column {name} is {was}, in this batch it is {kind}" for name, was, kind in others]
-    if by_place and have not in ((), new):
-        clashes = [f"its columns are {_said(have)}, those of this batch are {_said(new)}; csv has no names"]
-    if clashes:
-        raise SinkRefused(f"sink {sink}: {clashes[0]}; cast it in the pipeline, or use a new directory or table")
-    return (*have, *((name, kind) for name, kind in new if name.lower() not in known))
-
-
-def _said(columns: Columns) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
 def _integer(value: object) -> int:

@@ -73,9 +73,11 @@ def check_schema(session: SparkSession, format: Format, schema: str | None, resc
     if format in (Format.BINARY, Format.TEXT):
         return
     try:
+        named = [] if format is Format.AVRO else [field.name.lower() for field in fields_of(str(schema))]
+        if rescued is not None and rescued.lower() in named:
+            raise SessionError(f"mld.spark.rescuedColumn = {rescued} is a field of mld.spark.schema; name another one")
         decoded = decoding(session, format, schema, rescued).decoded
         assert session.range(0).select(F.lit(b"").alias("data")).select(decoded).schema
-        named = [] if format is Format.AVRO else [field.name.lower() for field in fields_of(str(schema))]
     except SessionError:
         raise
     except Exception as error:
@@ -87,8 +89,6 @@ def check_schema(session: SparkSession, format: Format, schema: str | None, resc
             ) from error
         said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
         raise SessionError(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}") from error
-    if rescued is not None and rescued.lower() in named:
-        raise SessionError(f"mld.spark.rescuedColumn = {rescued} is a field of mld.spark.schema; choose another name")
 
 
 def decoding(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> Decoding:
@@ -109,8 +109,8 @@ def decoding(session: SparkSession, format: Format, schema: str | None, rescued:
                 if rescued:
                     raise
                 _warn(
-                    "JSON is decoded by from_json, which costs twice as much, has no bounds for a record, and says of "
-                    f"no field that it is stray or wrong; install the PySpark that mld[spark] names: {first_line(error)}"
+                    "JSON is decoded by from_json, which costs twice as much, has no bounds for a record, and names no "
+                    f"field, stray or wrong; install the PySpark that mld[spark] names: {first_line(error)}"
                 )
                 decoded = F.expr(_from_json(format, str(schema)))
             clean = payload[_VALUE] if of_lines else F.get(payload[_VALUE], F.lit(0))[_VALUE]

@@ -11,7 +11,7 @@ and the entry is not, nobody knows what the table holds, and the sink refuses to
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,18 +20,22 @@ from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
 from mld.processors.spark.commit.s3_store import unconditional
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.session.decoding import quoted
 from mld.processors.spark.session.error_classes import is_of
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import by_directories, quoted
-from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, columns_of, unless_there
+from mld.processors.spark.sinks.columns import REMEDY, fitted
+from mld.processors.spark.sinks.files import by_directories
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 COMMITS_OF_OTHERS = 16
 """After so many, such as OPTIMIZE, the table is asked whether it has an entry at all; that may cost a job."""
 NO_FILE = "java.io.FileNotFoundException"
 """How a version of the log is missing that was removed after its time."""
+WIDENING, APPEND_ONLY = "delta.enableTypeWidening", "delta.appendOnly"
 LOST_PROPERTY = "mld.ledger.lost"
 """Of a table: the number of the entry whose loss somebody has accepted. It says nothing about a later one."""
 ONE_DRIVER_SCHEMES = frozenset(("s3", "s3a", "s3n"))
@@ -62,7 +66,13 @@ class DeltaSink(LakeSink):
 
     def _opened(self) -> HighWaterMarks:
         self._refuse_one_driver_store()
-        return super()._opened()
+        marks = super()._opened()
+        if self._merge is not None and self._property(APPEND_ONLY) == "true":
+            alter = f"ALTER TABLE {self._identifier()} SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')"
+            raise SinkRefused(
+                f"sink {self.name}: {self._target} takes no changes, and mode is merge: {alter}, or append"
+            )
+        return marks
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 
@@ -85,8 +95,7 @@ class DeltaSink(LakeSink):
         number = self._number()
         if not number:
             return None
-        accepted = self._snapshot.metadata().configuration().get(LOST_PROPERTY)
-        if accepted.isDefined() and accepted.get() == str(number):
+        if self._property(LOST_PROPERTY) == str(number):
             return LedgerEntry(number, "")
         raise SinkRefused(
             f"sink {self.name}: {self._target} has had {number} commits of this program, but its history no longer "
@@ -163,35 +172,20 @@ class DeltaSink(LakeSink):
     def _write(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> None:
         """Write the frame, or without one the entry alone, to a table that is there then. Raises SinkRefused."""
         said = ledger.encode(entry).decode()
+        ours = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
+        options = {**self._spec.options, **ours}
         if frame is None:
-            self._append(self._spark.table(self._identifier()).limit(0), entry, said)
+            self._append(self._spark.table(self._identifier()).limit(0), options)
             return
-        if self._snapshot is None:
-            self._create(frame)
-            self._look()
-        if self._snapshot is None:
-            raise SinkRefused(f"sink {self.name}: Spark has made no table {self._target}; make it, or name another one")
-        self._check_columns(frame)
+        whole = self._grown(frame)
         if changes is None:
-            self._append(by_directories(frame, self._partition_columns()), entry, said)
+            self._append(by_directories(fitted(frame, whole), self._partition_columns()), options)
         else:
             conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
-            self._change(changes, entry.token, conf, evolve=True)
+            self._change(changes, whole, entry.token, conf)
 
-    def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
-        """Append the rows. Columns that the table has not got are added by the same commit, unless the user's options
-        say otherwise.
-        """
-        options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
-        mine = {"mergeSchema": "true", **self._spec.options, **options}
-        self._save(frame.write.format("delta").mode("append").options(**mine))
-
-    def _create(self, frame: DataFrame) -> None:
-        """Create the table, empty: one that is made by its name keeps no `userMetadata` of the commit that makes it."""
-        with unless_there():
-            self._save(frame.limit(0).write.format("delta").mode("ignore").options(**self._spec.options))
-
-    def _save(self, writing: DataFrameWriter) -> None:
+    def _append(self, frame: DataFrame, options: Mapping[str, str]) -> None:
+        writing = frame.write.format("delta").mode("append").options(**options)
         if self._spec.partition_by:
             writing = writing.partitionBy(*self._spec.partition_by)
         if "/" in self._target:
@@ -201,15 +195,29 @@ class DeltaSink(LakeSink):
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
-    def _check_columns(self, frame: DataFrame) -> None:
-        """Check the columns: some may be added; none may change its type. Raises SinkRefused."""
+    def _grown(self, frame: DataFrame) -> StructType:
+        """Make the table, or give it the columns and fields of the frame that it has not got; its columns then. That is
+        a commit of its own, without rows: one that makes a table by its name keeps no `userMetadata`.
+
+        Raises SinkRefused, also where the user's options say that columns stay as they are."""
         from pyspark.sql.types import StructType
 
-        table = StructType.fromJson(json.loads(self._snapshot.schema().json()))
-        ledger.widened(self.name, columns_of(table), columns_of(frame.schema))
-        if self._merge is not None:
-            named = [name.lower() for name in table.names]
-            self._merge.check_named(named, f"{self._target} has no such column; ALTER TABLE … ADD COLUMNS adds it")
+        of_table = None if self._snapshot is None else json.loads(self._snapshot.schema().json())
+        had = StructType() if of_table is None else StructType.fromJson(of_table)
+        alter = f"ALTER TABLE {self._identifier()} SET TBLPROPERTIES ('{WIDENING}' = 'true')"
+        remedy = f"{REMEDY}; if all its readers know Delta's type widening, {alter} lets it grow wider"
+        whole = self._columns.grown(had, frame.schema, wider=self._property(WIDENING) == "true", remedy=remedy)
+        if whole != had:
+            with self._making():
+                self._append(fitted(frame.limit(0), whole), {"mergeSchema": "true", **self._spec.options})
+            self._look()
+        if self._snapshot is None:
+            raise SinkRefused(f"sink {self.name}: Spark has made no table {self._target}; make it, or name another one")
+        return whole
+
+    def _property(self, name: str) -> str | None:
+        found = None if self._snapshot is None else self._snapshot.metadata().configuration().get(name)
+        return str(found.get()) if found is not None and found.isDefined() else None
 
     def _look(self) -> None:
         """Look at the table as it is now, by its log alone: no job of Spark's is run for that."""

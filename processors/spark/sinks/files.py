@@ -40,6 +40,7 @@ from mld.processors.spark.sink_port import (
     SinkRefused,
     SinkSpec,
 )
+from mld.processors.spark.sinks.columns import SinkColumns, fitted, of_ledger, place_of, to_ledger
 from mld.properties.spark import TAKEN_BY
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class FileSink(AdmittedSink):
         self._staging = staging or store
         self.place = store.place
         self._journal = Journal(store, spec.name)
+        self._columns = SinkColumns(spec.name)
         self._admission = Admission(spec.writer, spec.name, self.place, shared=spec.shared)
         self._layout = spec.format + (f" by {','.join(spec.partition_by)}" if spec.partition_by else "")
 
@@ -166,18 +168,21 @@ class FileSink(AdmittedSink):
         return head.number if head else 0
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        columns, by_place = self._columns(frame), self._spec.format in BY_PLACE
-
         def following(
             head: LedgerEntry | None, token: str = "", rows: int = 0, files: Sequence[str] = ()
         ) -> LedgerEntry:
             self._check_layout(head)
             entry = self._entry_after(head, batch, batch_id, token=token, layout=self._layout, rows=rows)
-            had = head.columns if head else ()
-            wide = ledger.widened(self.name, had, columns, by_place=by_place) if columns else had
-            return replace(entry, columns=wide, moves=_moves(entry.number, files))
+            columns = head.columns if head else ()
+            if frame is not None:
+                as_wanted, columns = self._fitted(head, frame)
+                if token and as_wanted is not frame:
+                    raise SinkError(f"sink {self.name}: another writer has added columns meanwhile; it is tried again")
+            return replace(entry, columns=columns, moves=_moves(entry.number, files))
 
-        following(self._journal.head())  # before the job: a zombie need not run it
+        head = self._journal.head()
+        following(head)  # before the job: a zombie need not run it
+        frame = frame if frame is None else self._fitted(head, frame)[0]
         try:
             with self._journal.staged() as token:
                 rows = self._written(frame, token) if frame is not None else 0
@@ -221,17 +226,22 @@ class FileSink(AdmittedSink):
                 log.warning("sink %s: %d files of %d rows: partition by something coarser", self.name, len(files), rows)
             return files
 
-    def _columns(self, frame: DataFrame | None) -> Columns:
-        if frame is None:
-            return ()
-        columns = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-        names = {name.lower() for name, _ in columns}
+    def _fitted(self, head: LedgerEntry | None, frame: DataFrame) -> tuple[DataFrame, Columns]:
+        """Return the frame as the directory has its columns, and these once it is there. Raises SinkRefused."""
         for column in self._spec.partition_by:
-            if column.lower() not in names:
+            if column.lower() not in map(str.lower, frame.columns):
                 raise SinkRefused(f"sink {self.name}: partitionBy names {column}, the frame has no such column")
             if column.startswith(("_", ".")):
                 raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
-        return columns
+        columns = head.columns if head else ()
+        had = of_ledger(columns, frame.schema)
+        whole = self._columns.grown(had, frame.schema)
+        if self._spec.format in BY_PLACE and had.fields and not len(had) == len(whole) == len(frame.columns):
+            raise SinkRefused(
+                f"sink {self.name}: its columns are {', '.join(had.names)}, those of this batch are "
+                f"{', '.join(frame.columns)}; csv has no names, so use a new directory"
+            )
+        return fitted(frame, whole), to_ledger(columns, whole)
 
     def _check_layout(self, head: LedgerEntry | None) -> None:
         if head and head.layout.removesuffix(IN_FILES) != self._layout:
@@ -275,26 +285,22 @@ def by_directories(
     `written`: the name of a value's directory, or a text as long as it; None: as Spark writes it."""
     from pyspark.sql import functions as F
 
-    types = {name.lower(): kind for name, kind in frame.dtypes}
-    columns = [name for name in columns if name.lower() in types]  # others are generated, or fields of a struct
-    if not columns:
+    schema = frame.schema
+    places = {name: found for name in columns if (found := place_of(schema, name))}  # others are generated
+    if not places:
         return frame
-    checked = {}
-    for name in (name for name in columns if types[name.lower()] == "string"):
+    for name, (place, type) in places.items():
+        if type.typeName() != "string":
+            continue
         most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
-        value = F.col(quoted(name))
+        value = F.col(place)
         named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
         said = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
         is_none = (F.octet_length(named) > most) | value.contains("\0")
         if written is None:
             is_none |= value == OF_NULLS
-        checked[name] = F.when(is_none, F.raise_error(said)).otherwise(value)
-    return frame.withColumns(checked).hint("rebalance", *map(quoted, columns))
-
-
-def quoted(name: str) -> str:
-    """Return a column or table as an identifier of Spark's SQL."""
-    return f"`{name.replace('`', '``')}`"
+        frame = frame.where(F.when(is_none, F.raise_error(said)).otherwise(True))
+    return frame.hint("rebalance", *(place for place, _ in places.values()))
 
 
 COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}

@@ -30,14 +30,17 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
 from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import ShardSpans
+from mld.processors.spark.session.decoding import quoted
 from mld.processors.spark.session.error_classes import is_of
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import by_directories, quoted
-from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, columns_of, unless_there
+from mld.processors.spark.sinks.columns import fitted, place_of, text_of
+from mld.processors.spark.sinks.files import by_directories
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace
 from mld.properties.spark import TRANSFORM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 PROPERTY = "mld.ledger"
@@ -60,22 +63,6 @@ NOTE_CONF = f"spark.sql.iceberg.snapshot-property.{PROPERTY}"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
 """Figures of a MERGE in the summary of its snapshot, since Spark 4.1."""
-HELD = {
-    "int": ("tinyint", "smallint"),
-    "bigint": ("tinyint", "smallint", "int"),
-    "float": ("tinyint", "smallint"),
-    "double": ("tinyint", "smallint", "int", "float"),
-}
-"""Types of a frame of which a column of another type holds every value exactly."""
-
-
-UNTYPED = 'ype":"void"'
-"""In the JSON of a column that is NULL, or has a part that is, and so has no type."""
-
-
-def fits(kind: str, column: str) -> bool:
-    """Return whether a column of the type `column` holds every value of the type `kind`."""
-    return kind in (column, "void", *HELD.get(column, ()))
 
 
 def note(entry: LedgerEntry) -> str:
@@ -169,13 +156,16 @@ class IcebergSink(LakeSink):
     def _attempt(
         self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
     ) -> Published:
+        from pyspark.sql.types import StructType
+
         head = self._head()
         self._admission.check(head, batch)
         if self._table is None:
             if frame is None:
                 return self._without_table(head, batch)
-            self._check_types(frame)
-            make_table(self._spark, self._target, frame, self._spec.partition_by)
+            whole = self._columns.grown(StructType(), frame.schema)
+            with self._making():
+                make_table(self._spark, self._target, whole, self._spec.partition_by)
             raise LostRace  # whoever made it, it is there now
         if frame is not None and changes is not None:
             entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
@@ -195,8 +185,7 @@ class IcebergSink(LakeSink):
         """Run the frame; its files are in the table's directory, and in no snapshot."""
         from pyspark.sql.functions import url_encode
 
-        self._fit(frame)
-        whole = self._spark.table(self._target).limit(0).unionByName(frame, allowMissingColumns=True)
+        whole = fitted(frame, self._grown(frame), fill=True)
         schema, fields = self._metadata.schema(), self._metadata.spec().fields()
         columns = [schema.findColumnName(field.sourceId()) for field in fields if field.transform().isIdentity()]
         writing = by_directories(whole, columns, url_encode).write.format("iceberg").mode("append")
@@ -233,13 +222,13 @@ class IcebergSink(LakeSink):
     def _merged(self, frame: DataFrame, changes: DataFrame, entry: LedgerEntry) -> int | None:
         """Commit the batch as one MERGE, staged beside `main`, and then made its next snapshot; how many rows that has
         changed, None if Spark does not say. Raises as `_swap`."""
-        self._fit(frame)
+        columns = self._grown(frame)
         if self._property(WAP_PROPERTY) != "true":
             self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
             raise LostRace  # the table is another one now
         before = self._current()
         stage("staging")
-        self._change(changes, entry.token, {WAP_CONF: entry.token, NOTE_CONF: note(entry)}, evolve=False)
+        self._change(changes, columns, entry.token, {WAP_CONF: entry.token, NOTE_CONF: note(entry)})
         stage("staged")
         self._look()
         if self._current() != before:
@@ -278,40 +267,37 @@ class IcebergSink(LakeSink):
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, frame: DataFrame) -> None:
-        """Give the table the columns of the frame that it has not got.
+    def _grown(self, frame: DataFrame) -> StructType:
+        """Give the table the columns and fields of the frame that it has not got, and wider types; its columns.
 
         Raises SinkRefused, and LostRace if the table is another one now."""
-        have = columns_of(self._spark.table(self._target).schema)
-        added = ledger.widened(self.name, have, columns_of(frame.schema), fits=fits)[len(have) :]
-        if added:
-            new = frame.select(*(quoted(name) for name, _ in added))
-            self._check_types(new)
-            schema: Any = new._jdf.schema()
-            with unless_there():
-                self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({schema.asNullable().toDDL()})")
+        from pyspark.sql.types import StructType
+
+        java: Any = self._spark._jvm
+        of_spark = java.org.apache.iceberg.spark.SparkSchemaUtil
+        had = StructType.fromJson(json.loads(of_spark.convert(self._metadata.schema()).json()))
+        whole = self._columns.grown(had, frame.schema, wider=True)
+        if whole != had:
+            grown = of_spark.convert(java.org.apache.spark.sql.types.DataType.fromJson(whole.json()))
+            with self._making():
+                self._table.updateSchema().unionByNameWith(grown).commit()
             raise LostRace
-
-    def _check_types(self, frame: DataFrame) -> None:
-        """Raise SinkRefused if the table cannot have a column of the frame."""
-        if untyped := [field.name for field in frame.schema.fields if UNTYPED in field.json()]:
-            raise SinkRefused(f"sink {self.name}: the new column {untyped[0]} has no type; cast it in the pipeline")
+        return whole
 
 
-def make_table(spark: SparkSession, target: str, frame: DataFrame, partition_by: tuple[str, ...]) -> None:
-    """Create it, empty, and its namespace; no error if somebody was faster."""
+def make_table(spark: SparkSession, target: str, columns: StructType, partition_by: tuple[str, ...]) -> None:
+    """Create it, empty, and its namespace. Raises whatever Spark raises, also if somebody was faster."""
     namespace, _, _ = target.rpartition(".")
     with suppress(Exception):  # not everybody may; then the next statement says what is wrong
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-    schema: Any = frame._jdf.schema()
-    parts = ", ".join(map(_partition, partition_by))
+    parts = ", ".join(_partition(given, columns) for given in partition_by)
     partitioned = f" PARTITIONED BY ({parts})" if parts else ""
-    with unless_there():
-        spark.sql(f"CREATE TABLE {target} ({schema.asNullable().toDDL()}) USING iceberg{partitioned}")
+    lines = ", ".join(f"{quoted(one.name)} {text_of(one.dataType)}" for one in columns)
+    spark.sql(f"CREATE TABLE {target} ({lines}) USING iceberg{partitioned}")
 
 
-def _partition(given: str) -> str:
+def _partition(given: str, columns: StructType) -> str:
     found = TRANSFORM.fullmatch(given)
-    if found is None:
-        return quoted(given)
-    return f"{found['transform']}({found['number'] or ''} {quoted(found['column'])})"
+    name = given if found is None else found["column"]
+    place = (place_of(columns, name) or (quoted(name), None))[0]
+    return place if found is None else f"{found['transform']}({found['number'] or ''} {place})"

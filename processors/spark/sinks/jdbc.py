@@ -51,6 +51,7 @@ from mld.processors.spark.sink_port import (
     SinkSpec,
     first_line,
 )
+from mld.processors.spark.sinks.columns import SinkColumns
 from mld.processors.spark.sinks.files import write
 from mld.processors.spark.sinks.lake_table import Merge, not_older
 
@@ -314,6 +315,7 @@ class JdbcSink(AdmittedSink):
         self._target: TableName | None = None
         self._has_warned = False
         self._merge = Merge(spec.name, spec.keys, spec.delete_when, spec.order_by)
+        self._drift = SinkColumns(spec.name)
         self._admission = Admission(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
@@ -397,10 +399,11 @@ class JdbcSink(AdmittedSink):
             log.info("sink %s: made table %s", self.name, target.place)
             have = self._columns(connection, target)  # as another writer may have made it
             found = fitted(at, columns, have, keys)
-        for column in found:
-            if column not in have:
-                connection.run(add_column(target, column))
-                log.info("sink %s: added column %s %s to table %s", self.name, column.name, column.type, target.place)
+        added = [column for column in found if column not in have]
+        for column in added:
+            connection.run(add_column(target, column))
+        absent = (column for column in have if column not in found)
+        self._drift.say((column.name for column in added), (column.name for column in absent))
         newest = places_of(PLACE, columns) if places_of(PLACE[:1], columns) else []
         if keys and not newest and not self._has_warned:
             log.warning(

@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.commit.journal import AdmittedSink
-from mld.processors.spark.commit.ledger import Admission, Columns, LedgerEntry
+from mld.processors.spark.commit.ledger import Admission, LedgerEntry
 from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX, HighWaterMarks, ShardSpans
+from mld.processors.spark.session.decoding import quoted
 from mld.processors.spark.session.error_classes import ErrorKind, causes_of, failure, is_of, kind_of
-from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, first_line
-from mld.processors.spark.sinks.files import quoted
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, first_line, sentence
+from mld.processors.spark.sinks.columns import SinkColumns, fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,23 +116,19 @@ class Merge:
         first = frame.selectExpr("*", rank).where(f"{RANK} = 1")
         return self.marked(first.select(*map(quoted, columns)))
 
-    def statement(self, target: str, source: str, columns: Sequence[str], *, evolve: bool = False) -> str:
+    def statement(self, target: str, source: str, columns: Sequence[str]) -> str:
         """Return the `MERGE INTO` of one batch. `target` is quoted as SQL wants it, `source` is what `newest` made, by
-        the name of a view or a marker such as `{source}`; `columns` are those of `rows`.
-
-        `evolve` adds columns that the table has not got, where the format can."""
+        the name of a view or a marker such as `{source}`; `columns` are those of `rows`, and the table has them."""
         named = [quoted(name) for name in columns]
         on = " AND ".join(f"{TARGET}.{quoted(name)} <=> {SOURCE}.{quoted(name)}" for name in self.keys)
-        of_target = "" if evolve else f"{TARGET}."  # which has not got the columns that are added
-        updates = ", ".join(f"{of_target}{name} = {SOURCE}.{name}" for name in named)
+        updates = ", ".join(f"{TARGET}.{name} = {SOURCE}.{name}" for name in named)
         values = ", ".join(f"{SOURCE}.{name}" for name in named)
-        evolution = "WITH SCHEMA EVOLUTION " if evolve else ""
         newer = f" AND {not_older([quoted(name) for name in self.order_by], SOURCE, TARGET)}" if self.order_by else ""
         is_for_good = self.delete_when and not self.keeps_deleted
         delete = f"WHEN MATCHED AND {SOURCE}.{DELETED} THEN DELETE" if is_for_good else ""
         unless = f" AND NOT {SOURCE}.{DELETED}" if is_for_good else ""
         words = (
-            f"MERGE {evolution}INTO {target} AS {TARGET} USING {source} AS {SOURCE} ON {on}",
+            f"MERGE INTO {target} AS {TARGET} USING {source} AS {SOURCE} ON {on}",
             delete,
             f"WHEN MATCHED{newer} THEN UPDATE SET {updates}",
             f"WHEN NOT MATCHED{unless} THEN INSERT ({', '.join(named)}) VALUES ({values})",  # noqa: S608 - the user's own table
@@ -150,25 +147,13 @@ def not_older(columns: Sequence[str], new: str, old: str, same: str = "<=>") -> 
     return condition
 
 
-def columns_of(schema: StructType) -> Columns:
-    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
-
-
-@contextmanager
-def unless_there() -> Iterator[None]:
-    """Let somebody else have been faster at making a table or a column."""
-    try:
-        yield
-    except Exception as error:
-        if not is_of(error, *IS_THERE):
-            raise
-
-
 IS_THERE = (
-    *("TABLE_OR_VIEW_ALREADY_EXISTS", "FIELD_ALREADY_EXISTS", "DELTA_TABLE_ALREADY_EXISTS", "DELTA_TABLE_ID_MISMATCH"),
+    *("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_TABLE_ALREADY_EXISTS", "DELTA_TABLE_ID_MISMATCH"),
     *("org.apache.iceberg.exceptions.AlreadyExistsException", "org.apache.spark.sql.delta.ProtocolChangedException"),
 )
 """What is said of a table or a column that somebody else has just made."""
+INVALID = "org.apache.iceberg.exceptions.ValidationException"
+"""Of a statement that makes a table: it cannot be so. Of a commit: somebody else was faster."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 Result = TypeVar("Result")
@@ -187,6 +172,7 @@ class LakeSink(AdmittedSink):
         self.name = spec.name
         self._target = spec.path
         self._ledger_place = f"the ledger in {spec.path}"
+        self._columns = SinkColumns(spec.name)
         merge = Merge(spec.name, spec.keys, spec.delete_when, spec.order_by)
         self._merge = merge if spec.mode.lower() == "merge" else None
         self._admission = Admission(spec.writer, spec.name, spec.path, shared=spec.shared)
@@ -207,8 +193,25 @@ class LakeSink(AdmittedSink):
             with suppress(Exception):  # a JVM that is gone has nothing to forget
                 changes._jdf.queryExecution().logical().rdd().unpersist(False)
 
+    @contextmanager
+    def _making(self) -> Iterator[None]:
+        """Let somebody else have been faster at making a table or a column. No row can be to blame for anything else:
+        raises SinkRefused where nobody knows better."""
+        try:
+            yield
+        except Exception as error:
+            if is_of(error, *IS_THERE):
+                return
+            if is_of(error, INVALID) or kind_of(causes_of(error)) is ErrorKind.UNKNOWN:
+                said = (
+                    f"sink {self.name}: {self._target} cannot have these columns or partitions: {sentence(str(error))}"
+                )
+                raise SinkRefused(f"{said}; cast them in the pipeline, for instance with to_json") from error
+            raise
+
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
         lost: Exception | None = None
+        is_shape = False
         for _ in range(RACES_MAX):
             try:
                 return attempt()
@@ -217,9 +220,10 @@ class LakeSink(AdmittedSink):
             except SinkError:
                 raise
             except Exception as error:
-                if kind_of(causes_of(error)) is not ErrorKind.CONFLICT:
+                kind = kind_of(causes_of(error))
+                if kind is not ErrorKind.CONFLICT and (kind is not ErrorKind.SHAPE or is_shape):
                     raise failure(error, f"sink {self.name}: {doing}") from error
-                lost = error
+                lost, is_shape = error, kind is ErrorKind.SHAPE  # once: the table may have changed meanwhile
         why = f" ({first_line(lost)})" if lost else ""
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published{why}")
 
@@ -230,17 +234,21 @@ class LakeSink(AdmittedSink):
         """Return the table as a statement names it."""
         return self._target
 
-    def _change(self, changes: DataFrame, token: str, conf: Mapping[str, str], *, evolve: bool) -> None:
-        """Run the MERGE of a batch. The settings hold for this statement: nothing else writes through the session
-        meanwhile."""
+    def _change(self, changes: DataFrame, whole: StructType, token: str, conf: Mapping[str, str]) -> None:
+        """Run the MERGE of a batch into a table of the columns `whole`. The settings hold for this statement: nothing
+        else writes through the session meanwhile."""
+        from pyspark.sql.types import BooleanType, StructField, StructType
+
         assert self._merge is not None
+        others = (one for one in whole if one.name != DELETED)
+        changes = fitted(changes, StructType([*others, StructField(DELETED, BooleanType())]))
         session, source = changes.sparkSession, f"mld_changes_{token}"
         changes.createTempView(source)
         try:
             for name, value in conf.items():
                 session.conf.set(name, value)
             columns = self._merge.rows(changes).columns
-            session.sql(self._merge.statement(self._identifier(), source, columns, evolve=evolve)).collect()
+            session.sql(self._merge.statement(self._identifier(), source, columns)).collect()
         finally:
             with suppress(Exception):  # a JVM that is gone has neither
                 for name in conf:

@@ -61,8 +61,8 @@ class Frame:
 class PlainSink(FileSink):
     """The real sink, with a few plain writes in place of Spark's part."""
 
-    def _columns(self, frame):
-        return ()
+    def _fitted(self, head, frame):
+        return frame, ()
 
     def _written(self, frame: Frame, token: str) -> int:
         by_partition: dict[int, list[tuple[str, int]]] = {}

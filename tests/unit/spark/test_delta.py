@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.session.jvm_classes import CLASS, log_settings
-from mld.processors.spark.sink_port import SinkSpec
-from mld.processors.spark.sinks.delta import DeltaSink, one_driver_refusal
+from mld.processors.spark.sinks.delta import one_driver_refusal
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
@@ -31,30 +29,3 @@ def test_a_log_store_that_several_drivers_may_use():
     given = log_settings({"spark.delta.logStore.s3.impl": "theirs"})
     assert given == {"spark.delta.logStore.s3a.impl": CLASS, "spark.delta.logStore.s3n.impl": CLASS}
     assert one_driver_refusal("out", "s3a", given["spark.delta.logStore.s3a.impl"]) is None
-
-
-class Writer:
-    """A frame, its writer, and what that is given."""
-
-    def __init__(self):
-        self.given, self.write = {}, self
-
-    def format(self, _):
-        return self
-
-    mode = format
-
-    def options(self, **options):
-        self.given = options
-        return self
-
-    def save(self, _):
-        pass
-
-
-@pytest.mark.parametrize(("options", "expected"), [({}, "true"), ({"mergeSchema": "false"}, "false")])
-def test_columns_are_added_unless_the_user_says_otherwise(options, expected):
-    writer = Writer()
-    sink = DeltaSink(SinkSpec("out", "delta", "/table", options=options), None)  # type: ignore[arg-type]
-    sink._append(writer, LedgerEntry(1, ""), "")  # type: ignore[arg-type]
-    assert writer.given["mergeSchema"] == expected

@@ -1,4 +1,4 @@
-"""Which entry of the ledger of an Iceberg table is in force, and what a table's columns take."""
+"""Which entry of the ledger of an Iceberg table is in force."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.iceberg import KEPT_PROPERTY, PROPERTY, IcebergSink, fits, note
+from mld.processors.spark.sinks.iceberg import KEPT_PROPERTY, PROPERTY, IcebergSink, note
 
 NOBODY = WriterIdentity()
 
@@ -90,26 +90,3 @@ def test_a_note_is_short_and_nobody_takes_it_for_an_entry():
 def test_a_damaged_entry_is_told():
     with pytest.raises(SinkRefused, match=r"the ledger in lake\.db\.t is damaged"):
         head(note(entry(1)), kept="{}")
-
-
-HAVE = (("id", "bigint"), ("Name", "string"), ("price", "decimal(10,2)"))
-
-
-@pytest.mark.parametrize(
-    ("new", "added"),
-    [
-        (HAVE, ()),
-        ((("ID", "int"), ("name", "string")), ()),
-        ((*HAVE, ("at", "timestamp")), (("at", "timestamp"),)),
-        ((("id", "void"),), ()),
-    ],
-)
-def test_columns_that_are_added_and_values_that_a_column_holds(new, added):
-    assert ledger.widened("out", HAVE, new, fits=fits) == (*HAVE, *added)
-
-
-@pytest.mark.parametrize("kind", ["string", "double", "decimal(20,0)", "struct<a:int>"])
-def test_another_type_is_refused_with_the_column_and_both_types(kind):
-    with pytest.raises(SinkRefused, match="column id is bigint") as refused:
-        ledger.widened("out", HAVE, (("id", kind),), fits=fits)
-    assert kind in str(refused.value) and "cast it" in str(refused.value)

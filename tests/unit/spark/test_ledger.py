@@ -128,21 +128,6 @@ def test_an_unfinished_entry_stays_with_all_after_it():
     assert _many(ENTRIES_SWEPT_FROM, undone=10).obsolete == tuple(range(1, 10))
 
 
-def test_columns_may_be_added_and_left_out_but_never_change():
-    have = (("id", "bigint"), ("at", "timestamp"))
-    assert ledger.widened("out", (), have) == have
-    assert ledger.widened("out", have, (("ID", "bigint"), ("note", "string"))) == (*have, ("note", "string"))
-    with pytest.raises(SinkRefused, match="id is bigint, in this batch it is string"):
-        ledger.widened("out", have, (("id", "string"),))
-
-
-def test_columns_that_are_read_by_place_stay_as_they_are():
-    have = (("a", "int"), ("b", "int"))
-    assert ledger.widened("out", have, have, by_place=True) == have
-    with pytest.raises(SinkRefused, match="csv has no names"):
-        ledger.widened("out", have, (("b", "int"), ("a", "int")), by_place=True)
-
-
 SPOILED = {
     "a token that is a path": ('"token":"t"', '"token":"../../../secret"'),
     "a token that is all staging areas": ('"token":"t"', '"token":""'),

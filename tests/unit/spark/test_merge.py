@@ -44,14 +44,14 @@ def test_the_statement_without_deletes() -> None:
     )
 
 
-def test_the_statement_with_deletes_and_two_keys_and_new_columns() -> None:
+def test_the_statement_with_deletes_and_two_keys() -> None:
     merge = Merge("out", ("id", "d`y"), "op = 'REMOVE'")
     assert merge.is_deleted() == "coalesce((op = 'REMOVE'), false)"
-    assert merge.statement("lake.db.t", "changes", ("id", "d`y"), evolve=True) == (
-        "MERGE WITH SCHEMA EVOLUTION INTO lake.db.t AS t USING changes AS s "
+    assert merge.statement("lake.db.t", "changes", ("id", "d`y")) == (
+        "MERGE INTO lake.db.t AS t USING changes AS s "
         "ON t.`id` <=> s.`id` AND t.`d``y` <=> s.`d``y` "
         "WHEN MATCHED AND s._mld_deleted THEN DELETE "
-        "WHEN MATCHED THEN UPDATE SET `id` = s.`id`, `d``y` = s.`d``y` "
+        "WHEN MATCHED THEN UPDATE SET t.`id` = s.`id`, t.`d``y` = s.`d``y` "
         "WHEN NOT MATCHED AND NOT s._mld_deleted THEN INSERT (`id`, `d``y`) VALUES (s.`id`, s.`d``y`)"
     )
 

@@ -1,0 +1,208 @@
+"""Columns of a sink: what a frame does to them, and the frame as the sink has them.
+
+A column, and a field of a struct wherever it is, is found by its name without regard to case, and keeps its first
+spelling and its type for good. Values of a narrower type are widened to it. A field that is new is added at the end; it
+may be absent later. The type itself becomes a wider one where the format can change it. Types are compared as types of
+Spark, never as texts: only the ledger of a directory keeps texts, and these are parsed.
+
+Pure, but for `fitted`, which adds a step to a frame, and for the lines that it logs: no job is run for any of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mld.processors.spark.commit.ledger import Columns
+from mld.processors.spark.session.decoding import fields_of, quoted
+from mld.processors.spark.sink_port import SinkRefused
+from mld.properties.redaction import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructField, StructType
+
+log = logging.getLogger("mld.spark")
+
+WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+"""Digits of the largest value of an integer."""
+EXACT_IN = {**WHOLE_DIGITS, "float": 5, "double": 10}
+"""Integers of so many digits, as there are types of them, a column of this type holds exactly."""
+PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+CASE_SENSITIVE = "spark.sql.caseSensitive"
+REMEDY = "use a new directory or table"
+ADDED = "new columns are added: %s; if the table has one under another name, rename it in the pipeline"
+ABSENT = "the frame lacks columns that are there: %s; NULL or their default is written"
+
+
+def by_name(fields: StructType) -> dict[str, StructField]:
+    """Return the fields by their names in lower case."""
+    return {one.name.lower(): one for one in fields}
+
+
+def place_of(fields: StructType, name: str) -> tuple[str, DataType] | None:
+    """Return a column as an identifier of Spark's SQL, and its type: that of the name, dots and all, else the field at
+    the end of this path through structs; None if there is neither."""
+    from pyspark.sql.types import StructType
+
+    known, (first, _, rest) = by_name(fields), name.partition(".")
+    if (one := known.get(name.lower())) is not None:
+        return quoted(one.name), one.dataType
+    outer = known.get(first.lower())
+    within = outer.dataType if outer is not None else None
+    inner = place_of(within, rest) if rest and isinstance(within, StructType) else None
+    return inner and (f"{quoted(first)}.{inner[0]}", inner[1])
+
+
+def holds(wide: DataType, narrow: DataType) -> bool:
+    """Return whether a column of the type `wide` holds every value of the type `narrow` exactly."""
+    from pyspark.sql.types import DecimalType, NullType
+
+    of, name = wide.simpleString(), narrow.simpleString()
+    if wide == narrow or isinstance(narrow, NullType) or (of, name) == ("double", "float"):
+        return True
+    whole, parts = WHOLE_DIGITS.get(name, 99), 0
+    if isinstance(wide, DecimalType):
+        if isinstance(narrow, DecimalType):
+            whole, parts = narrow.precision - narrow.scale, narrow.scale
+        return wide.precision - wide.scale >= whole and wide.scale >= parts
+    return whole <= EXACT_IN.get(of, 0)
+
+
+def widens(had: DataType, new: DataType) -> bool:
+    """Return whether formats that can widen a column make one of the type `had` one of the type `new`."""
+    from pyspark.sql.types import FractionalType, IntegralType
+
+    alike = any(isinstance(had, family) and isinstance(new, family) for family in (IntegralType, FractionalType))
+    return alike and getattr(had, "scale", 0) == getattr(new, "scale", 0) and holds(new, had)
+
+
+class SinkColumns:
+    """Of one sink, by its name. What it has said of them it does not say again."""
+
+    def __init__(self, sink: str) -> None:
+        self._sink = sink
+        self._said: set[str] = set()
+
+    def grown(self, had: StructType, new: StructType, *, wider: bool = False, remedy: str = REMEDY) -> StructType:
+        """Return the columns of the sink once a frame with the columns `new` is in it; `wider`: whether the format can
+        change a type; `remedy`: if it cannot. Raises SinkRefused."""
+        growth = _Growth(wider, remedy, [])
+        try:
+            whole = growth.fields("", had, new)
+        except ValueError as error:
+            raise SinkRefused(f"sink {self._sink}: {error}") from error
+        if had.fields:
+            self.say(growth.added, (one.name for name, one in by_name(had).items() if name not in by_name(new)))
+        return whole
+
+    def say(self, added: Iterable[str], absent: Iterable[str]) -> None:
+        """Log the columns that are added, and those that the frame lacks, each once."""
+        for names, text in ((added, ADDED), (absent, ABSENT)):
+            if fresh := [name for name in names if text + name not in self._said]:
+                self._said.update(text + name for name in fresh)
+                log.warning(f"sink %s: {text}", self._sink, printable(", ".join(fresh)))
+
+
+def of_ledger(columns: Columns, new: StructType) -> StructType:
+    """Return the columns of a ledger as types; one that the frame lacks is void, whatever it is."""
+    from pyspark.sql.types import NullType, StructField, StructType
+
+    found, mine = [], by_name(new)
+    for name, kind in columns:
+        type = mine[name.lower()].dataType if name.lower() in mine else NullType()
+        is_known = name.lower() not in mine or kind in (text_of(type), type.simpleString())
+        found.append(StructField(name, type if is_known else fields_of(f"c {kind}")[0].dataType))
+    return StructType(found)
+
+
+def to_ledger(had: Columns, whole: StructType) -> Columns:
+    """Return the columns as the ledger keeps them; `whole` is what `of_ledger` has given, grown."""
+    kinds = ((one.name, text_of(one.dataType)) for one in whole)
+    return tuple((name, dict(had)[name] if kind == "void" else kind) for name, kind in kinds)
+
+
+def text_of(type: DataType) -> str:
+    """Return a type as Spark's `simpleString`, with names quoted where they have to be to be parsed again."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match type:
+        case StructType():
+            names = (one.name if PLAIN.fullmatch(one.name) else quoted(one.name) for one in type)
+            return f"struct<{','.join(f'{name}:{text_of(type[at].dataType)}' for at, name in enumerate(names))}>"
+        case ArrayType():
+            return f"array<{text_of(type.elementType)}>"
+        case MapType():
+            return f"map<{text_of(type.keyType)},{text_of(type.valueType)}>"
+    return type.simpleString()
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """What becomes of columns when a frame comes. `added`: paths of what is new. Raises ValueError."""
+
+    wider: bool
+    remedy: str
+    added: list[str]
+
+    def fields(self, at: str, had: StructType, new: StructType) -> StructType:
+        """Return a struct with the fields of both; `at` is its path, with a dot, for people."""
+        from pyspark.sql.types import StructField, StructType
+
+        mine, names = by_name(new), [name.lower() for name in new.names]
+        if twice := [name for name in mine if names.count(name) > 1]:
+            raise ValueError(f"the frame has {at}{twice[0]} twice, but for case; rename one in the pipeline")
+        grown = []
+        for one in had:
+            got = mine.pop(one.name.lower(), None)
+            type = one.dataType if got is None else self.type(f"{at}{one.name}", one.dataType, got.dataType)
+            grown.append(StructField(one.name, type, one.nullable, one.metadata))
+        for one in mine.values():
+            self.added.append(f"{at}{one.name}")
+            grown.append(StructField(one.name, self.type(f"{at}{one.name}", None, one.dataType)))
+        return StructType(grown)
+
+    def type(self, at: str, had: DataType | None, new: DataType) -> DataType:
+        """Return the type of a column or field that has values of both; None: it is new."""
+        from pyspark.sql.types import ArrayType, MapType, NullType, StructType
+
+        match had, new:
+            case None, NullType():
+                raise ValueError(f"the new column {at} has no type, as it is only NULL; cast it in the pipeline")
+            case None | NullType() | StructType(), StructType():
+                return self.fields(f"{at}.", had if isinstance(had, StructType) else StructType(), new)
+            case None | NullType() | ArrayType(), ArrayType():
+                element, nulls = (had.elementType, had.containsNull) if isinstance(had, ArrayType) else (None, True)
+                return ArrayType(self.type(f"{at}.element", element, new.elementType), nulls)
+            case None | NullType() | MapType(), MapType():
+                key, value, nulls = None, None, True
+                if isinstance(had, MapType):
+                    key, value, nulls = had.keyType, had.valueType, had.valueContainsNull
+                of_key = self.type(f"{at}.key", key, new.keyType)
+                return MapType(of_key, self.type(f"{at}.value", value, new.valueType), nulls)
+        if had is None or isinstance(had, NullType) or (self.wider and widens(had, new)):
+            return new
+        if holds(had, new):
+            return had
+        kinds = f"{had.simpleString()}, in this batch it is {new.simpleString()}"
+        raise ValueError(f"its column {at} is {kinds}; cast it in the pipeline, or {self.remedy}")
+
+
+def fitted(frame: DataFrame, whole: StructType, *, fill: bool = False) -> DataFrame:
+    """Return the frame with names, types and order of `whole`, also within structs, whose missing fields are null; with
+    `fill` missing columns, too. The same frame if it has all of that."""
+    from pyspark.sql.types import StructField, StructType
+
+    kept = by_name(whole) if fill else by_name(frame.schema)
+    target = StructType([StructField(one.name, one.dataType) for one in whole if one.name.lower() in kept]).toNullable()
+    if text_of(frame.schema) == text_of(target):
+        return frame
+    session, was = frame.sparkSession, frame.sparkSession.conf.get(CASE_SENSITIVE)
+    session.conf.set(CASE_SENSITIVE, "false")  # else what is spelled in another way would be null
+    try:
+        return frame.to(target)
+    finally:
+        session.conf.set(CASE_SENSITIVE, str(was))

@@ -1,0 +1,50 @@
+"""What is tried again in a commit to a table, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.processors.spark.session.error_classes import ANALYSIS
+from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.delta import DeltaSink
+from mld.processors.spark.sinks.lake_table import RACES_MAX, LostRace
+
+
+def of_class(name: str) -> Exception:
+    """An exception whose class is called as one of Java."""
+    module, _, own = name.rpartition(".")
+    return type(own, (Exception,), {"__module__": module})("no such column")
+
+
+@pytest.fixture
+def sink():
+    return DeltaSink(SinkSpec("out", "delta", "/table"), None)  # type: ignore[arg-type]
+
+
+def tried(sink, *ends):
+    """Make attempts that end so, one after the other; what comes out, and how many were made."""
+    left = list(ends)
+
+    def attempt():
+        if isinstance(end := left.pop(0), Exception):
+            raise end
+        return end
+
+    try:
+        return sink._raced(attempt, "writing"), len(ends) - len(left)
+    except SinkError as error:
+        return error, len(ends) - len(left)
+
+
+def test_a_schema_that_changed_between_analysis_and_commit_is_a_lost_race(sink):
+    assert tried(sink, of_class(ANALYSIS), "written") == ("written", 2)
+
+
+def test_what_cannot_be_analysed_twice_is_refused(sink):
+    error, attempts = tried(sink, of_class(ANALYSIS), LostRace(), of_class(ANALYSIS), "written")
+    assert isinstance(error, SinkRefused) and "no such column" in str(error) and attempts == 3
+
+
+def test_races_are_bounded(sink):
+    error, attempts = tried(sink, *[LostRace() for _ in range(RACES_MAX + 1)])
+    assert "other commits came first" in str(error) and attempts == RACES_MAX
