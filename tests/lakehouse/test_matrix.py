@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -37,13 +36,6 @@ CELLS = [
     for format in FORMATS
 ]
 SLICED = [pytest.param(("json", "parquet"), id="json-parquet"), *CELLS[1:]]
-GROW_NOT = pytest.mark.xfail(
-    find_spec("mld.processors.spark.sinks.columns") is None, reason="structs of a table do not grow yet", strict=True
-)
-GROWING = [
-    one if "jdbc" in str(one.id) else pytest.param(*one.values, id=one.id, marks=[*one.marks, GROW_NOT])
-    for one in CELLS
-]
 MALFORMED = {"json": b"{bad", "jsonlines": b'{"id": 98, "v": "x", "n": "1"}\n{bad', "text": b"\xff", "binary": b"\xff"}
 """Binary data are never malformed; the pipeline cannot compute these."""
 RULES = {
@@ -163,7 +155,7 @@ def test_a_row_that_breaks_a_rule_of_somebody_elses_table_is_a_letter_and_all_ot
     assert len(cell.letters()) == 1
 
 
-@cells(GROWING)
+@cells(CELLS)
 def test_a_field_that_a_struct_gets_midway_is_null_in_rows_before_it(cell):
     is_json = cell.of_records.startswith("json")
     x, y = ("payload.place", "payload.place") if is_json else ("struct(id AS x)", "struct(id AS x, v AS y)")

@@ -209,11 +209,3 @@ def test_what_is_older_than_the_row_there_changes_nothing_and_a_delete_is_rememb
     assert {keys[key % 100]: (key, v) for key, v in found.items() if wanted.get(key % 100) != v} == {}
     assert found == wanted | {100 + key: v for key, v in wanted.items()}
     assert table.letters() == []
-
-
-@tables("delta merge")
-def test_an_order_by_a_column_that_a_table_of_delta_lacks_is_refused(table):
-    table.make("sequenceNumber STRING, id BIGINT, v STRING")
-    table.start(JSON, "mld.spark.sink.out.orderBy = at", schema="id BIGINT, v STRING, at BIGINT")
-    outcome = table.run([b'{"id": 1, "v": "a", "at": 1}'])
-    assert "orderBy names at" in str(outcome.failed)
