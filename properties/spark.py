@@ -30,7 +30,7 @@ TABLE = re.compile(r"[^\s./`]+(?:\.[^\s./`]+){2,}")
 """catalog.schema.table; a schema may have several parts."""
 TRANSFORM = re.compile(
     r"(?P<transform>years?|months?|days?|hours?|(?:bucket|truncate)(?=\(\s*\d))"
-    r"\(\s*(?P<number>\d+\s*,)?\s*(?P<column>\w+)\s*\)"
+    r"\(\s*(?P<number>\d+\s*,)?\s*(?P<column>\w[\w.]*)\s*\)"
 )
 """What a table of Iceberg may be partitioned by besides columns."""
 BETWEEN_COLUMNS = re.compile(r",(?![^()]*\))")
