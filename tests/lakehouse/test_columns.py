@@ -187,16 +187,16 @@ def test_changes_are_merged_into_no_table_of_delta_that_requires_a_field(table):
 
 @tables("iceberg", "iceberg merge")
 def test_a_partition_is_a_column_with_a_dot_if_there_is_one_else_a_path(table):
-    pipeline = f"{OF_FRAME}records.select('sequenceNumber', 'payload.*', F.lit('x').alias('c.a'))\n"
+    pipeline = f"{OF_FRAME}records.select('sequenceNumber', 'payload.*', F.lit('x').alias('d.a'))\n"
     table.start(
         pipeline,
-        "mld.spark.sink.out.partitionBy = c.a, c.b, bucket(2, c.b)",
+        "mld.spark.sink.out.partitionBy = d.a, c.b, bucket(2, c.b)",
         schema="id BIGINT, c STRUCT<a: STRING, b: STRING>",
     )
     assert batch(table, 1, {"id": 1, "c": {"a": "de", "b": "y"}}, {"id": 2, "c": {"b": "z"}}).failed == {}
     parts = {row[0] for row in table.sql(f"SELECT to_json(partition) FROM {table.name}.partitions")}
-    assert len(parts) == 2 and all('"c.a":"x"' in part and '"c.b":' in part for part in parts)
-    assert table.rows("id, `c.a`, c.a") == [("1", "x", "de"), ("2", "x", None)]
+    assert len(parts) == 2 and all('"d.a":"x"' in part and '"c.b":' in part for part in parts)
+    assert table.rows("id, `d.a`, c.a") == [("1", "x", "de"), ("2", "x", None)]
 
 
 @tables("iceberg")
