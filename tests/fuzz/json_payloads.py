@@ -29,7 +29,8 @@ SECONDS = 60.0
 GOOD = {"id": 7, "note": "it is well"}
 EXPONENT = "a number whose exponent is too large"
 CELLS = "too many objects, lists and values"
-CELLS_MAX, DIGITS_MAX = (int(number) for number in re.findall(r" (?:CELLS|DIGITS)_MAX = (\d+)", JSON_SOURCE.read_text()))
+BOUNDS = re.compile(r" (?:CELLS|DIGITS)_MAX = (\d+)")
+CELLS_MAX, DIGITS_MAX = (int(number) for number in BOUNDS.findall(JSON_SOURCE.read_text()))
 ATTACKS: dict[str, tuple[bytes, str | None]] = {
     "an exponent": (b'{"amount":1e100000000}', f"amount is 1e100000000, {EXPONENT}"),
     "an exponent of a fraction": (b'{"big":-0.1E+999999999}', f"big is -0.1E+999999999, {EXPONENT}"),
