@@ -1,4 +1,6 @@
-"""A record that ends the JVM each time it is computed: it is found, and everything else is in the sink once."""
+"""A record that ends the JVM, or holds up its task, each time it is computed: it is found, and everything else is in
+the sink once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.support.spark_bed import rows
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 TASK_MS = 15_000
-"""Far above what these batches take, also on a machine that is busy: no task is cancelled."""
+"""Far above what these batches take, also on a machine that is busy."""
 ENDS = """
 from pyspark.sql import functions as F
 
@@ -24,13 +26,28 @@ def transform(records, batch):
 """
 
 
+HANGS = """
+from pyspark.sql import functions as F
+
+def last(text):
+    while text == "e":
+        pass
+    return text.upper()
+
+def transform(records, batch):
+    return records.select("sequenceNumber", F.udf(last, "string")("payload").alias("text"))
+"""
+"""In Python: Spark ends the worker."""
+
+
 @pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.timeout(1_500)
-def test_a_record_that_ends_the_jvm_is_a_dead_letter_and_all_others_are_there(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pipeline", [ENDS, HANGS], ids=["ends", "hangs"])
+def test_a_record_that_ends_the_jvm_or_hangs_is_a_dead_letter_and_all_others_are_there(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pipeline: str
 ) -> None:
-    monkeypatch.setattr(sys.modules[test_spark.__name__], "PIPELINE", ENDS)
+    monkeypatch.setattr(sys.modules[test_spark.__name__], "PIPELINE", pipeline)
     world = make_world(shards=2)
     world.put(20)
     put_bad(world, b"e")

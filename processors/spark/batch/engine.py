@@ -118,7 +118,7 @@ class Engine:
             well = [shard for shard in source.ends if shard not in suspects]
             try:
                 self._patience.check()
-                for shards in [well] * bool(well) + [[shard] for shard in suspects]:
+                for shards in filter(None, [well, *([shard] for shard in suspects)]):
                     outcome.failed |= self._run(source.of(shards), _spans_of(left, shards))
             except GoneBack as error:
                 outcome.failed |= error.reasons
@@ -150,7 +150,7 @@ class Engine:
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             if self._running.suspects.keys() & source.ends.keys():
-                return self._poison.search(source)
+                return self._poison.search(source, in_a_row_max)
             with self._running.noted(runs):
                 try:
                     self._jobs.until_done(source, attempts.ATTEMPTS_MAX)

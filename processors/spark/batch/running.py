@@ -5,7 +5,7 @@ it has run. A host that finds it there knows that the session before it has ende
 end over the same records they run alone, in parts, after all other shards; whatever part was running at the next end is
 cut again. A record over which alone the session has ended twice is to blame, if there is evidence (`poison`).
 
-A job that was cancelled because a task of it did not end (`session.task_watch`) is such an end, too, whether its
+A job that was cancelled because a task of it did not end (`SessionHealth.watch`) is such an end, too, whether its
 session has outlived it or not.
 
 An end has many reasons, and most of them are no record's. Then the next one meets other records, and these are

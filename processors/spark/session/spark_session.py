@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -370,15 +370,18 @@ def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) 
 
     def watch() -> None:
         before, since = None, 0.0
-        with suppress(Exception):  # the JVM is gone, or the session has ended: others say so
-            while True:
+        while True:
+            try:
                 seen, now = look(), time.monotonic()
                 if not seen or seen != before:
                     before, since = seen, now
                 elif now - since >= limit_s:
                     before = None
                     act(seen)
-                time.sleep(min(LOOK_MAX_S, limit_s / 4))
+            except Exception as error:  # mostly the JVM is gone, or the session has ended: others say so
+                log.debug("the jobs of the session are not watched any more: %s", first_line(error))
+                return
+            time.sleep(min(LOOK_MAX_S, limit_s / 4))
 
     threading.Thread(target=watch, daemon=True, name="watch").start()
 
