@@ -53,7 +53,7 @@ from mld.processors.spark.sink_port import (
 )
 from mld.processors.spark.sinks.columns import SinkColumns
 from mld.processors.spark.sinks.files import write
-from mld.processors.spark.sinks.lake_table import Merge, not_older
+from mld.processors.spark.sinks.merge import Merge, not_older
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ import pytest
 
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.lake_table import Merge
+from mld.processors.spark.sinks.merge import Merge
 
 COLUMNS = ("id", "name", "sequenceNumber")
 
