@@ -137,7 +137,7 @@ def test_what_is_malformed_or_cannot_be_computed_is_a_letter_and_all_else_is_a_r
 @cells(CELLS)
 def test_a_row_that_breaks_a_rule_of_somebody_elses_table_is_a_letter_and_all_others_are_rows(cell):
     if cell.format == "parquet":  # which has no rules; what others have put there stays
-        cell.spark.sql("SELECT 9 AS id, 'other' AS v, 9 AS n").write.parquet(cell.place)
+        cell.spark.sql("SELECT 9L AS id, 'other' AS v, 9 AS n").write.parquet(cell.place)
         cell.begin()
         assert cell.put(1).failed == {}
         assert cell.rows("id, v, n") == [("1", "a", "1"), ("9", "other", "9")]

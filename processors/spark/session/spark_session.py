@@ -48,7 +48,6 @@ from mld.processors.spark.sink_port import (
     sentence,
 )
 from mld.properties.spark import Format
-from mld.protocol.meeting import SOCKET_PATH_BYTES_MAX
 
 if TYPE_CHECKING:
     from pyspark import SparkStageInfo
@@ -134,7 +133,8 @@ PYSPARK_MIN = (4, 1)
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
 WORKER_SOCKETS = "spark.python.unix.domain.socket"
-WORKER_SOCKET_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
+WORKER_SOCKETS_DIR_MAX = 60
+"""Longest path that Spark takes for the directory of these, in bytes; with a longer one every Python function fails."""
 ARROW_MODULES = ("pandas", "pyarrow")
 """What Arrow between the JVM and Python functions needs."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -281,7 +281,7 @@ def python_functions() -> dict[str, str]:
 def worker_sockets(scratch: Path) -> dict[str, str]:
     """Have Spark reach workers of Python by sockets in the private directory: by ports any user of the machine could
     have workers made, as nobody is asked for a secret before."""
-    if len(os.fsencode(scratch)) + WORKER_SOCKET_BYTES > SOCKET_PATH_BYTES_MAX:
+    if len(os.fsencode(scratch)) > WORKER_SOCKETS_DIR_MAX:
         log.warning("%s is too long a path for sockets: others may have Python workers made; shorten TMPDIR", scratch)
         return {}
     return {f"{WORKER_SOCKETS}.enabled": "true", f"{WORKER_SOCKETS}.dir": str(scratch)}

@@ -171,7 +171,9 @@ def test_workers_of_python_are_reached_in_the_private_directory_and_never_by_a_p
     conf = configuration(settings_of(), Path("/run/user/1000/mld-spark-1"))
     assert conf["spark.python.unix.domain.socket.enabled"] == "true"
     assert conf["spark.python.unix.domain.socket.dir"] == "/run/user/1000/mld-spark-1"
-    long = Path("/tmp") / ("x" * 80)
+    longest = Path("/tmp") / ("x" * 55)
+    assert configuration(settings_of(), longest)["spark.python.unix.domain.socket.dir"] == str(longest)
+    long = Path("/tmp") / ("x" * 56)  # 61 bytes, which Spark refuses when the first Python function runs
     assert "spark.python.unix.domain.socket.enabled" not in configuration(settings_of(), long)
     assert "others may have Python workers made; shorten TMPDIR" in caplog.text
     cluster = configuration(settings_of("mld.spark.master = spark://h:7077", "mld.spark.spool = /s"), long)
