@@ -18,7 +18,7 @@ from mld.core.periods import CONFIRM_SHARE
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.own_writes import OPEN_MAX, OwnWrites
-from mld.leases.slots import Slot
+from mld.leases.slots import Slots
 from mld.leases.table import Refusal
 from mld.leases.validity import CHAIN_SHARE, Holding, again_at, chain_end, counts_from, retry_delay_s
 
@@ -37,7 +37,7 @@ class CoveredReads:
     keeper: LeaseKeeper
     holdings: Mapping[str, Holding]
     rows: OwnWrites
-    slots: asyncio.Semaphore
+    slots: Slots
 
     def __post_init__(self) -> None:
         self._reading = BackgroundTasks()
@@ -97,7 +97,7 @@ class CoveredReads:
         sent_at = self.keeper.clock.monotonic()
         self._reads.append(sent_at)
         try:
-            async with Slot(self.slots):
+            async with self.slots.one():
                 found = await self.keeper.table.get_many(list(looked_at))
         except Exception as error:
             failure = survived(error, "confirming leases")

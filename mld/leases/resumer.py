@@ -29,7 +29,7 @@ from mld.core.log_fields import about
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.own_writes import OPEN_MAX, OwnWrites
-from mld.leases.slots import Slot
+from mld.leases.slots import Slots
 from mld.leases.table import Refusal
 from mld.leases.validity import retry_delay_s
 from mld.metrics.registry import LeaseMove
@@ -68,7 +68,7 @@ class Resumer:
 
     keeper: LeaseKeeper
     rows: OwnWrites
-    slots: asyncio.Semaphore
+    slots: Slots
 
     def __post_init__(self) -> None:
         self.clock, self.rng = self.keeper.clock, self.keeper.rng
@@ -221,7 +221,7 @@ class Resumer:
 
     async def _try(self, tries: _Tries, how: LeaseMove) -> None:
         try:
-            async with Slot(self.slots):
+            async with self.slots.one():
                 found = await self._confirm(tries, how) if tries.is_held is None else None
                 if found is None and tries.is_held is None:  # the row has moved by writes of ours, and is known now
                     found = await self._confirm(tries, how)
