@@ -199,7 +199,7 @@ _LEASES = (
     Key("enablePriorityLeaseAssignment", BOOL, Section.LEASES,
         "Take leases expired for very long first (2.x-compatible taking).", default=True, boxed=True,
         sets="leases.very_old_first"),
-    Key("maxLeaseRenewalThreads", INT, Section.LEASES, "Most lease renewals under way at once.", default=20,
+    Key("maxLeaseRenewalThreads", INT, Section.LEASES, "Renewals under way at once; more if that helps.", default=20,
         minimum=1, sets="leases.renewals_concurrent_max"),
     Key("shardSyncIntervalMillis", MILLIS, Section.LEASES,
         "Pause after a shard sync; not the period of the leader's audit.", default=60_000, minimum=1,

@@ -68,8 +68,8 @@ SLOW_S = 300.0
 """How long leases are renewed at every other tick after the last tick at which renewals of the one before waited."""
 FRESH_SHARE = 1.5
 """Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
-LATER_SHARE = 0.1
-"""Of the lease duration: how much later than others an answer may come."""
+LATENESS_SHARE = 0.1
+"""Of the lease duration: an answer that takes longer is late, and may come so much later than the one before."""
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
@@ -102,7 +102,7 @@ class LeaseKeeper:
     def __post_init__(self) -> None:
         self.renew_interval_s = renew_interval_s(self.settings.duration_s)
         self.validity = Validity(self.clock, self.rng, self.settings.duration_s)
-        self._slots = Slots(self.settings.renewals_concurrent_max, self.settings.duration_s)
+        self._slots = Slots(self.settings.renewals_concurrent_max, LATENESS_SHARE * self.settings.duration_s)
         self._rows = OwnWrites()
         self._unawaited = BackgroundTasks()
         self._holdings: dict[str, Holding] = {}
@@ -380,7 +380,7 @@ class LeaseKeeper:
         if now >= self._slow_until:
             return now
         answered_in_s = self.renew_interval_s + self._slots.took_s  # what goes out at the next tick
-        lasts_s = (1 - LATER_SHARE) * self.settings.duration_s
+        lasts_s = (1 - LATENESS_SHARE) * self.settings.duration_s
         return now + max(-FRESH_SHARE * self.renew_interval_s, answered_in_s - lasts_s)
 
     def _is_renewal_due(self, holding: Holding) -> bool:

@@ -16,25 +16,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import median_high
 
-LATE_SHARE = 0.1
-"""Of the lease duration: answers that take longer are late."""
 LONGER = 1.25
 """Requests that take so many times as long with twice the room show a table that is busy."""
-SILENT_SHARE = 0.3
-"""Of the lease duration: no answer for so long, and a request gives its slot away. Others still have time then."""
-REST_DURATIONS = 2.0
-"""How long nothing is tried after room was halved, the first time; then twice as long each time."""
+SILENT = 3
+"""No answer to anything for so many times what is late: a request gives its slot away."""
+REST = 20
+"""Nothing is tried for so many times what is late, after room was halved the first time; then twice as long each time.
+"""
 RESTS_MAX = 16
 """But no longer than so many times that."""
 
 
 class Slots:
-    """Room for `size` requests, and for more while that helps. `lease_duration_s` says how long one may be silent."""
+    """Room for `size` requests, and for more while that helps. An answer that takes longer than `late_s` is late."""
 
-    def __init__(self, size: int, lease_duration_s: float) -> None:
+    def __init__(self, size: int, late_s: float) -> None:
         self.room = size
         self._size = size
-        self._lease_duration_s = lease_duration_s
+        self._late_s = late_s
         self._free = asyncio.Semaphore(size)
         self.took_s = 0.0
         """How long requests took in the last round, half of them at least."""
@@ -61,7 +60,7 @@ class Slots:
         """Have a slot while the body waits for its answer; it is somebody else's before if there is silence."""
         self._was_short = self._was_short or self.locked()
         await self._free.acquire()
-        slot = _Slot(self, SILENT_SHARE * self._lease_duration_s)
+        slot = _Slot(self, SILENT * self._late_s)
         try:
             yield
         finally:
@@ -86,13 +85,13 @@ class Slots:
         tried, self._tried = self._tried, None
         self.took_s = took_s = median_high(self._took_s)
         if tried is not None and _is_busy(*tried, self.room, took_s):
-            self._rests_until = now + self._rests * REST_DURATIONS * self._lease_duration_s
+            self._rests_until = now + self._rests * REST * self._late_s
             self._rests = min(2 * self._rests, RESTS_MAX)
             self._resize(min(tried[0], self.room))
         elif tried is not None and self.room < tried[0]:
             self._rests, self._rests_until = 1, 0.0
             self._resize(tried[0])
-        elif took_s <= LATE_SHARE * self._lease_duration_s:
+        elif took_s <= self._late_s:
             self._resize(max(self._size, self.room // 2))
         elif self._was_short and now >= self._rests_until:
             self._tried = self.room, took_s

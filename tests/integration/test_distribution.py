@@ -8,7 +8,13 @@ from tests.integration.world import ASSIGNED, MakeWorld, Put, World
 from tests.support.kpl import User, aggregate
 
 RESHARD_MAX_S = 600.0
-ROOMY = {"failoverTimeMillis": 60_000}  # a table of one process, on a machine that others use, renews 128 rows in time
+PATIENT = {
+    **ASSIGNED,
+    "failoverTimeMillis": 60_000,
+    "leaseAssignmentIntervalMillis": 5000,
+    "idleTimeBetweenReadsInMillis": 5000,
+}
+"""What a table and a stream of one process can answer for 128 shards, also on a machine that others use."""
 
 
 def distribute(world: World) -> None:
@@ -51,7 +57,7 @@ def test_records_without_keys_and_whole_aggregates_arrive_where_kinesis_distribu
 def test_four_shards_become_128_at_once_and_nothing_is_lost(make_world: MakeWorld) -> None:
     world = make_world(shards=4)
     world.put(400)
-    world.daemon(**ASSIGNED, **ROOMY, idleTimeBetweenReadsInMillis=1000)
+    world.daemon(**PATIENT)
     world.until_delivered()
     for target in (8, 16, 32, 64, 128):
         world.kinesis.update_shard_count(

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from mld.core.clock import LoopClock
-from mld.leases.slots import SILENT_SHARE, Slots
+from mld.leases.slots import SILENT, Slots
 from tests.twins.dynamo import Fault, MemoryDynamo
 from tests.unit.leases import support
 from tests.unit.leases.support import DURATION_S, Worker, new_dynamo, running
@@ -16,6 +16,7 @@ from tests.virtual_time import virtual
 
 LEASES = 64
 SIZE = 4
+LATE_S = 1.0
 
 
 def answer_late(dynamo: MemoryDynamo, took_s: float) -> list[float]:
@@ -103,7 +104,7 @@ async def ask(slots: Slots, took_s: float) -> None:
 
 @virtual
 async def test_requests_that_nobody_answers_give_their_slots_away_and_others_keep_theirs() -> None:
-    slots = Slots(SIZE, DURATION_S)
+    slots = Slots(SIZE, LATE_S)
     silent = [asyncio.create_task(ask(slots, 1_000)) for _ in range(SIZE - 1)]
     answered = [asyncio.create_task(ask(slots, 1)) for _ in range(10)]
     await asyncio.sleep(10.5)
@@ -111,7 +112,7 @@ async def test_requests_that_nobody_answers_give_their_slots_away_and_others_kee
     more = [asyncio.create_task(ask(slots, 1_000)) for _ in range(SIZE)]
     await asyncio.sleep(0)
     assert slots.locked()
-    await asyncio.sleep(SILENT_SHARE * DURATION_S)
+    await asyncio.sleep(SILENT * LATE_S)
     await asyncio.wait_for(ask(slots, 1), 1.5)
     for task in (*silent, *more):
         task.cancel()
@@ -121,7 +122,7 @@ async def test_requests_that_nobody_answers_give_their_slots_away_and_others_kee
 
 @virtual
 async def test_room_is_doubled_while_answers_come_no_later_and_given_back_when_they_are_quick_again() -> None:
-    slots = Slots(SIZE, DURATION_S)
+    slots = Slots(SIZE, LATE_S)
     took_s = 2.0
     waiting = 10 * SIZE
 
@@ -143,7 +144,7 @@ async def test_room_is_doubled_while_answers_come_no_later_and_given_back_when_t
 
 @virtual
 async def test_a_request_that_is_cancelled_leaves_its_slot() -> None:
-    slots = Slots(1, DURATION_S)
+    slots = Slots(1, LATE_S)
     first = asyncio.create_task(ask(slots, 1_000))
     second = asyncio.create_task(ask(slots, 1_000))
     await asyncio.sleep(0)
