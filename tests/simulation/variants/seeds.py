@@ -114,8 +114,8 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(168, "checker 1"),
     ),
     "restart_after_aggregate": (
-        Catch(21, "checker 1"),
-        Catch(13, "checker 1"),
+        Catch(45, "checker 1"),
+        Catch(28, "checker 1"),
     ),
     "first_iterator_replaced_after_checkpoint": (
         Catch(10, "checker 1"),
