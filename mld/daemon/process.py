@@ -40,6 +40,7 @@ from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
 from mld.fleet.fleet import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.slots import ROOM_MAX
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.properties.credentials import CredentialsChain
@@ -204,7 +205,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
 KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
-DYNAMO_CALLS_MAX = 128  # in flight: slow answers are waited for side by side, and cost nobody anything meanwhile
+DYNAMO_OTHERS_MAX = 32  # calls in flight besides renewals: slow answers are waited for side by side
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
 SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
@@ -410,7 +411,7 @@ def _dynamo(
         "dynamodb",
         label="DynamoDB",
         threads_max=settings.leases.renewals_concurrent_max,
-        calls_max=max(DYNAMO_CALLS_MAX, settings.leases.renewals_concurrent_max),
+        calls_max=max(ROOM_MAX, settings.leases.renewals_concurrent_max) + DYNAMO_OTHERS_MAX,
         read_timeout_s=ANSWER_S_MAX,
     )
     return CountedService(service, "dynamodb", metrics.worker, reach, clock.monotonic)

@@ -3,8 +3,8 @@
 Answers are late because the way is long, or because the table is busy. On a long way more requests bring more answers.
 A busy table (a server on a busy machine, a proxy; DynamoDB itself throttles) answers each of them later, until every
 lease is renewed too late. Which of the two it is shows when there is more room, or less: while answers are late and
-somebody waits for a slot, room is doubled, and halved again if requests take longer then. What was given too easily,
-because the table was getting quicker just then, is tried by half, too.
+somebody waits for a slot, room is doubled, and halved again if requests take longer then. Where it has been doubled and
+that was wrong once, half of it is tried before more: the table may have become quicker just when there was more room.
 
 A request gives its slot away when none was answered for some time: the connections that have them may lead nowhere.
 """
@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import median_high
 
+ROOM_MAX = 96
+"""Requests at a time, if `size` is not more: each needs a connection of its own."""
 LONGER = 1.25
 """Requests that take so many times as long with twice the room show a table that is busy."""
 SILENT = 3
@@ -33,6 +35,7 @@ class Slots:
     def __init__(self, size: int, late_s: float) -> None:
         self.room = size
         self._size = size
+        self._room_max = max(size, ROOM_MAX)
         self._late_s = late_s
         self._free = asyncio.Semaphore(size)
         self.took_s = 0.0
@@ -94,9 +97,11 @@ class Slots:
         elif took_s <= self._late_s:
             self._resize(max(self._size, self.room // 2))
         elif self._was_short and now >= self._rests_until:
-            self._tried = self.room, took_s
             is_doubtful = self._rests_until and self.room > self._size
-            self._resize(self.room // 2 if is_doubtful else self.room * 2)
+            room = max(self._size, self.room // 2) if is_doubtful else min(self._room_max, self.room * 2)
+            if room != self.room:
+                self._tried = self.room, took_s
+                self._resize(room)
         self._round_at, self._was_short = now, self.locked()
         self._took_s.clear()
 

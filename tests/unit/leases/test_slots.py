@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from mld.core.clock import LoopClock
-from mld.leases.slots import SILENT, Slots
+from mld.leases.slots import ROOM_MAX, SILENT, Slots
 from tests.twins.dynamo import Fault, MemoryDynamo
 from tests.unit.leases import support
 from tests.unit.leases.support import DURATION_S, Worker, new_dynamo, running
@@ -65,17 +65,17 @@ async def held_each_second(me: Worker, seconds: int) -> list[int]:
 
 
 @pytest.mark.usefixtures("_patient")
-@pytest.mark.parametrize("took_s", [1.5, 3.5, 7.5])
+@pytest.mark.parametrize(("took_s", "leases"), [(1.5, LEASES), (3.5, LEASES), (7.5, 20)])
 @virtual
-async def test_over_a_long_way_as_many_requests_are_under_way_as_all_leases_need(took_s: float) -> None:
+async def test_over_a_long_way_as_many_requests_are_under_way_as_all_leases_need(took_s: float, leases: int) -> None:
     dynamo = await new_dynamo()
     me = Worker(dynamo, "me")
-    await me.hold(*map(str, range(LEASES)))
+    await me.hold(*map(str, range(leases)))
     async with running(me):
         await asyncio.sleep(DURATION_S)
         answer_late(dynamo, took_s)
         await asyncio.sleep(8 * DURATION_S)
-        assert set(await held_each_second(me, 60)) == {LEASES}
+        assert set(await held_each_second(me, 60)) == {leases}
 
 
 @pytest.mark.usefixtures("_patient")
@@ -140,6 +140,22 @@ async def test_room_is_doubled_while_answers_come_no_later_and_given_back_when_t
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@virtual
+async def test_room_has_a_bound() -> None:
+    slots = Slots(SIZE, LATE_S)
+
+    async def keep_asking() -> None:
+        while True:
+            await ask(slots, 2.0)
+
+    asking = [asyncio.create_task(keep_asking()) for _ in range(3 * ROOM_MAX)]
+    await asyncio.sleep(100)
+    assert slots.room == ROOM_MAX
+    for task in asking:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
 
 
 @virtual
