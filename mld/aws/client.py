@@ -123,7 +123,7 @@ class BotoService:
         if under_way := self._threads.close():
             _, late = await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
             if late:
-                logger.warning(
+                logger.info(
                     "left %d %s calls without an answer behind", len(late), self._name, extra={"action": "aws_close"}
                 )
         client, self._client = self._client, None

@@ -61,8 +61,7 @@ def world(make_world: MakeWorld) -> World:
 @pytest.mark.full
 def test_before_the_first_start_everything_is_well(world: World) -> None:
     code, found = doctor(properties(world))
-    assert code == 0
-    assert states(found) == {"retention": "warn"}
+    assert (states(found), code) == ({"retention": "warn"}, 0)
     assert "the first start makes it" in found["lease table"]["words"]
 
 
