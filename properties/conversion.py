@@ -20,16 +20,16 @@ from urllib.parse import SplitResult, urlsplit
 
 from mld.properties.credentials import parse_chain
 from mld.properties.key_lines import KeyLine
-from mld.properties.keys import (
+from mld.properties.keytypes import INT_MAX, LONG_KINDS, LONG_MAX, NUMERIC_KINDS, Effect, Key, ValueKind
+from mld.properties.lines import Level, Remark, Sources, SubstitutionError, has_file, has_reference, substitute
+from mld.properties.redaction import HIDDEN, Shown, is_secret_key, redacted, secrets_in, shown_mistake
+from mld.properties.settings import (
     BAKE_SECONDS_MAX,
     BAKE_SECONDS_MIN,
     METRICS_PERIOD_MILLIS_MIN,
     READ_INTERVAL_MILLIS_MIN,
+    STREAM_PREFIX,
 )
-from mld.properties.keys import PREFIX as STREAM_PREFIX
-from mld.properties.keytypes import INT_MAX, LONG_KINDS, LONG_MAX, NUMERIC_KINDS, Effect, Key, ValueKind
-from mld.properties.lines import Level, Remark, Sources, SubstitutionError, has_file, has_reference, substitute
-from mld.properties.redaction import HIDDEN, Shown, is_secret_key, redacted, secrets_in, shown_mistake
 from mld.properties.values import (
     AUTO,
     ONE_FOR_EACH_CPU,

@@ -13,24 +13,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
-from typing import Any, get_type_hints
+from typing import Any
 from urllib.parse import urlsplit
 
 from mld.properties.conversion import Given
-from mld.properties.keys import (
-    CREDENTIALS_PREFIX,
-    FORMER,
-    FORMER_WAIT,
-    KEYS,
-    PATTERN_KEYS,
-    STREAMS,
-    STREAMS_FILE,
-    key_of_stream,
-)
+from mld.properties.keys import KEYS, PATTERN_KEYS, key_of_stream
 from mld.properties.keytypes import Section
 from mld.properties.lines import Level, Remark
 from mld.properties.redaction import where
-from mld.properties.settings import Settings, StreamSetting
+from mld.properties.settings import (
+    CREDENTIALS_PREFIX,
+    FORMER,
+    FORMER_WAIT,
+    STREAMS,
+    STREAMS_FILE,
+    Settings,
+    StreamSetting,
+)
 from mld.properties.spark import PROGRAM as SPARK_PROGRAM
 from mld.properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
 from mld.properties.values import (
@@ -150,9 +149,8 @@ def settings_of(derivation: Derivation) -> Settings:
     values = dict(derivation.values)
     for key in KEYS:
         values[key.field] = key.in_core_units(values[key.field])
-    groups = get_type_hints(Settings)
     members: dict[str, Any] = {
-        one.name: values[one.name] if one.name in values else _group(groups[one.name], values, f"{one.name}.")
+        one.name: values[one.name] if one.name in values else _group(one.type, values, f"{one.name}.")
         for one in fields(Settings)
     }
     return Settings(**members)

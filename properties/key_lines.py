@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from mld import pip_install
 from mld.properties import keys
-from mld.properties.keys import PREFIX as STREAM_PREFIX
-from mld.properties.keys import PROPERTIES, STREAMS
+from mld.properties.keys import PROPERTIES
 from mld.properties.keytypes import OWN_PREFIX, Key
 from mld.properties.lines import OVERRIDE_PLACE, FileEntry, Level, Remark, nearest
 from mld.properties.redaction import shown_name
+from mld.properties.settings import STREAM_PREFIX, STREAMS
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
 SPARK_PREFIX = "mld.spark."  # those keys are read by `spark`

@@ -1,4 +1,4 @@
-"""What a key is: its kind of value, whether it has an effect, where it belongs. The table itself is in `keys`.
+"""What a key is, and how a field of the settings declares the key that sets it. The table itself is in `keys`.
 
 Rules: configuration#value-conversion, configuration#zero-rule. Java copies a primitive number only if it is not 0, so 0
 means "not set" there. Keys of boxed types, and our own, take 0 as it is.
@@ -6,9 +6,11 @@ means "not set" there. Keys of boxed types, and our own, take 0 as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from typing import Any, ParamSpec
 
 from mld.properties.redaction import Shown
 
@@ -97,12 +99,13 @@ class Key:
     """One key of the file.
 
     `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
-    `boxed` keys take 0 and false as they are. `minimum`/`maximum` bound numbers. `note` is what an operator should know
-    about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE and
-    CHOICES. `sets` is its field in the settings, as ``group.field``; if `kind` is a time, the field is in seconds. A
-    `name` with ``<name>`` in it is a pattern: one key for each name. `shown_as` says how much of its value may be
-    shown; None is the rule of its kind, which hides TEXT. `live` keys may change while the daemon runs; all others are
-    read at the start only.
+    `boxed` numbers take 0 as it is, and so do numbers of our own keys. `minimum`/`maximum` bound numbers. `note` is
+    what an operator should know about it; with an `effect` other than EFFECTIVE it is also what `mld check` says.
+    `choices` belongs to CHOICE and CHOICES. `sets` is its field in the settings, as ``group.field``; if `kind` is a
+    time, the field is in seconds. A `name` with ``<name>`` in it is a pattern: one key for each name. `shown_as` says
+    how much of its value may be shown; None is the rule of its kind, which hides TEXT. `live` keys may change while the
+    daemon runs; all others are read at the start only. `after` names the key that stands before it in the table, if
+    that is not the one declared before it in the same section.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Key:
     sets: str = ""
     shown_as: Shown | None = None
     live: bool = False
+    after: str = ""
 
     def __post_init__(self) -> None:
         assert (self.choices is not None) == (self.kind in (ValueKind.CHOICE, ValueKind.CHOICES)), self.name
@@ -162,4 +166,36 @@ class Key:
     @property
     def zero_is_unset(self) -> bool:
         """Whether the zero rule turns a 0 into the default."""
-        return self.kind in NUMERIC_KINDS and not self.boxed and self.default != 0
+        takes_zero = self.boxed or self.name.startswith(OWN_PREFIX)
+        return self.kind in NUMERIC_KINDS and not takes_zero and self.default != 0
+
+
+# --- keys of the settings -------------------------------------------------------------------------------------------
+
+_KEYS = "keys"
+_P = ParamSpec("_P")
+
+
+def keys_of_group(*keys: Key) -> Any:
+    """Declare a group of the settings that is there several times: each key names the field that it sets, if any."""
+    return field(metadata={_KEYS: keys})
+
+
+def _declares(make: Callable[_P, Key]) -> Callable[_P, Any]:
+    return lambda *args, **more: field(metadata={_KEYS: make(*args, **more)})
+
+
+key = _declares(Key)
+"""Declare a field of the settings that a key sets; arguments are those of `Key`."""
+
+
+def declared_in(settings: Any, prefix: str = "") -> Iterator[Key]:
+    """Yield the keys of the fields of the settings and of their groups, each with the field that it sets."""
+    for one in fields(settings):
+        match one.metadata.get(_KEYS):
+            case Key() as own:
+                yield replace(own, sets=prefix + one.name)
+            case tuple() as keys:
+                yield from (replace(own, sets=own.sets and f"{one.name}.{own.sets}") for own in keys)
+            case None if is_dataclass(one.type):
+                yield from declared_in(one.type, f"{one.name}.")

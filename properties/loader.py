@@ -21,8 +21,7 @@ from pathlib import Path
 from mld.properties.conversion import Given, check, display, display_value
 from mld.properties.derive import Derivation, derive, settings_of
 from mld.properties.key_lines import all_lines, collect
-from mld.properties.keys import BY_NAME, KEYS, STREAMS, STREAMS_FILE, find
-from mld.properties.keys import PREFIX as STREAM_PREFIX
+from mld.properties.keys import BY_NAME, KEYS, find
 from mld.properties.keytypes import Effect, Key, Section
 from mld.properties.lines import (
     OVERRIDE_PLACE,
@@ -34,7 +33,7 @@ from mld.properties.lines import (
     SubstitutionError,
 )
 from mld.properties.redaction import printable, remarks_on_exposure, where, who_else
-from mld.properties.settings import Settings
+from mld.properties.settings import STREAM_PREFIX, STREAMS, STREAMS_FILE, Settings
 from mld.properties.spark import PREFIX, PROGRAM, SparkLines, taken_places
 from mld.properties.spark import read as read_spark
 from mld.properties.stream_list import ListFile, StreamsFile, parsed, read_list

@@ -1,15 +1,23 @@
 """The settings: every value the daemon runs with, converted, checked and with all defaults filled in. Immutable.
 
-One field for each key of `keys` that has an effect, in the group that the key names, and a few that are derived. Parts
-of the daemon are given their group. Times are in seconds, whatever the unit of the key. Defaults live in the table of
-`keys`, not here; `loader.load` makes this object.
+A field carries the key that sets it, and `keys` makes its table of them: a new key is a field here, and whatever uses
+it. Rules: configuration#one-key-table. Parts of the daemon are given their group. Times are in seconds, whatever the
+unit of the key. Fields without a key are derived. Meanings are for operators: one sentence, no class names.
+
+Keys under ``mld.`` and `cloudWatchEndpoint` are ours (no KCL can read several streams from a properties file): Java
+does not read them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java.
 """
 
-from __future__ import annotations
+# Annotations are evaluated here, as `keytypes.declared_in` finds the groups by the types of the fields.
 
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from mld.properties.credentials import CredentialsChain
+from mld.properties.keytypes import INT_MAX, VARIABLE, Effect, Key, Section, ValueKind, key, keys_of_group
+from mld.properties.redaction import Shown
 from mld.properties.values import (
     AssignmentStrategy,
     BillingMode,
@@ -19,6 +27,7 @@ from mld.properties.values import (
     DeadLetter,
     FormerStreams,
     HeartbeatSetting,
+    InitialPositionKind,
     InitialPositionSetting,
     ListenAddress,
     LogLevel,
@@ -31,7 +40,45 @@ from mld.properties.values import (
     StreamArn,
 )
 
+CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and only this, in any case
+STREAMS, STREAMS_FILE = "mld.streams", "mld.streamsFile"
+FORMER, FORMER_WAIT = "mld.formerStreams", "mld.formerStreamsWait"
+STREAM_PREFIX = "mld.stream."
+STREAMS_NAMED_MAX = 5
+_LEGACY_ONLY = "Used when mld.metadataLayout=legacy creates the table; Java KCL 3.5 never creates it."
 
+FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; below this nothing can keep up
+READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
+MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
+PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows each of them, and far below a small host
+POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory, a deploy
+BAKE_SECONDS_MIN, BAKE_SECONDS_MAX = 3_600, 604_800  # Java clamps to an hour .. a week
+METRICS_PERIOD_MILLIS_MIN = 1_000
+CLOUDWATCH_PERIOD_MILLIS = 60_000  # what CloudWatch resolves; Java's 10 s make six times the requests of it
+RESTART_PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
+
+BOOL, CHOICE, DOUBLE, DURATION = ValueKind.BOOL, ValueKind.CHOICE, ValueKind.DOUBLE, ValueKind.DURATION
+INT, LONG, TEXT, URL = ValueKind.INT, ValueKind.LONG, ValueKind.TEXT, ValueKind.URL
+MILLIS, SECONDS, BYTES = ValueKind.MILLIS, ValueKind.SECONDS, ValueKind.BYTES
+Tags = tuple[tuple[str, str], ...]
+
+
+def _key_of_bean(
+    section: Section, bean: str, name: str, kind: ValueKind, meaning: str, default: object, **more: Any
+) -> Any:
+    """Declare a key that may also be written with the name of a Java bean before it."""
+    return key(name, kind, section, meaning, default, aliases=(f"{bean}.{name}",), **more)
+
+
+_handoff = partial(_key_of_bean, Section.HANDOFF, "gracefulLeaseHandoffConfigBean")
+_assignment = partial(_key_of_bean, Section.ASSIGNMENT, "workerUtilizationAwareAssignmentConfigBean")
+
+
+def _of_stream(name: str, kind: ValueKind, meaning: str, **more: Any) -> Any:
+    return key(f"{STREAM_PREFIX}{VARIABLE}.{name}", kind, Section.STREAMS, meaning, **more)
+
+
+# fmt: off
 @dataclass(frozen=True, slots=True)
 class StreamSetting:
     """One stream of the list; None is what the keys without a stream's name say.
@@ -42,12 +89,23 @@ class StreamSetting:
     """
 
     name: str
-    arn: StreamArn | None
-    epoch: int | None
-    initial_position: InitialPositionSetting
-    consumer_arn: str | None
-    credentials: CredentialsChain | None
-    executable_name: str | None
+    arn: StreamArn | None = _of_stream("arn", ValueKind.STREAM_ARN,
+        "ARN of the stream: its name, region and account.",
+        default_text="the stream of this name in the region of Kinesis and the account of the credentials",
+        note="With an ARN, the name in the list is a label of your own.")
+    epoch: int | None = _of_stream("epoch", LONG,
+        "Epoch of the stream in the lease table, as a Java application has set it.", minimum=1,
+        default_text="what the table has for the stream, else the time of its creation in epoch seconds")
+    initial_position: InitialPositionSetting = _of_stream("initialPosition", ValueKind.POSITION,
+        "Where shards of the stream without a lease start.", default_text="initialPositionInStream")
+    consumer_arn: str | None = _of_stream("consumerArn", TEXT,
+        "ARN of the registered consumer that reads the stream; none is registered then.", shown_as=Shown.FULL,
+        default_text="none, fanoutConfig.consumerName is found or registered",
+        note="Names the stream if it has no ARN.")
+    credentials: CredentialsChain | None = _of_stream("credentials", ValueKind.CREDENTIALS,
+        "Credentials for this stream.", default_text="AwsCredentialsProvider")
+    executable_name: str | None = _of_stream("executableName", TEXT,
+        "Command of the record processor for this stream.", default_text="executableName", shown_as=Shown.COMMAND)
 
     @property
     def stream_name(self) -> str:
@@ -65,9 +123,265 @@ class StreamSetting:
         return None if self.arn is None else self.arn.region
 
 
-STREAMS_NAMED_MAX = 5
-RESTART_PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
-Tags = tuple[tuple[str, str], ...]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How long a lease lasts, and how this worker gets, keeps and gives leases."""
+
+    duration_s: float = key("failoverTimeMillis", MILLIS, Section.LEASES,
+        "Duration of a lease: a worker silent for longer loses its shards.", default=10_000,
+        minimum=FAILOVER_MILLIS_MIN)
+    held_max: int = key("maxLeasesForWorker", INT, Section.LEASES,
+        "Most leases of open shards this worker takes.", default=INT_MAX, minimum=1)
+    steals_max: int = key("maxLeasesToStealAtOneTime", INT, Section.LEASES,
+        "Most leases taken from a busier worker in one round (2.x-compatible taking).", default=1, minimum=1)
+    very_old_first: bool = key("enablePriorityLeaseAssignment", BOOL, Section.LEASES,
+        "Take leases expired for very long first (2.x-compatible taking).", default=True)
+    renewals_concurrent_max: int = key("maxLeaseRenewalThreads", INT, Section.LEASES,
+        "Renewals under way at once; more if that helps.", default=20, minimum=1)
+    scan_segments: int = key("leaseTableScanTotalSegments", INT, Section.LEASES,
+        "Parallel segments of a scan of the lease table.", default=0, minimum=0,
+        note="0 chooses by the size of the table.", after="leaseTablePitrEnabled")
+    hands_off_gracefully: bool = _handoff("isGracefulLeaseHandoffEnabled", BOOL,
+        "Let the old owner finish before a lease moves.", True)
+    handoff_timeout_s: float = _handoff("gracefulLeaseHandoffTimeoutMillis", MILLIS,
+        "Shortest wait before a requested handoff is forced.", 30_000, boxed=True, minimum=0)
+    heartbeat: HeartbeatSetting = key("mld.heartbeat", CHOICE, Section.OWN,
+        "What a worker renews: each lease (lease), or one row of its own (worker; without Java workers).",
+        default=HeartbeatSetting.LEASE, choices=HeartbeatSetting, note="worker needs CLIENT_VERSION_CONFIG_3X.",
+        after="mld.leaseAssignmentStrategy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """How workers report their load, how the leader assigns leases, and which generations of workers there are."""
+
+    assignment_interval_s: float = key("leaseAssignmentIntervalMillis", MILLIS, Section.LEASES,
+        "Interval of the leader's lease assignment.", default_text="twice failoverTimeMillis", minimum=1,
+        after="failoverTimeMillis")
+    capture_period_s: float = _assignment("inMemoryWorkerMetricsCaptureFrequencyMillis", MILLIS,
+        "Sampling period of this worker's load.", 1_000, minimum=1)
+    report_period_s: float = _assignment("workerMetricsReporterFreqInMillis", MILLIS,
+        "Period of writing this worker's load to its row.", 30_000, minimum=1)
+    samples_per_report: int = _assignment("noOfPersistedMetricsPerWorkerMetrics", INT,
+        "Samples kept per metric in the row.", 10, minimum=1)
+    ignores_load: bool = _assignment("disableWorkerMetrics", BOOL, "Balance by throughput only.", False)
+    throughput_max_kbps: float = _assignment("maxThroughputPerHostKBps", DOUBLE,
+        "Most KB/s assigned to one worker.", 1.7976931348623157e308, minimum=0)
+    dampening_percent: int = _assignment("dampeningPercentage", INT,
+        "Share of the excess moved in one run.", 60, minimum=1, maximum=100)
+    threshold_percent: int = _assignment("reBalanceThresholdPercentage", INT,
+        "Band around the fleet's average that is left alone.", 10, minimum=1, maximum=100)
+    overshoot: bool = _assignment("allowThroughputOvershoot", BOOL,
+        "Move one lease even if it exceeds the target.", True)
+    stale_report_s: float = _assignment("staleWorkerMetricsEntryCleanupDuration", DURATION,
+        "Age at which rows of vanished workers are deleted.", timedelta(hours=24), default_text="PT24H")
+    balance_every: int = _assignment("varianceBalancingFrequency", INT, "Re-balance at every n-th run.", 3, minimum=1)
+    ema_alpha: float = _assignment("workerMetricsEMAAlpha", DOUBLE,
+        "Weight of the newest sample, 0 to 1.", 0.5, minimum=0, maximum=1)
+    client_version: ClientVersionConfig | None = key("clientVersionConfig", CHOICE, Section.COORDINATOR,
+        "Which generations of workers share the application.", choices=ClientVersionConfig,
+        default_text="what the lease table shows: 3X, but not in a table that only KCL 2.x has written")
+    """None: what the lease table shows."""
+    migrates_to_lease_table: bool = key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
+        "Second phase of the migration to a single table.", default=False)
+    bake_s: float = key("tableMigrationCompleteBakeTimeSeconds", SECONDS, Section.COORDINATOR,
+        "Time before the migration to a single table counts as complete.", default=86_400, minimum=0,
+        note=f"Used within {BAKE_SECONDS_MIN} to {BAKE_SECONDS_MAX}.")
+    is_band_fixed: bool = key("mld.reBalanceFixedWidth", BOOL, Section.OWN,
+        "reBalanceThresholdPercentage is the width of the band in percentage points, half of it on each side of the "
+        "average: at a low average the jitter of a quiet fleet moves no leases.", default=False,
+        note="As KCL has an option for from 3.5.3 on.")
+    metadata_layout: MetadataLayout = key("mld.metadataLayout", CHOICE, Section.OWN,
+        "Lock, reports: beside the leases, or in tables of KCL 3.0 to 3.4 if there (auto); always in those (legacy).",
+        default=MetadataLayout.AUTO, choices=MetadataLayout, after="mld.schemaRegistry.endpoint")
+    assignment_strategy: AssignmentStrategy = key("mld.leaseAssignmentStrategy", CHOICE, Section.OWN,
+        "How the leader assigns leases: by utilization and throughput, or by count.",
+        default=AssignmentStrategy.UTILIZATION, choices=AssignmentStrategy, after="mld.metadataLayout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSettings:
+    """The record processor, and how the consumer of a shard treats it and waits. The times may change in a run."""
+
+    command: str = key("executableName", TEXT, Section.DAEMON,
+        "Command of the record processor, split at spaces (no quotes, no shell).", default_text="required",
+        shown_as=Shown.COMMAND)
+    reply_timeout_s: float | None = key("timeoutInSeconds", SECONDS, Section.DAEMON,
+        "Longest wait for an answer of a child before that child counts as failed.", default_text="no limit",
+        boxed=True, minimum=1, maximum=INT_MAX, live=True)
+    parent_poll_s: float = key("parentShardPollIntervalMillis", MILLIS, Section.COORDINATOR,
+        "Interval at which a child shard looks whether its parents are done.", default=10_000, minimum=1, live=True)
+    task_backoff_s: float = key("taskBackoffTimeMillis", MILLIS, Section.LIFECYCLE,
+        "Pause after a failed step of a shard consumer.", default=500, minimum=1, live=True)
+    warn_after_s: float = key("logWarningForTaskAfterMillis", MILLIS, Section.LIFECYCLE,
+        "Warn when a child takes longer over one request; again each time this has doubled.", default=60_000,
+        boxed=True, minimum=0, note="Java's default is off.", live=True)
+    deliver_empty_batches: bool = key("callProcessRecordsEvenForEmptyRecordList", BOOL, Section.LIFECYCLE,
+        "Deliver empty batches too.", default=False)
+    protocol_version: int = key("mld.protocolVersion", INT, Section.OWN,
+        "Dialect spoken with the child: 2, or 1 for record processors written for KCL 1.x.", default=2,
+        minimum=1, maximum=2)
+    failure_policy: ChildFailurePolicy = key("mld.childFailurePolicy", CHOICE, Section.OWN,
+        "A failed child starts again for ever (park), mld.childRestartsMax times (restart), or ends the daemon (exit).",
+        default=ChildFailurePolicy.PARK, choices=ChildFailurePolicy)
+    restarts_max: int = key("mld.childRestartsMax", INT, Section.OWN,
+        "Restarts of a shard without progress before the daemon gives up.", default=5, minimum=0,
+        note="Only with mld.childFailurePolicy restart.", live=True)
+    restart_backoff_s: float = key("mld.childRestartBackoffMillis", MILLIS, Section.OWN,
+        "Pause before the first restart; it doubles each time, up to 5 minutes.", default=1_000, minimum=0, live=True)
+    restart_pause_max_s: float = RESTART_PAUSE_MAX_S
+    poison_attempts: int | None = key("mld.poisonAttempts", INT, Section.OWN,
+        "Failures of a batch before it is halved, and of a record alone before it goes to mld.deadLetter.",
+        default_text="off: no record is ever skipped", minimum=POISON_ATTEMPTS_MIN,
+        note="Only with mld.childFailurePolicy park.")
+    dead_letter: DeadLetter | None = key("mld.deadLetter", ValueKind.DEAD_LETTER, Section.OWN,
+        "Where records are set aside: a directory, s3://bucket/prefix, the ARN of a stream, or the URL of a queue.",
+        default_text="none")
+    stop_timeout_s: float = key("mld.childStopTimeoutMillis", MILLIS, Section.OWN,
+        "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, minimum=0)
+    log: ChildLog = key("mld.childLog", CHOICE, Section.OWN,
+        "JSON objects that children log: as fields of the daemon's own lines (fields), or as they are (raw).",
+        default=ChildLog.FIELDS, choices=ChildLog, after="mld.logLevel")
+
+    @property
+    def failures_max(self) -> int | None:
+        """Failures without checkpoint progress after which the daemon ends; None: it never does."""
+        match self.failure_policy:
+            case ChildFailurePolicy.PARK:
+                return None
+            case ChildFailurePolicy.RESTART:
+                return self.restarts_max
+            case ChildFailurePolicy.EXIT:
+                return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSettings:
+    """How shards are listed and their rows made and deleted, and what becomes of streams that left the list."""
+
+    sync_interval_s: float = key("shardSyncIntervalMillis", MILLIS, Section.LEASES,
+        "Pause after a shard sync; not the period of the leader's audit.", default=60_000, minimum=1)
+    cleans_up: bool = key("cleanupLeasesUponShardCompletion", BOOL, Section.LEASES,
+        "Delete the leases of shards that were read to their end once their children are under way.", default=True,
+        note="Java ignores false.")
+    ignores_unexpected_children: bool = key("ignoreUnexpectedChildShards", BOOL, Section.LEASES,
+        "Tolerate child shards of parents that look open (DynamoDB Streams).", default=False)
+    list_backoff_s: float = key("listShardsBackoffTimeInMillis", MILLIS, Section.LEASES,
+        "Pause between throttled ListShards attempts.", default=1_500, minimum=1, after="leaseTableScanTotalSegments")
+    list_attempts_max: int = key("maxListShardsRetryAttempts", INT, Section.LEASES,
+        "Most ListShards attempts.", default=50, minimum=1, after="listShardsBackoffTimeInMillis")
+    skips_sync_if_leases_exist: bool = key("skipShardSyncAtWorkerInitializationIfLeasesExist", BOOL,
+        Section.COORDINATOR, "Skip the shard sync at start when the lease table has rows.", default=False)
+    former_streams: FormerStreams = key(FORMER, CHOICE, Section.STREAMS,
+        "A stream that has left the list: read on (keep), or no longer, its rows kept (stop) or deleted (delete).",
+        default=FormerStreams.STOP, choices=FormerStreams)
+    former_streams_wait_s: float = key(FORMER_WAIT, DURATION, Section.STREAMS,
+        "How long a stream must be gone from the list before its rows are deleted.", default=timedelta(hours=1),
+        default_text="PT1H", note="Only with mld.formerStreams=delete.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSettings:
+    """How records are fetched. `by_fan_out` is the mode in effect."""
+
+    mode: RetrievalMode = key("retrievalMode", CHOICE, Section.POLLING,
+        "DEFAULT polls if a polling key is present and else uses fan-out.", default=RetrievalMode.DEFAULT,
+        choices=RetrievalMode)
+    by_fan_out: bool
+    records_max: int = key("maxRecords", INT, Section.POLLING, "Most records of one read.", default=10_000, minimum=1,
+        maximum=MAX_RECORDS_MAX, aliases=("pollingConfig.maxRecords",))
+    idle_interval_s: float = key("idleTimeBetweenReadsInMillis", MILLIS, Section.POLLING,
+        "Pause between reads of a shard without news.", default=1_500,
+        aliases=("pollingConfig.idleTimeBetweenReadsInMillis",),
+        note=f"Below {READ_INTERVAL_MILLIS_MIN} it is raised to that.")
+    reduced_tps_threshold_s: float = key("millisBehindLatestThresholdForReducedTps", MILLIS, Section.POLLING,
+        "Read less often when the shard is less behind than this.", default=0, default_text="0, off", minimum=0,
+        aliases=("pollingConfig.millisBehindLatestThresholdForReducedTps",))
+    prefetch_bytes_max: int = key("mld.prefetchBytesMax", BYTES, Section.OWN,
+        "Most memory of records that wait for their children, in bytes, over all shards; each has an equal share.",
+        default=PREFETCH_BYTES_MAX, minimum=1)
+    adds_stream_name: bool = key("mld.recordStreamName", BOOL, Section.STREAMS,
+        "Give every record that a child gets the field streamName.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutSettings:
+    """The consumer of enhanced fan-out, and how patiently it is found or registered."""
+
+    consumer_name: str = key("fanoutConfig.consumerName", TEXT, Section.FANOUT, "Consumer to find or register.",
+        default_text="applicationName", shown_as=Shown.FULL)
+    consumer_arn: str | None = key("fanoutConfig.consumerArn", TEXT, Section.FANOUT,
+        "ARN of a registered consumer to use; none is registered then.", shown_as=Shown.FULL)
+    summary_attempts_max: int = key("fanoutConfig.maxDescribeStreamSummaryRetries", INT, Section.FANOUT,
+        "Most DescribeStreamSummary attempts.", default=10, minimum=1)
+    describe_attempts_max: int = key("fanoutConfig.maxDescribeStreamConsumerRetries", INT, Section.FANOUT,
+        "Most DescribeStreamConsumer attempts.", default=10, minimum=1)
+    register_attempts_max: int = key("fanoutConfig.registerStreamConsumerRetries", INT, Section.FANOUT,
+        "Most RegisterStreamConsumer attempts.", default=10, minimum=1)
+    backoff_s: float = key("fanoutConfig.retryBackoffMillis", MILLIS, Section.FANOUT,
+        "Pause between these attempts.", default=1_000, minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Where metrics go, which, and how often."""
+
+    outputs: tuple[MetricsOutput, ...] = key("mld.metrics", ValueKind.CHOICES, Section.METRICS,
+        "Where metrics go: CloudWatch, scrapers of /metrics of mld.http; none is nowhere.",
+        default_text="cloudwatch,prometheus; the second alone if kinesisEndpoint is not AWS's",
+        choices=MetricsOutput, note="prometheus needs the extra metrics.")
+    level: MetricsLevel = key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.",
+        default=MetricsLevel.DETAILED, choices=MetricsLevel, note="For CloudWatch; /metrics always has all.")
+    dimensions: tuple[str, ...] = key("metricsEnabledDimensions", ValueKind.DIMENSIONS, Section.METRICS,
+        "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),
+        default_text="ALL", note="Operation always is; WorkerIdentifier only if workerId is set.")
+    period_s: float = key("metricsBufferTimeMillis", MILLIS, Section.METRICS, "How often metrics are sent.",
+        default=CLOUDWATCH_PERIOD_MILLIS, note="Java's default is 10000, but CloudWatch resolves a minute. "
+        f"Below {METRICS_PERIOD_MILLIS_MIN} it is raised to that.")
+    queue_max: int = key("metricsMaxQueueSize", INT, Section.METRICS,
+        "Most values that wait while CloudWatch cannot be reached.", default=10_000, minimum=1)
+
+    @property
+    def are_sent(self) -> bool:
+        """Whether anything is to be sent to CloudWatch."""
+        return MetricsOutput.CLOUDWATCH in self.outputs and self.level is not MetricsLevel.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSettings:
+    """Where the running daemon can be asked."""
+
+    http: ListenAddress | None = key("mld.http", ValueKind.LISTEN, Section.OWN,
+        "Where the status page, the probes and the metrics are served: host:port. They only read, and ask for no "
+        "password.", default_text="none, off")
+    http_hosts: tuple[str, ...] = key("mld.httpHosts", ValueKind.HOSTS, Section.OWN,
+        "Host names by which mld.http may be called, besides localhost and its address.", default=(),
+        default_text="none")
+    notify: str | None = key("mld.notify", URL, Section.OWN,
+        "Webhook to which the fleet posts, in JSON, what is wrong and that it is over.", default_text="none",
+        note="For those without Prometheus.", shown_as=Shown.HIDDEN)
+    control_socket: str | None = key("mld.controlSocket", ValueKind.SOCKET, Section.OWN,
+        "Socket by which `mld status`, `mld tap` and the like reach the daemon; off makes none.",
+        default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaSettings:
+    """What is done with records that were written through the Glue Schema Registry."""
+
+    mode: SchemaMode = key("mld.schemaRegistry", CHOICE, Section.OWN,
+        "Records of the Glue Schema Registry: as they are (off), frames taken off (strip), Avro as JSON too (json).",
+        default=SchemaMode.OFF, choices=SchemaMode)
+    on_error: SchemaErrors = key("mld.schemaRegistry.onError", CHOICE, Section.OWN,
+        "A record that cannot be read is delivered with the key schemaError (deliver), or its batch waits (fail).",
+        default=SchemaErrors.DELIVER, choices=SchemaErrors)
+    region: str | None = key("mld.schemaRegistry.region", TEXT, Section.OWN, "Region of the registry.",
+        default_text="that of Kinesis", shown_as=Shown.FULL)
+    endpoint: str | None = key("mld.schemaRegistry.endpoint", URL, Section.OWN, "Endpoint of the registry.",
+        default_text="that of the region")
+
+
+# --- groups that are there several times: `sets` names the field that a key sets --------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +396,25 @@ class ClientSettings:
     proxy_url: str | None = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseSettings:
-    """How long a lease lasts, and how this worker gets, keeps and gives leases."""
-
-    duration_s: float
-    held_max: int
-    steals_max: int
-    very_old_first: bool
-    renewals_concurrent_max: int
-    hands_off_gracefully: bool
-    handoff_timeout_s: float
-    heartbeat: HeartbeatSetting
-    scan_segments: int
+def _client(service: str, prefix: str, credentials: Key, endpoint: Key) -> Any:
+    """Declare a client of AWS with its dotted keys (configuration#dotted-keys)."""
+    return keys_of_group(credentials, endpoint,
+        Key(f"{prefix}.region", ValueKind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
+            default_text="regionName", sets="region"),
+        Key(f"{prefix}.dualstackEnabled", BOOL, Section.AWS, f"Use the dual-stack (IPv6) endpoint of {service}.",
+            default=False, sets="dualstack"),
+        Key(f"{prefix}.fipsEnabled", BOOL, Section.AWS, f"Use the FIPS endpoint of {service}.",
+            default=False, sets="fips"),
+        Key(f"{prefix}.proxyUrl", URL, Section.AWS,
+            f"Proxy on the way to {service}, as http://[user:password@]host:port; NO_PROXY does not apply to it.",
+            default_text="HTTPS_PROXY or HTTP_PROXY, by the endpoint's scheme, and NO_PROXY", sets="proxy_url",
+            note="Java refuses to start with this key; a file for both daemons leaves it to the environment."),
+        *(
+            Key(f"{prefix}.overrideConfiguration.{name}", DURATION, Section.AWS, f"{title} of calls to {service}.",
+                effect=Effect.UNSUPPORTED, note="Time-outs of AWS calls are fixed in this daemon.")
+            for name, title in (("apiCallTimeout", "Time-out"), ("apiCallAttemptTimeout", "Time-out of each attempt"))
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,136 +430,30 @@ class TableSettings:
     tags: Tags
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardSettings:
-    """How shards are listed and their rows made and deleted, and what becomes of streams that left the list."""
+def _legacy_table(stem: str, bean: str, table: str, default_name: str) -> Any:
+    """Declare a legacy table (configuration#derived-names): the key of its name, and those for creating it."""
 
-    sync_interval_s: float
-    skips_sync_if_leases_exist: bool
-    cleans_up: bool
-    ignores_unexpected_children: bool
-    list_backoff_s: float
-    list_attempts_max: int
-    former_streams: FormerStreams
-    former_streams_wait_s: float
+    def of(field: str, suffix: str, kind: ValueKind, meaning: str, default: object, **more: Any) -> Key:
+        name = stem + suffix
+        own = {"aliases": (f"{bean}.{name}",), "note": _LEGACY_ONLY, "sets": field} | more
+        return Key(name, kind, Section.LEGACY_TABLES, meaning, default, **own)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSettings:
-    """How workers report their load, how the leader assigns leases, and which generations of workers there are."""
-
-    assignment_interval_s: float
-    assignment_strategy: AssignmentStrategy
-    throughput_max_kbps: float
-    dampening_percent: int
-    threshold_percent: int
-    is_band_fixed: bool
-    overshoot: bool
-    balance_every: int
-    ignores_load: bool
-    capture_period_s: float
-    report_period_s: float
-    samples_per_report: int
-    stale_report_s: float
-    ema_alpha: float
-    client_version: ClientVersionConfig | None
-    """None: what the lease table shows."""
-    migrates_to_lease_table: bool
-    bake_s: float
-    metadata_layout: MetadataLayout
+    return keys_of_group(
+        of("name", "TableName", TEXT, f"Name of the legacy {table} table.", None, default_text=default_name,
+            note="It is used if it exists.", shown_as=Shown.FULL),
+        of("billing_mode", "BillingMode", CHOICE, f"Billing of the {table} table.", BillingMode.PAY_PER_REQUEST,
+            choices=BillingMode),
+        of("read_capacity", "ReadCapacity", LONG, f"Read capacity of the {table} table.", 0, minimum=0),
+        of("write_capacity", "WriteCapacity", LONG, f"Write capacity of the {table} table.", 0, minimum=0),
+        of("point_in_time_recovery", "PointInTimeRecoveryEnabled", BOOL,
+            f"Point-in-time recovery of the {table} table.", False),
+        of("deletion_protection", "DeletionProtectionEnabled", BOOL,
+            f"Deletion protection of the {table} table.", False),
+        of("tags", "Tags", ValueKind.TAGS, f"Tags of the {table} table.", ()),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSettings:
-    """The record processor, and how the consumer of a shard treats it and waits. The times may change in a run."""
-
-    command: str
-    protocol_version: int
-    reply_timeout_s: float | None
-    stop_timeout_s: float
-    log: ChildLog
-    deliver_empty_batches: bool
-    failure_policy: ChildFailurePolicy
-    restarts_max: int
-    restart_backoff_s: float
-    poison_attempts: int | None
-    dead_letter: DeadLetter | None
-    parent_poll_s: float
-    task_backoff_s: float
-    warn_after_s: float
-    restart_pause_max_s: float = RESTART_PAUSE_MAX_S
-
-    @property
-    def failures_max(self) -> int | None:
-        """Failures without checkpoint progress after which the daemon ends; None: it never does."""
-        match self.failure_policy:
-            case ChildFailurePolicy.PARK:
-                return None
-            case ChildFailurePolicy.RESTART:
-                return self.restarts_max
-            case ChildFailurePolicy.EXIT:
-                return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderSettings:
-    """How records are fetched. `by_fan_out` is the mode in effect."""
-
-    mode: RetrievalMode
-    records_max: int
-    idle_interval_s: float
-    reduced_tps_threshold_s: float
-    prefetch_bytes_max: int
-    adds_stream_name: bool
-    by_fan_out: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FanOutSettings:
-    """The consumer of enhanced fan-out, and how patiently it is found or registered."""
-
-    consumer_name: str
-    consumer_arn: str | None
-    summary_attempts_max: int
-    describe_attempts_max: int
-    register_attempts_max: int
-    backoff_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaSettings:
-    """What is done with records that were written through the Glue Schema Registry."""
-
-    mode: SchemaMode
-    on_error: SchemaErrors
-    region: str | None
-    endpoint: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSettings:
-    """Where metrics go, which, and how often."""
-
-    outputs: tuple[MetricsOutput, ...]
-    level: MetricsLevel
-    dimensions: tuple[str, ...]
-    period_s: float
-    queue_max: int
-
-    @property
-    def are_sent(self) -> bool:
-        """Whether anything is to be sent to CloudWatch."""
-        return MetricsOutput.CLOUDWATCH in self.outputs and self.level is not MetricsLevel.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingSettings:
-    """Where the running daemon can be asked."""
-
-    http: ListenAddress | None
-    http_hosts: tuple[str, ...]
-    control_socket: str | None
-    notify: str | None
+# --- all of them ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,37 +465,93 @@ class Settings:
     None; with a `streams_file`, `streams` are those of the start.
     """
 
-    application_name: str
-    worker_id: str | None
-    strict: bool
-    processes: int
-    log_level: LogLevel
-    shutdown_grace_s: float
-    initialization_backoff_s: float
+    strict: bool = key("mld.strict", BOOL, Section.OWN, "Treat every warning about this file as an error.",
+        default=False)
+    application_name: str = key("applicationName", TEXT, Section.APPLICATION,
+        "Name of the application: lease table, metrics namespace and fan-out consumer are named after it.",
+        default_text="required", shown_as=Shown.FULL)
+    stream_name: str = key("streamName", TEXT, Section.APPLICATION, "Stream to read.",
+        default_text="required, or streamArn", shown_as=Shown.FULL)
+    stream_arn: str | None = key("streamArn", ValueKind.STREAM_ARN, Section.APPLICATION,
+        "ARN of the stream to read; its name wins over streamName.",
+        note="Its region counts without regionName; Java never uses it.")
+    streams: tuple[StreamSetting, ...] = key(STREAMS, ValueKind.STREAM_NAMES, Section.STREAMS,
+        "Streams to read, by name, instead of streamName. Selects the form of the lease table for several streams.",
+        default=(), default_text="none, one stream is read")
+    streams_file: str | None = key(STREAMS_FILE, TEXT, Section.STREAMS,
+        "File with the list of streams, instead of mld.streams; it is read again every 20 s.", default_text="none",
+        note="[Format](multi-stream.md#the-list-in-a-file).", shown_as=Shown.PLACE)
 
-    stream_name: str
-    stream_arn: str | None
-    streams: tuple[StreamSetting, ...]
-    streams_file: str | None
-    initial_position: InitialPositionSetting
-
-    region_name: str | None
-    kinesis: ClientSettings
-    dynamo_db: ClientSettings
-    cloud_watch: ClientSettings
+    region_name: str | None = key("regionName", ValueKind.REGION, Section.AWS,
+        "Region of Kinesis, DynamoDB and CloudWatch.", after=f"{CREDENTIALS_PREFIX}CloudWatch",
+        default_text="region of streamArn, AWS_REGION, AWS_DEFAULT_REGION, profile, instance metadata")
+    kinesis: ClientSettings = _client("Kinesis", "kinesisClient",
+        Key(CREDENTIALS_PREFIX, ValueKind.CREDENTIALS, Section.AWS,
+            "Credentials for Kinesis, and for the others by default.", default_text="required", sets="credentials"),
+        Key("kinesisEndpoint", URL, Section.AWS, "Endpoint of Kinesis.", default_text="that of the region",
+            aliases=("kinesisClient.endpointOverride",), sets="endpoint", after="regionName"))
+    dynamo_db: ClientSettings = _client("DynamoDB", "dynamoDbClient",
+        Key(f"{CREDENTIALS_PREFIX}DynamoDB", ValueKind.CREDENTIALS, Section.AWS, "Credentials for DynamoDB.",
+            default_text=CREDENTIALS_PREFIX, sets="credentials", after=CREDENTIALS_PREFIX),
+        Key("dynamoDBEndpoint", URL, Section.AWS, "Endpoint of DynamoDB.", default_text="that of the region",
+            aliases=("dynamoDbClient.endpointOverride",), sets="endpoint", after="kinesisEndpoint"))
+    cloud_watch: ClientSettings = _client("CloudWatch", "cloudWatchClient",
+        Key(f"{CREDENTIALS_PREFIX}CloudWatch", ValueKind.CREDENTIALS, Section.AWS, "Credentials for CloudWatch.",
+            default_text=CREDENTIALS_PREFIX, sets="credentials", after=f"{CREDENTIALS_PREFIX}DynamoDB"),
+        Key("cloudWatchEndpoint", URL, Section.AWS, "Endpoint of CloudWatch.", default_text="that of the region",
+            aliases=("cloudWatchClient.endpointOverride",), note="Java knows only the dotted form.", sets="endpoint",
+            after="dynamoDBEndpoint"))
 
     leases: LeaseSettings
-    lease_table: TableSettings
-    worker_metrics_table: TableSettings
-    coordinator_state_table: TableSettings
-    shards: ShardSettings
     fleet: FleetSettings
     child: ChildSettings
+    shutdown_grace_s: float = key("shutdownGraceMillis", MILLIS, Section.DAEMON,
+        "Longest duration of a graceful stop; after it children are ended by force.", default=25_000, boxed=True,
+        minimum=0, note="Java's default is 0.")
+    worker_id: str | None = key("workerId", TEXT, Section.DAEMON,
+        "Name of this worker in the lease table; must be unique.",
+        default_text="host and a random end, new at each start", aliases=("workerIdentifier",), shown_as=Shown.FULL)
+    shards: ShardSettings
+    initialization_backoff_s: float = key("schedulerInitializationBackoffTimeMillis", MILLIS, Section.COORDINATOR,
+        "Pause between attempts to initialize.", default=1_000, minimum=1)
     reader: ReaderSettings
     fanout: FanOutSettings
-    schemas: SchemaSettings
     metrics: MetricsSettings
     serving: ServingSettings
+    processes: int = key("mld.processes", ValueKind.PROCESSES, Section.OWN,
+        "Workers that `mld run` starts as processes of one group; auto: one for each CPU that it may use.", default=1,
+        note="--processes wins.")
+    log_level: LogLevel = key("mld.logLevel", CHOICE, Section.OWN,
+        "The least important events that are logged; --log-level and a file of -l win.", default=LogLevel.INFO,
+        choices=LogLevel, live=True)
+
+    lease_table: TableSettings = keys_of_group(
+        Key("tableName", TEXT, Section.APPLICATION, "Name of the lease table.", default_text="applicationName",
+            shown_as=Shown.FULL, sets="name"),
+        Key("initialLeaseTableReadCapacity", INT, Section.LEASES, "Read capacity of a new lease table.", default=10,
+            minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it.", sets="read_capacity"),
+        Key("initialLeaseTableWriteCapacity", INT, Section.LEASES, "Write capacity of a new lease table.", default=10,
+            minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it.", sets="write_capacity"),
+        Key("leaseTableDeletionProtectionEnabled", BOOL, Section.LEASES,
+            "Create the lease table with deletion protection.", default=False, sets="deletion_protection"),
+        Key("leaseTablePitrEnabled", BOOL, Section.LEASES,
+            "Switch on point-in-time recovery of the lease table at start, also of an existing one.", default=False,
+            sets="point_in_time_recovery"),
+        Key("mld.leaseTableBillingMode", CHOICE, Section.OWN, "Billing of a new lease table.",
+            default=BillingMode.PAY_PER_REQUEST, choices=BillingMode,
+            note="PROVISIONED uses initialLeaseTableReadCapacity and initialLeaseTableWriteCapacity.",
+            sets="billing_mode"),
+        Key("mld.leaseTableTags", ValueKind.TAGS, Section.OWN, "Tags of a new lease table.", default=(), sets="tags"))
+    worker_metrics_table: TableSettings = _legacy_table(
+        "workerMetrics", "workerMetricStatsTableConfigBean", "worker-metrics",
+        "applicationName, then -WorkerMetricStats")
+    coordinator_state_table: TableSettings = _legacy_table(
+        "coordinatorState", "coordinatorStateTableConfigBean", "coordinator-state",
+        "applicationName, then -CoordinatorState")
+    initial_position: InitialPositionSetting = key("initialPositionInStream", ValueKind.INITIAL_POSITION,
+        Section.LEASES, "Where an application without checkpoints starts.",
+        default=InitialPositionSetting(InitialPositionKind.LATEST), default_text="LATEST")
+    schemas: SchemaSettings
 
     @property
     def is_multi_stream(self) -> bool:

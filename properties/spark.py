@@ -130,7 +130,7 @@ class OnGap(Enum):
 
 
 def _key(name: str, kind: ValueKind, meaning: str, default: object = None, **more: object) -> Key:
-    return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
+    return Key(PREFIX + name, kind, Section.SPARK, meaning, default, **more)  # type: ignore[arg-type]
 
 
 BATCH_BYTES = 192 * MEBIBYTE

@@ -16,10 +16,10 @@ from mld.properties import keys
 from mld.properties.conversion import STREAM_NAME, Given, check
 from mld.properties.credentials import CredentialsChain
 from mld.properties.key_lines import collect
-from mld.properties.keys import PATTERN_KEYS, PREFIX, STREAMS_FILE, key_of_stream
+from mld.properties.keys import PATTERN_KEYS, key_of_stream
 from mld.properties.lines import ConfigurationError, FileEntry, GrammarError, Level, Remark, Sources, parse
 from mld.properties.redaction import shown_name, where
-from mld.properties.settings import StreamSetting
+from mld.properties.settings import STREAM_PREFIX, STREAMS_FILE, StreamSetting
 from mld.properties.values import InitialPositionKind, InitialPositionSetting, StreamArn
 
 CONSUMER_ARN = re.compile(
@@ -94,10 +94,10 @@ def read_list(path: str, entries: list[FileEntry], own: Mapping[str, Given], sou
     lines = []
     for entry in entries:
         place = f"{path}:{entry.line}"
-        if entry.key.startswith(PREFIX):
+        if entry.key.startswith(STREAM_PREFIX):
             lines.append(entry)
         elif entry.value.strip() or not STREAM_NAME.fullmatch(entry.key):
-            message = f"is neither the name of a stream nor {PREFIX}<name>.<property> = value"
+            message = f"is neither the name of a stream nor {STREAM_PREFIX}<name>.<property> = value"
             remarks.append(
                 Remark(Level.ERROR, shown_name(entry.key.rstrip(",")), place, message, "write one name on a line")
             )

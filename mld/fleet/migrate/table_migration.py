@@ -37,8 +37,7 @@ from mld.leases.lease import Lease
 from mld.leases.rows import ENTITY_TYPE, EntityType, Place, Row
 from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
-from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
-from mld.properties.settings import Settings
+from mld.properties.settings import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN, Settings
 from mld.properties.values import ClientVersionConfig, MetadataLayout
 
 log = logging.getLogger(__name__)

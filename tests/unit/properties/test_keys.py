@@ -10,11 +10,10 @@ import pytest
 from mld.properties import keys, settings
 from mld.properties.conversion import convert, display_value
 from mld.properties.key_lines import OBSOLETE
-from mld.properties.keys import STREAMS, STREAMS_FILE
 from mld.properties.keytypes import Effect, ValueKind
 from mld.properties.loader import value_of
 from mld.properties.redaction import Shown
-from mld.properties.settings import Settings
+from mld.properties.settings import STREAMS, STREAMS_FILE, Settings
 from tests.unit.properties.conftest import Configure
 
 # configuration#one-key-table: the complete list of keys that the Java daemon accepts.

@@ -19,6 +19,7 @@ from mld.properties.redaction import (
     secrets_in,
     secrets_of_environment,
 )
+from mld.properties.settings import CREDENTIALS_PREFIX
 from mld.properties.spark import KEYS as SPARK_KEYS
 from tests.support.settings_page import tables
 from tests.unit.properties.conftest import Configure
@@ -49,7 +50,7 @@ def test_it_does_not_come_out(configure: Configure, key: str, tmp_path: Path) ->
         in_file.write_text(planted)
         ways: list[tuple[str, list[str]]] = [(written, []), (f"{key}=${{PLANTED}}", [])]
         ways.append((f"{key}={plant.value.replace(planted, f'${{file:{in_file}}}')}", []))
-        if key.startswith(keys.CREDENTIALS_PREFIX):
+        if key.startswith(CREDENTIALS_PREFIX):
             ways += [("", [written]), (f"{key}=${{NO:-{plant.value}}}", [])]
         for text, overrides in ways:
             shown = everything_shown(configure, text, overrides, {"PLANTED": plant.value}, without)
