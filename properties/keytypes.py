@@ -7,7 +7,7 @@ means "not set" there. Keys of boxed types, and our own, take 0 as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, ParamSpec
@@ -189,13 +189,19 @@ key = _declares(Key)
 """Declare a field of the settings that a key sets; arguments are those of `Key`."""
 
 
+def _setting(own: Key, sets: str) -> Key:
+    """Complete a key whose field is known now; copies of all keys would cost every start a millisecond."""
+    object.__setattr__(own, "sets", sets)
+    return own
+
+
 def declared_in(settings: Any, prefix: str = "") -> Iterator[Key]:
     """Yield the keys of the fields of the settings and of their groups, each with the field that it sets."""
     for one in fields(settings):
         match one.metadata.get(_KEYS):
             case Key() as own:
-                yield replace(own, sets=prefix + one.name)
+                yield _setting(own, prefix + one.name)
             case tuple() as keys:
-                yield from (replace(own, sets=own.sets and f"{one.name}.{own.sets}") for own in keys)
+                yield from (_setting(own, own.sets and f"{one.name}.{own.sets}") for own in keys)
             case None if is_dataclass(one.type):
                 yield from declared_in(one.type, f"{one.name}.")
