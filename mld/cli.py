@@ -235,7 +235,7 @@ def check(
     """Show what a properties file means, what is wrong with it, and what it costs.
 
     Every key with its effective value, where it comes from, and remarks; then the monthly price of DynamoDB for a fleet
-    at rest, with and without mld.heartbeat=worker. Exit code 2 if there are errors.
+    at rest, by failoverTimeMillis. Exit code 2 if there are errors.
     """
     from mld.check.command import print_check
 

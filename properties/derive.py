@@ -35,10 +35,8 @@ from mld.properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, s
 from mld.properties.values import (
     SOCKET_OFF,
     ChildFailurePolicy,
-    ClientVersionConfig,
     DeadLetter,
     FormerStreams,
-    HeartbeatSetting,
     InitialPositionKind,
     InitialPositionSetting,
     ListenAddress,
@@ -132,7 +130,6 @@ def derive(
     _region(derivation)
     _initial_position(derivation)
     _leases(derivation)
-    _heartbeat(derivation)
     _streams(derivation)
     _retrieval(derivation)
     _dead_letter(derivation)
@@ -284,20 +281,6 @@ def _streams(derivation: Derivation) -> None:
     if endpoint is not None and is_of_aws(str(endpoint)) and far is not None:
         why = f"is an endpoint of AWS, which serves one region, and the stream {far.name} is in {far.region}"
         say(Level.ERROR, "kinesisEndpoint", why, f"remove the line, or streams that are not in {region}")
-
-
-def _heartbeat(derivation: Derivation) -> None:
-    if derivation.values["leases.heartbeat"] is not HeartbeatSetting.WORKER:
-        return
-    version = derivation.values["fleet.client_version"]
-    if version not in (ClientVersionConfig.VERSION_3X, None):
-        assert isinstance(version, ClientVersionConfig)
-        derivation.say(
-            Level.ERROR,
-            "mld.heartbeat",
-            f"worker is for fleets in 3.x mode only, and clientVersionConfig is {version.value}",
-            f"set clientVersionConfig={ClientVersionConfig.VERSION_3X.value}, or mld.heartbeat=lease",
-        )
 
 
 def _leases(derivation: Derivation) -> None:

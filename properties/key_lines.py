@@ -59,6 +59,10 @@ REMOVED: dict[str, str] = {
     "mld.deregisterConsumer": "remove it; `aws kinesis deregister-stream-consumer` ends what AWS bills",
     "mld.childRestartBackoffMaxMillis": "remove it; no pause exceeds 5 minutes",
     "mld.catchUpIntervalMillis": "remove it; a shard that is behind is read every 200 ms",
+    "mld.heartbeat": (
+        "remove it; each lease is renewed. For a smaller bill raise failoverTimeMillis: 30000 in place of 10000 is a "
+        "third of the writes, and moves that are planned do not wait for it"
+    ),
     "mld.eventLoop": f"remove it; uvloop is used where it is installed ({pip_install('fast')})",
     "mld.wireClient": "remove it; what the daemon's own client cannot do is left to botocore",
     "mld.schemaRegistry.cacheSize": "remove it; 200 schema versions are kept",

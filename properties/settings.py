@@ -26,7 +26,6 @@ from mld.properties.values import (
     ClientVersionConfig,
     DeadLetter,
     FormerStreams,
-    HeartbeatSetting,
     InitialPositionKind,
     InitialPositionSetting,
     ListenAddress,
@@ -145,10 +144,6 @@ class LeaseSettings:
         "Let the old owner finish before a lease moves.", True)
     handoff_timeout_s: float = _handoff("gracefulLeaseHandoffTimeoutMillis", MILLIS,
         "Shortest wait before a requested handoff is forced.", 30_000, boxed=True, minimum=0)
-    heartbeat: HeartbeatSetting = key("mld.heartbeat", CHOICE, Section.OWN,
-        "What a worker renews: each lease (lease), or one row of its own (worker; without Java workers).",
-        default=HeartbeatSetting.LEASE, choices=HeartbeatSetting, note="worker needs CLIENT_VERSION_CONFIG_3X.",
-        after="mld.leaseAssignmentStrategy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,13 +70,6 @@ class AssignmentStrategy(Enum):
     COUNT = "count"
 
 
-class HeartbeatSetting(Enum):
-    """What a worker renews to keep its leases: each of them, or one row of its own."""
-
-    LEASE = "lease"
-    WORKER = "worker"
-
-
 class LogLevel(Enum):
     """The least important events that are logged."""
 

@@ -32,11 +32,13 @@ from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfigur
 from mld.properties.redaction import printable, where
 from mld.properties.settings import Settings
 from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
-from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting
+from mld.properties.values import ChildFailurePolicy, ClientVersionConfig
 from mld.protocol.messages import Dialect, split_command
 
 KEY = "mld.protocolVersion"
 SOURCE_BYTES_MAX = 256 * 1024
+DURATIONS_PRICED_S = (10.0, 30.0)
+"""What Java and mld have by default, and what whoever wants a smaller bill sets: planned moves do not wait for it."""
 _KCLPY = re.compile(r"^\s*(?:from|import)\s+amazon_kclpy\b", re.MULTILINE)
 _NEW = re.compile(r"leaseLost|shardEnded|lease_lost|shard_ended")
 _OLD = re.compile(r"""["']shutdown["']""")
@@ -207,27 +209,30 @@ def _session_lines(application: str, sessions: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _prices(settings: Settings, leases: Collection[int], workers: Collection[int]) -> Iterator[dict[str, float]]:
+def _prices(settings: Settings, leases: Collection[int], workers: Collection[int]) -> Iterator[dict[str, Any]]:
     rates = price.Rates.of(settings)
+    durations_s = sorted({*DURATIONS_PRICED_S, rates.lease_duration_s})
     for lease_count in leases:
         for worker_count in workers:
-            yield {"leases": lease_count, "workers": worker_count} | {
-                kind.value: round(
-                    price.units(lease_count, worker_count, replace(rates, heartbeat=kind)).dollars_per_month, 2
-                )
-                for kind in HeartbeatSetting
+            found = {
+                str(round(1000 * duration_s)): price.units(
+                    lease_count, worker_count, rates.with_lease_duration(duration_s)
+                ).dollars_per_month
+                for duration_s in durations_s
             }
+            by_failover = {millis: round(dollars, 2) for millis, dollars in found.items()}
+            yield {"leases": lease_count, "workers": worker_count, "byFailoverTimeMillis": by_failover}
 
 
-def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings: Settings) -> None:
+def _print_prices(console: Console, prices: Sequence[dict[str, Any]], settings: Settings) -> None:
     table = Table(title="What a fleet at rest costs in DynamoDB, dollars a month", title_justify="left")
     for column in ("leases", "workers"):
         table.add_column(column, justify="right")
-    for kind in HeartbeatSetting:
-        chosen = " (this file)" if kind is settings.leases.heartbeat else ""
-        table.add_column(f"mld.heartbeat={kind.value}{chosen}", justify="right")
+    for millis in prices[0]["byFailoverTimeMillis"]:
+        chosen = " (this file)" if millis == str(round(1000 * settings.leases.duration_s)) else ""
+        table.add_column(f"failoverTimeMillis={millis}{chosen}", justify="right")
     for row in prices:
-        dollars = (f"{row[kind.value]:,.2f}" for kind in HeartbeatSetting)
+        dollars = (f"{one:,.2f}" for one in row["byFailoverTimeMillis"].values())
         table.add_row(f"{row['leases']:,}", f"{row['workers']:,}", *dollars)
     console.print(table)
     notes = [

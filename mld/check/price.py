@@ -8,28 +8,23 @@ in `mld.core.periods`; row sizes are those of an ordinary table. A checkpoint co
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mld.core.periods import (
     ALONE_SHARE,
     AUDIT_PERIOD_S,
-    CONFIRM_SHARE,
     DISCOVERY_PERIOD_S,
     EPSILON_S,
-    HEARTBEATS_PER_LEASE,
     LEADER_HEARTBEAT_S,
     LONE_LEADER_LOOK_S,
     LOOK_PERIOD_S,
-    LOOKS_PER_DURATION,
     QUERY_SPACING_S_MAX,
     RENEWALS_PER_LEASE,
-    STATUS_BYTES,
     WATCHERS,
     part_count,
     slow_period_s,
 )
 from mld.properties.settings import Settings
-from mld.properties.values import HeartbeatSetting
 
 LIST_PRICE = "on-demand list prices of us-east-1, as of November 2024"
 WRITE_DOLLARS_PER_MILLION, READ_DOLLARS_PER_MILLION = 0.625, 0.125
@@ -66,7 +61,6 @@ class Rates:
     lease_duration_s: float
     assignment_interval_s: float
     report_period_s: float
-    heartbeat: HeartbeatSetting
 
     @classmethod
     def of(cls, settings: Settings) -> Rates:
@@ -74,19 +68,18 @@ class Rates:
             lease_duration_s=settings.leases.duration_s,
             assignment_interval_s=settings.fleet.assignment_interval_s,
             report_period_s=settings.fleet.report_period_s,
-            heartbeat=settings.leases.heartbeat,
         )
+
+    def with_lease_duration(self, duration_s: float) -> Rates:
+        """Return the rates with leases that last so long; assignment runs follow, as they do by default."""
+        assignment_interval_s = self.assignment_interval_s * duration_s / self.lease_duration_s
+        return replace(self, lease_duration_s=duration_s, assignment_interval_s=assignment_interval_s)
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
     """Return what a fleet at rest takes in an hour; it has at least one lease and one worker."""
-    by_worker = rates.heartbeat is HeartbeatSetting.WORKER
     holders = min(leases, workers)
-    renewals = (
-        workers * _per_hour(rates.lease_duration_s / HEARTBEATS_PER_LEASE)
-        if by_worker
-        else leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
-    )
+    renewals = leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
     reports = workers * _per_hour(rates.report_period_s)
     lock_beats = _per_hour(LEADER_HEARTBEAT_S)
 
@@ -95,13 +88,9 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     discovery = listings / workers * _listings_per_hour(leases, workers, rates)
     looks = _looks_per_hour(leases, workers, rates)
     scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_PERIOD_S)
-    told_bytes = leases * STATUS_BYTES if by_worker else 0
-    scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES + told_bytes)
+    scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
     lock_looks = (workers - 1) * _per_hour(LEADER_HEARTBEAT_S) * CONSISTENT
-    if by_worker:
-        lock_looks += workers * _per_hour(rates.lease_duration_s / LOOKS_PER_DURATION) * CONSISTENT
-    confirming = leases * _per_hour(CONFIRM_SHARE * rates.lease_duration_s) * CONSISTENT if by_worker else 0.0
-    return Units(discovery + scanning + lock_looks + confirming, renewals + reports + lock_beats)
+    return Units(discovery + scanning + lock_looks, renewals + reports + lock_beats)
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
@@ -109,8 +98,7 @@ def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
     if workers == 1:
         return _per_hour(max(LONE_LEADER_LOOK_S, ALONE_SHARE * rates.lease_duration_s))
     watchers = min(WATCHERS, workers)
-    is_whole = part_count(leases, is_covered=rates.heartbeat is HeartbeatSetting.WORKER) == 1
-    seldom = workers - watchers if is_whole else workers
+    seldom = workers - watchers if part_count(leases) == 1 else workers
     return watchers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
 
 
@@ -118,9 +106,7 @@ def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
     """Return how often workers query the index for their leases: a period after the last query or look at the table."""
     if workers == 1:
         return _per_hour(QUERY_SPACING_S_MAX)
-    watchers = (
-        min(WATCHERS, workers) if part_count(leases, is_covered=rates.heartbeat is HeartbeatSetting.WORKER) == 1 else 0
-    )
+    watchers = min(WATCHERS, workers) if part_count(leases) == 1 else 0
     return watchers * _per_hour(LOOK_PERIOD_S) + (workers - watchers) * _per_hour(DISCOVERY_PERIOD_S)
 
 

@@ -15,19 +15,8 @@ def renew_interval_s(lease_duration_s: float) -> float:
     return lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S
 
 
-HEARTBEATS_PER_LEASE = 3
-"""Heartbeats of a worker in the duration of the leases that they cover: as often as leases are renewed one by one."""
-CONFIRM_SHARE = 0.4
-"""How often covered rows are read, as a share of the lease duration; rows confirmed less than half of that ago are left
-out. So a row is read after 0.6 of it at the latest: a request may time out and be repeated."""
-STATUS_BYTES = 2
-"""What the report of such a worker tells of each lease."""
-
 LEADER_HEARTBEAT_S = 30.0
 """Java's; also how long a "no" is believed without looking again."""
-LOOKS_PER_DURATION = 2
-"""At the leader's lock, in a lease's duration. A new Java leader considers no lease expired before two of those have
-passed."""
 AUDIT_PERIOD_S = 120.0
 """leasesRecoveryAuditorExecutionFrequencyMillis"""
 
@@ -57,10 +46,8 @@ def slow_period_s(leases: int, lease_duration_s: float) -> float:
     return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
 
 
-def part_count(leases: int, *, is_covered: bool) -> int:
-    """Return parts of a table with so many leases, a power of two; one where leases rest on heartbeats, which are
-    rows too.
-    """
-    if is_covered or leases <= 2 * PART_LEASES:
+def part_count(leases: int) -> int:
+    """Return parts of a table with so many leases, a power of two."""
+    if leases <= 2 * PART_LEASES:
         return 1
     return 1 << math.ceil(math.log2(leases / PART_LEASES))

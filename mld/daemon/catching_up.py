@@ -165,9 +165,8 @@ class OtherWorkers:
         self._since: dict[tuple[str, str], float] = {}
         """When a lease was first seen in these hands."""
 
-    def looked(self, leases: Sequence[Lease], heartbeats: Mapping[str, str], now: float) -> None:
-        """Note a scan that ended at `now` and showed these leases and heartbeats."""
-        self._observations.heard(heartbeats, now)
+    def looked(self, leases: Sequence[Lease], now: float) -> None:
+        """Note a scan that ended at `now` and showed these leases."""
         finish(self._observations.scanned(leases, now))
         owned = {(lease.key, lease.actual_owner) for lease in leases if lease.actual_owner is not None}
         self._since = {(key, owner): self._since.get((key, owner), now) for key, owner in owned if owner is not None}

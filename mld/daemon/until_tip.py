@@ -28,7 +28,6 @@ from mld.daemon.catching_up import (
     not_checkpointed,
 )
 from mld.daemon.worker import Worker
-from mld.fleet.report.reports import heartbeats_among
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
@@ -172,7 +171,7 @@ class RunUntilTip:
         """Return when the read began, and what it read; `_others` hears of it."""
         began_at = self._clock.monotonic()
         scan = await self._worker.table.scan()
-        self._others.looked(scan.leases, heartbeats_among(scan.others), self._clock.monotonic())
+        self._others.looked(scan.leases, self._clock.monotonic())
         return began_at, scan
 
     # --- meanwhile ----------------------------------------------------------------------------------------------------

@@ -30,9 +30,7 @@ from mld.core.errors import TableError
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.departure import ChildAdopter, Departure
-from mld.fleet.heartbeat_writer import HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.leader.election import AdaptiveElection, LeaderDecider, LockElection, LockTable, ShuffleElection
-from mld.fleet.leader.lock import LockRow
 from mld.fleet.migrate.states import ClientVersion, StatesTable, TableStatus
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import Components, FleetView, VersionMachine
@@ -98,8 +96,6 @@ class Fleet:
             metrics=self.metrics,
         )
         reports = self._reports = StoredReports(self.service, lambda: self._migration.routes.report_read_places)
-        heartbeats = HeartbeatTable(self.service, settings.lease_table.name, self.worker_id)
-        self._java_peers = JavaPeers(self.table, reports, heartbeats, self.clock, settings)
         self.leader = AdaptiveElection(
             self.metrics, is_adaptive=settings.fleet.client_version not in (ClientVersionConfig.VERSION_3X, None)
         )
@@ -118,7 +114,6 @@ class Fleet:
             discovery=self._discovery,
             leader=self.leader,
             assigning_due=assigning_due,
-            fence=heartbeats.fence,
             metrics=self.metrics,
         )
         self._assigner = Assigner(
@@ -131,27 +126,9 @@ class Fleet:
             membership=self._membership,
             stored_reports=reports,
             on_gave=self.failover_watcher.gave,
-            fence=heartbeats.fence,
             on_assigned=self._discovery.wake,
             due=assigning_due,
-            listeners=(
-                self.failover_watcher.on_loaded,
-                self._java_peers.on_loaded,
-                self._migration.on_loaded,
-            ),
-            metrics=self.metrics,
-        )
-        self._heartbeat = HeartbeatWriter(
-            heartbeats,
-            self.keeper,
-            self.clock,
-            self.rng,
-            worker_id=self.worker_id,
-            settings=settings.leases,
-            leader=self._read_leader,
-            java_peers=self._java_peers,
-            on_dropped=self._discovery.wake,
-            status_of=self.status_of,
+            listeners=(self.failover_watcher.on_loaded, self._migration.on_loaded),
             metrics=self.metrics,
         )
         self._departure = Departure(
@@ -189,7 +166,6 @@ class Fleet:
             (
                 Task("assigner", self._assigner.run, lambda on: on.assigner),
                 Task("discovery", self._discovery.run, lambda on: on.assigner),
-                Task("heartbeat", self._heartbeat.run, lambda _: self._heartbeat.is_wanted, Until.RELEASED),
                 Task("index", partial(keep_index, self._index, self.clock), lambda on: on.index),
                 Task("late tables", self._watch_for_late_tables),
                 Task("failover watcher", self.failover_watcher.run, lambda on: on.assigner),
@@ -268,7 +244,6 @@ class Fleet:
         await self._migration.start()
         await refuse_living_others(scan, self.table, self._reports, self._membership, self.clock, self.settings)
         place = self._migration.routes.report_place
-        await self._heartbeat.admit(place)
         if self._reporter is None and place is not None:
             self._reporter = await self._new_reporter(place)
         await self._versions.start(self._enter)
@@ -314,7 +289,6 @@ class Fleet:
 
     async def _enter(self, version: ClientVersion, components: Components) -> None:
         """Make a state's components run, in the order that a transition needs. Raises MldError; may be called again."""
-        self._heartbeat.check_mode(version)
         self.stored.types_rows = version is not ClientVersion.INIT
         if not components.reporter:
             self._switch_reports(components)
@@ -370,7 +344,6 @@ class Fleet:
         self._leaving = True
         self.leader.abandon()
         self._child_adopter.abandon()
-        self._java_peers.abandon()
         self._departure.abandon()
         if self._resigning is not None:
             self._resigning.cancel()
@@ -418,10 +391,6 @@ class Fleet:
         scan = await self.table.scan()
         return {lease.owner for lease in scan.leases if lease.owner is not None}
 
-    async def _read_leader(self) -> str | None:
-        seen = await LockTable(self.service, self._migration.routes.lock_place).read()
-        return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
-
     async def _new_reporter(self, place: Place) -> Reporter:
         """Make the reporter to this place."""
         source = None if self.settings.fleet.ignores_load else await self.detect_load()
@@ -441,7 +410,6 @@ class Fleet:
         )
 
     def _on_own_row(self, report: WorkerReport) -> None:
-        self._heartbeat.on_own_report()
         if not (self.takes_leases or self._leaving):
             self._departure.on_own_report(report)
 

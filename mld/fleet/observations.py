@@ -9,11 +9,9 @@ observation.
     first time, nobody's lease                  never
     first time, somebody's lease                now
     another counter or actual owner             now: also a smaller counter, for a table may be made again or restored
-    neither                                     as before
+    another heartbeat of its owner              now (leases#marked-rows)
+    none of these                               as before
     assigned by ourselves                       now, counter as in the answer
-    covered by its owner's heartbeat            as the heartbeat, if that is later (`leases.validity`)
-    covered until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
-    covered until now, fenced                   as before: whoever fenced it has waited
 
     seen                                        handoff deadline
     no `checkpointOwner`                        none
@@ -45,7 +43,7 @@ from typing import NamedTuple
 
 from mld.core.steps import Steps
 from mld.fleet.report import reports
-from mld.fleet.report.reports import ReportRules, WorkerReport, epoch_of, is_fenced
+from mld.fleet.report.reports import ReportRules, WorkerReport
 from mld.leases.lease import Lease, loads_of
 from mld.properties.settings import Settings
 
@@ -67,15 +65,8 @@ class Seen(NamedTuple):
     actual_owner: str | None
     moved_at: float | None
     handoff: Handoff | None = None
-    covered: bool = False
-    """The owner's heartbeat stood for it."""
-
-
-class Pulse(NamedTuple):
-    """A worker's heartbeat, and when it was last seen to move."""
-
-    value: str
-    moved_at: float
+    heartbeat: str | None = None
+    """Of its owner, where that stands for renewals (`Lease.heartbeat`)."""
 
 
 class Observations:
@@ -85,30 +76,10 @@ class Observations:
         self._lease_duration_s = lease_duration_s
         self._patience_s = handoff_timeout_s + lease_duration_s
         self.seen: dict[str, Seen] = {}
-        self._pulses: dict[str, Pulse] = {}
 
     def forget(self) -> None:
         """Forget what was seen before leadership was won."""
         self.seen.clear()
-        self._pulses.clear()
-
-    def heard(self, heartbeats: Mapping[str, str], now: float) -> None:
-        """Take note of the heartbeats, by worker, that a scan showed which ended at `now`, before its leases."""
-        pulses = {}
-        for worker, value in heartbeats.items():
-            before = self._pulses.get(worker)
-            if before is None or (before.value != value and not is_fenced(value)):
-                pulses[worker] = Pulse(value, now)
-            elif is_fenced(value):
-                pulses[worker] = Pulse(value, before.moved_at)
-            else:
-                pulses[worker] = before
-        self._pulses = pulses
-
-    def heartbeat_of(self, worker: str) -> str | None:
-        """Return the heartbeat that the worker was last seen with."""
-        pulse = self._pulses.get(worker)
-        return None if pulse is None else pulse.value
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
         """Take note of these leases, and no others, shown by a scan that ended at `now`."""
@@ -126,33 +97,15 @@ class Observations:
         before = self.seen.get(lease.key)
         if before is None:
             moved_at = None if lease.actual_owner is None else now
-            covered = self._covering(lease) is not None
             handoff = self._handoff(None, lease, now)
-            self.seen[lease.key] = Seen(lease.counter, lease.actual_owner, moved_at, handoff, covered)
+            self.seen[lease.key] = Seen(lease.counter, lease.actual_owner, moved_at, handoff, lease.heartbeat)
             return
-        counter, owner, moved_at, handoff, covered = before
-        if lease.counter != counter or lease.actual_owner != owner:
-            counter, owner, moved_at = lease.counter, lease.actual_owner, now
-        if covered or lease.heartbeat is not None:
-            moved_at, covered = self._covered(lease, covered, moved_at, now)
+        counter, owner, moved_at, handoff, heartbeat = before
+        if lease.counter != counter or lease.actual_owner != owner or lease.heartbeat != heartbeat:
+            counter, owner, moved_at, heartbeat = lease.counter, lease.actual_owner, now, lease.heartbeat
         if handoff is not None or lease.checkpoint_owner is not None:
             handoff = self._handoff(handoff, lease, now)
-        self.seen[lease.key] = Seen(counter, owner, moved_at, handoff, covered)
-
-    def _covering(self, lease: Lease) -> Pulse | None:
-        """Return the heartbeat that stands for the lease."""
-        if lease.heartbeat is None:
-            return None
-        pulse = self._pulses.get(lease.actual_owner or "")
-        return pulse if pulse is not None and epoch_of(pulse.value) == lease.heartbeat else None
-
-    def _covered(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
-        """Return (when it moved, whether it is covered)."""
-        if (pulse := self._covering(lease)) is not None:
-            return pulse.moved_at if moved_at is None else max(moved_at, pulse.moved_at), True
-        if before and not is_fenced(self.heartbeat_of(lease.actual_owner or "")):
-            return now, False
-        return moved_at, False
+        self.seen[lease.key] = Seen(counter, owner, moved_at, handoff, heartbeat)
 
     def assigned(self, lease: Lease, now: float) -> None:
         """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to

@@ -44,14 +44,13 @@ def suspects(
 
 def shows_life(before: WorkerReport, was: Sequence[Lease], now: WorkerReport, leases: Sequence[Lease]) -> bool:
     """Return whether a worker has reported, or written one of its leases, between two looks at all rows."""
-    seen = {lease.key: (lease.counter, lease.status) for lease in was if lease.actual_owner == before.worker}
+
+    def news(lease: Lease) -> object:
+        return lease.counter, lease.heartbeat, lease.status
+
+    seen = {lease.key: news(lease) for lease in was if lease.actual_owner == before.worker}
     mine = [lease for lease in leases if lease.actual_owner == before.worker and lease.key in seen]
-    has_beaten = now.mld.get("heartbeat") != before.mld.get("heartbeat")
-    return (
-        has_beaten
-        or now.updated_at_s != before.updated_at_s
-        or any((lease.counter, lease.status) != seen[lease.key] for lease in mine)
-    )
+    return now.updated_at_s != before.updated_at_s or any(news(lease) != seen[lease.key] for lease in mine)
 
 
 async def refuse_living_others(

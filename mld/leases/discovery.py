@@ -114,10 +114,6 @@ class LeaseDiscovery:
             return
         discovered, self._discovered = self._discovered, 0
         self._counts.discovered.note(discovered)
-        # A covered lease that the index does not name as ours may be handed off or gone: nothing else would show it.
-        # The index may as well lag, so this is a reason to look and no more.
-        listed = set(keys)
-        await self.keeper.confirm([key for key in self.keeper.covered() if key not in listed])
         self._enqueue_new(keys)
 
     def _enqueue_new(self, keys: Iterable[str]) -> None:

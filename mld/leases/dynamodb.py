@@ -299,7 +299,8 @@ class DynamoLeaseTable:
             seen = {lease.key: lease for lease in found.leases}
             self._known = seen if part is None else self._known | seen
         self._report_corrupt(found.corrupt, is_whole=part is None)
-        return TableScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
+        leases = found.leases if part is not None or not found.is_marked else await _with_heartbeats(found)
+        return TableScan(tuple(leases), tuple(found.corrupt), tuple(found.others))
 
     def _report_corrupt(self, corrupt: Sequence[tuple[str, str]], *, is_whole: bool) -> None:
         """Log each row that cannot be read when it is first seen so, and once an hour as long as that lasts."""
@@ -424,6 +425,8 @@ class _Found:
     leases: list[Lease] = field(default_factory=list)
     corrupt: list[tuple[str, str]] = field(default_factory=list)
     others: list[Row] = field(default_factory=list)
+    is_marked: bool = False
+    """Whether a lease is kept by the heartbeat of its owner, see `rows.HEARTBEAT`."""
 
     def note(self, row: Row) -> None:
         try:
@@ -435,6 +438,19 @@ class _Found:
             self.others.append(row)
         else:
             self.leases.append(lease)
+            self.is_marked |= lease.heartbeat is not None
+
+
+async def _with_heartbeats(found: _Found) -> list[Lease]:
+    """Return the leases, each marked one with its owner's heartbeat as that was written last (leases#marked-rows)."""
+    beats, leases = rows.heartbeats_in(found.others), []
+    for number, lease in enumerate(found.leases, start=1):
+        beat = beats.get(lease.actual_owner or "", "")
+        is_kept = lease.heartbeat is not None and beat.startswith(f"{lease.heartbeat}.")
+        leases.append(replace(lease, heartbeat=beat) if is_kept else lease)
+        if number % ROWS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return leases
 
 
 async def _parse_page(page: Sequence[Row], found: _Found) -> None:

@@ -97,7 +97,7 @@ class GivingAway:
 
         `make` gets whether an earlier attempt may have worked.
         """
-        key, clock, valid_until = holding.lease.key, self.keeper.clock, self.keeper.validity.until(holding)
+        key, clock, valid_until = holding.lease.key, self.keeper.clock, holding.until
         attempt, resent = 0, False
         while True:
             attempt += 1

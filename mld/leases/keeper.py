@@ -14,11 +14,9 @@ renewed as before, and the answer that explains the row by our own writes alone 
 
 A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
 is transferred we go on as before. Once we have begun to give a lease away it is not renewed, but expires, and others
-take it. `Validity` decides how long a lease is believed, and when its row is written, heartbeats included.
+take it. `validity` says how long a lease is believed, and why.
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
-
-Rows covered by a heartbeat are read in time, because nothing is written to them (`validity`, number 4 of its list).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -38,7 +36,6 @@ from mld.core.log_fields import about
 from mld.core.periods import renew_interval_s
 from mld.core.positions import Position
 from mld.leases import writes
-from mld.leases.covered_reads import CoveredReads
 from mld.leases.giving import GivingAway
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
 from mld.leases.own_writes import OPEN_MAX, OwnWrites, RowShown, Sent, Span
@@ -51,7 +48,6 @@ from mld.leases.validity import (
     HeldLease,
     Holding,
     Storing,
-    Validity,
     again_at,
     chain_end,
     counts_from,
@@ -101,7 +97,6 @@ class LeaseKeeper:
 
     def __post_init__(self) -> None:
         self.renew_interval_s = renew_interval_s(self.settings.duration_s)
-        self.validity = Validity(self.clock, self.rng, self.settings.duration_s)
         self._slots = Slots(self.settings.renewals_concurrent_max, LATENESS_SHARE * self.settings.duration_s)
         self._rows = OwnWrites()
         self._unawaited = BackgroundTasks()
@@ -111,8 +106,6 @@ class LeaseKeeper:
         self._times_changed = asyncio.Event()
         self._minded_at = math.inf
         """When the holdings are looked at next, unless something happens before."""
-        self._tasks: asyncio.TaskGroup | None = None
-        self.reads = CoveredReads(self, self._holdings, self._rows, self._slots)
         self.resumer = Resumer(self, self._rows, self._slots)
         self.giving = GivingAway(self)
 
@@ -160,10 +153,9 @@ class LeaseKeeper:
         None if the answer came so late that the lease has expired already.
         """
         throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
-        holding = Holding(lease, "", throughput)
+        holding = Holding(lease, "", throughput, self.settings.duration_s, confirmed_at=sent_at)
         holding.answered_at = sent_at if answered_at is None else answered_at
-        self.validity.accept(holding, lease, sent_at)
-        if self.clock.monotonic() >= self.validity.until(holding):
+        if not self._is_believed(holding):
             log.warning("lease %s expired before its answer", lease.key, extra=about("lease_late", lease.key))
             self.resumer.lapsed(lease)
             return None
@@ -180,7 +172,7 @@ class LeaseKeeper:
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=about("lease_held", lease.key))
         self.on_change()
-        self.note_news(holding, lease, lease)
+        self._note_news(holding, lease, lease)
         return HeldLease(lease, holding.token)
 
     def drop(self, key: str, token: str) -> bool:
@@ -271,7 +263,6 @@ class LeaseKeeper:
             seen,
             position if seen.is_complete else max(position, seen.checkpoint),
             span=span,
-            throughput_kbps=self.validity.kbps_for_checkpoint(holding),
         )
 
     def _end_storing(self, holding: Holding, lost: LeaseLostError | None = None) -> None:
@@ -301,42 +292,17 @@ class LeaseKeeper:
         finally:
             self.forget(holding)
 
-    # --- leases covered by the worker's heartbeat ---------------------------------------------------------------------
-
-    def covered(self) -> tuple[str, ...]:
-        """Return keys of the held leases that the heartbeat may stand for."""
-        return tuple(key for key, holding in self._holdings.items() if holding.covered.is_possible)
-
-    def drop_covered(self) -> tuple[str, ...]:
-        """Drop the covered leases, as the heartbeat is over: stop holding every lease that it may have stood for.
-        Returns their keys.
-        """
-        keys = self.covered()
-        for holding in [self._holdings[key] for key in keys]:
-            self.forget(holding, LeaseMove.LOST)
-        return keys
-
-    def renew_each(self) -> None:
-        """Renew now what the heartbeat kept until now."""
-        if self._tasks is not None:
-            self._tasks.create_task(self._start_renewals(self._tasks))
-
-    async def confirm(self, keys: Collection[str]) -> None:
-        """Read covered leases of ours to see that they still are. A read that fails is logged and changes nothing."""
-        await self.reads.look(keys)
+    # --- renewals -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Renew and expire until cancelled. Nothing in the table changes when it ends."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
                 tasks.create_task(self._mind_times(tasks))
-                tasks.create_task(self.reads.run())
                 await self._renew_forever(tasks)
         finally:
             self._unawaited.cancel()
             self.resumer.abandon()
-            self.reads.abandon()
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
         """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
@@ -351,7 +317,7 @@ class LeaseKeeper:
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
         """Start a task per lease that has none, the most urgent first."""
-        urgent_first = sorted(self._holdings.values(), key=self.validity.until)
+        urgent_first = sorted(self._holdings.values(), key=lambda holding: holding.until)
         is_late = self._slots.locked() and any(holding.renewing for holding in urgent_first)
         fresh_since = self._fresh_since(len(urgent_first), is_late=is_late)
         for number, holding in enumerate(urgent_first, start=1):
@@ -370,7 +336,7 @@ class LeaseKeeper:
         if is_late and now >= self._slow_until:
             log.warning(
                 "the lease table is too slow to renew %d leases every %.1f s; they are renewed half as often now. "
-                "Give the table more capacity, or set mld.heartbeat=worker: one write for the whole worker",
+                "Give the table more capacity, or raise failoverTimeMillis: three times that is a third of the writes",
                 leases,
                 self.renew_interval_s,
                 extra={"action": "renewals_slow", "leases": leases},
@@ -385,13 +351,11 @@ class LeaseKeeper:
 
     def _is_renewal_due(self, holding: Holding) -> bool:
         """Return whether to renew a lease at this tick, whether or not earlier renewals are answered."""
-        key, is_due = holding.lease.key, self.validity.is_renewal_due(holding)
+        key = holding.lease.key
         newest_at, waiting = self._rows.newest_at(key), self._rows.waiting(key)
-        if newest_at is not None and waiting > 1:
-            shortly_s = AGAIN_S_MIN_SHARE * self.settings.duration_s
-            if waiting >= OPEN_MAX or self.clock.monotonic() - newest_at < shortly_s:
-                return False
-        return is_due or self._rows.is_unknown(key)
+        if newest_at is None or waiting <= 1:
+            return True
+        return waiting < OPEN_MAX and self.clock.monotonic() - newest_at >= AGAIN_S_MIN_SHARE * self.settings.duration_s
 
     def _start_renewal(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
         holding.renewing = True
@@ -404,7 +368,7 @@ class LeaseKeeper:
         key = holding.lease.key
         attempt = 0
         try:
-            kbps = self.validity.kbps_for_renewal(holding)
+            kbps = holding.throughput.sample_kbps()
             while True:
                 attempt += 1
                 sent_at = self.clock.monotonic()
@@ -447,7 +411,6 @@ class LeaseKeeper:
             lambda seen, span: writes.renew(
                 replace(seen, throughput_kbps=kbps),
                 span=span,
-                heartbeat=self.validity.mark_for_renewal(holding),
                 failing=seen.lacking(holding.failing),
                 status=self.status_of(holding.lease.key),
             ),
@@ -474,7 +437,7 @@ class LeaseKeeper:
 
     def _due_at(self, holding: Holding) -> float:
         """Return when something must be done about this holding at the latest."""
-        ends_at = self.validity.until(holding) if holding.believed.is_set() else self.validity.ends_at(holding)
+        ends_at = holding.until if holding.believed.is_set() else holding.ends_at
         due_at = min(ends_at, self._again_at(holding))
         return due_at if holding.handoff_by is None or holding.leaving else min(due_at, holding.handoff_by)
 
@@ -487,7 +450,7 @@ class LeaseKeeper:
         if self._rows.waiting(key) >= OPEN_MAX:
             return math.inf
         # A belief that counts from a later write than was answered must not make us write less often.
-        until = min(self.validity.until(holding), holding.answered_at + self.settings.duration_s)
+        until = min(holding.until, holding.answered_at + self.settings.duration_s)
         return again_at(newest_at, until, self.settings.duration_s)
 
     def _force_handoff(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
@@ -590,19 +553,17 @@ class LeaseKeeper:
             current.lease = row
         if shown.counts_from is not None:
             current.answered_at = max(current.answered_at, shown.sent_at)
-        if shown.counts_from is not None and is_news:
-            self.validity.accept(current, row, shown.counts_from)
-        elif shown.counts_from is not None:
-            self.validity.accept_late(current, shown.counts_from)
+        if shown.counts_from is not None:
+            current.confirm(shown.counts_from)
         if current.expired and not current.leaving:
             if is_news and shown.counts_from is not None:
                 # The answer came after the expiry, but the row is ours.
                 self.adopt(row, shown.counts_from, answered_at=shown.sent_at)
             return
         self._end_storing(current)
-        self.note_news(current, before, row)
+        self._note_news(current, before, row)
 
-    def note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
+    def _note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
         """Report what the answer `row` tells: that the lease is believed again, a handoff that it asks for, unless that
         was done before, and wishes that came or went.
         """
@@ -626,7 +587,7 @@ class LeaseKeeper:
         return holding
 
     def _is_believed(self, holding: Holding) -> bool:
-        return self.clock.monotonic() < self.validity.until(holding)
+        return self.clock.monotonic() < holding.until
 
     def is_current(self, holding: Holding) -> bool:
         """Return whether a holding still is one, be it suspended. When due it is suspended, brought back or ended."""
@@ -644,7 +605,7 @@ class LeaseKeeper:
             holding.believed.clear()
             log.warning("lease %s suspended: no renewal is answered", key, extra=about("lease_suspended", key))
             self.on_change()
-        if self.clock.monotonic() < self.validity.ends_at(holding):
+        if self.clock.monotonic() < holding.ends_at:
             return True
         holding.expired = True
         log.warning("lease %s expired without a renewal", key, extra=about("lease_expired", key))
@@ -674,4 +635,4 @@ class LeaseKeeper:
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
         if attempts_max is not None and attempt >= attempts_max:
             return None
-        return retry_delay_s(attempt, self.validity.until(holding) - self.clock.monotonic(), self.rng)
+        return retry_delay_s(attempt, holding.until - self.clock.monotonic(), self.rng)

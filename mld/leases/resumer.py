@@ -238,11 +238,11 @@ class Resumer:
         """Make one guarded renewal of a row that names us and is not held. Return whether it is held now; None if the
         row has to be tried again as it is now. Raises as `LeaseKeeper.send`.
         """
-        seen, validity = tries.lease, self.keeper.validity
+        seen = tries.lease
         if self.keeper.has(seen.key):
             return False  # somebody adopted it first, or the answer to a write of ours came late
-        mark, row = validity.mark(), replace(seen, throughput_kbps=None)
-        shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span, heartbeat=mark))
+        row = replace(seen, throughput_kbps=None)
+        shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span))
         if isinstance(shown, Refusal):
             if not self.keeper.has(seen.key):
                 self.note_loss(seen.key, replace(shown, by_twin=False))
@@ -253,8 +253,6 @@ class Resumer:
         tries.lease = max(tries.lease, shown.row, key=lambda lease: lease.counter)
         if shown.counts_from is None:
             return None
-        if validity.has_lost_mark(shown.row):
-            return False  # the mark must be replaced first
         if how is LeaseMove.RESUMED and self._lapsed.get(seen.key) is None:
             return False  # this worker stops
         return self.keeper.adopt(shown.row, shown.counts_from, how, answered_at=shown.sent_at) is not None

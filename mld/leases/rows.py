@@ -7,8 +7,6 @@ a partial update in `writes`.
 Anybody may have written anything that DynamoDB takes into a row: any type, 38 digits, exponents up to 125, 400 KB of
 text. What is not in bounds makes the row corrupt, or is ignored where nothing depends on it.
 
-Also here: how large DynamoDB takes an item to be, from above, and what still fits into the write units that it costs.
-
 Attributes that mld adds to the rows of its tables, each declared by its type, its bounds and what damage stands for.
 
 Rule: leases#attributes-of-mld. Pure. Whoever may write the table may put anything there that DynamoDB takes. So reading
@@ -18,7 +16,7 @@ an attribute of ours never raises, whatever its `meaning` stumbles over. Damage 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -96,56 +94,6 @@ def binary(found: Any) -> bytes:
     return bytes(memoryview(found))
 
 
-WRITE_UNIT_BYTES = 1024
-CONTAINER_BYTES = 3
-ELEMENT_BYTES = 1
-NUMBER_BYTES_MAX = 21
-OTHER_BYTES = 1  # BOOL and NULL
-
-
-def item_bytes(item: Mapping[str, Mapping[str, Any]], without: Collection[str] = ()) -> int:
-    """Return the size of an item without some attributes: names, and values by AWS's rules of thumb, numbers rounded
-    up.
-    """
-    return sum(_bytes(name) + _value_bytes(value) for name, value in item.items() if name not in without)
-
-
-def room_for(item: Mapping[str, Mapping[str, Any]], name: str, reserve: int) -> int:
-    """Return how long a binary attribute `name` may be, so that writing the item costs no unit more than without it.
-
-    `reserve`: bytes by which the rest may grow until it is written again.
-    """
-    size = item_bytes(item, without=(name,)) + reserve
-    return max(0, -size % WRITE_UNIT_BYTES - _bytes(name))
-
-
-def _bytes(text: object) -> int:
-    return len(str(text).encode())
-
-
-def _value_bytes(value: Mapping[str, Any]) -> int:
-    return sum(_content_bytes(kind, content) for kind, content in value.items())
-
-
-def _content_bytes(kind: str, content: Any) -> int:
-    match kind:
-        case "S":
-            return _bytes(content)
-        case "B":
-            return len(content)
-        case "N":
-            return min(NUMBER_BYTES_MAX, 2 + (len(str(content)) + 1) // 2)
-        case "L":
-            return CONTAINER_BYTES + sum(ELEMENT_BYTES + _value_bytes(one) for one in content)
-        case "M":
-            return CONTAINER_BYTES + sum(
-                ELEMENT_BYTES + _bytes(name) + _value_bytes(one) for name, one in content.items()
-            )
-        case "SS" | "NS" | "BS":
-            return sum(len(one) if isinstance(one, bytes) else _bytes(one) for one in content)
-    return OTHER_BYTES
-
-
 LEASE_TABLE_KEY = KEY = "leaseKey"
 COORDINATOR_TABLE_KEY = "key"
 REPORTS_TABLE_KEY = "wid"
@@ -168,7 +116,8 @@ STREAM = "streamName"
 SHARD = "shardId"
 """Both are only in tables of several streams: the stream's identifier, and the shard's own name."""
 HEARTBEAT = "mldHeartbeat"
-"""Ours: which worker heartbeat stands for the renewals of this row. Java readers ignore it, Java writers keep it."""
+"""Written by mld 0.2 and 0.3 with `mld.heartbeat=worker`, never now: on a report the worker's heartbeat, which is an
+epoch, a dot and a number that grows; on a lease the epoch of the heartbeat that its owner sent instead of renewals."""
 
 FAILING = "mldFailing"
 """Ours: the record processor fails on and on; see `lease.Failing`. Java keeps it as well."""
@@ -242,6 +191,12 @@ class CorruptRowError(TableError):
 def is_lease(row: Row) -> bool:
     """Return whether the row is a lease: `entityType` absent or LEASE (leases#row-kinds)."""
     return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == EntityType.LEASE.value
+
+
+def heartbeats_in(others: Iterable[Row]) -> dict[str, str]:
+    """Return the heartbeats by worker in rows that are no leases, see `HEARTBEAT`."""
+    found = ((row.get(KEY, {}).get("S"), HEARTBEAT_OF.read(row)) for row in others if HEARTBEAT in row)
+    return {worker: value for worker, value in found if worker and value}
 
 
 def parse_row(row: Row) -> Lease | None:
@@ -330,7 +285,7 @@ def _parse(row: Row, key: str | None) -> Lease:
         children=_names(row, CHILDREN),
         hash_range=_hash_range(row),
         throughput_kbps=_throughput(row),
-        heartbeat=_MARK.read(row),
+        heartbeat=HEARTBEAT_OF.read(row),
         failing=_NOTE.read(row),
         paused=_PAUSE.read(row),
         left_out=_LEFT_OUT.read(row) or frozenset(),
@@ -522,7 +477,7 @@ def _delivered(found: str) -> Position:
     return Position(sequence, integer(SUB_MAX)(sub) if sub else 0)
 
 
-_MARK = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
+HEARTBEAT_OF = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
 _NOTE = OwnAttribute(FAILING, "M", _note, failing_value(Failing(2, 1_763_661_600, TRIM_HORIZON, 1, SHARD_END))["M"])
 _PAUSE = OwnAttribute(PAUSED, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
 _LEFT_OUT = OwnAttribute(LEFT_OUT, "SS", _records, ["4903905", "4903905/7"])

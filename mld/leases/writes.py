@@ -68,7 +68,6 @@ def renew(
     lease: Lease,
     *,
     span: Span | None = None,
-    heartbeat: str | None = None,
     failing: Failing | None = None,
     status: ShardStatus | None = None,
 ) -> HolderWrite:
@@ -76,9 +75,7 @@ def renew(
 
     A handoff that somebody else began shows as `checkpoint_owner` of the answer. `span`: what earlier writes of ours
     may have made of the row; None: no such write is under way.
-    `heartbeat` is the epoch of a worker heartbeat that stands for the renewals from now on. None: no heartbeat does,
-    and a mark that says otherwise is taken away. `failing` is a note for the row, one of no failure takes it off;
-    without one the row keeps its own.
+    `failing` is a note for the row, one of no failure takes it off; without one the row keeps its own.
     `status` is for people; without one the row keeps its own, which grows old.
     """
     span = span or Span.exactly(lease)
@@ -87,9 +84,7 @@ def renew(
         sets.append(_throughput(lease.throughput_kbps))
     if failing is not None and failing.failures:
         sets.append((rows.FAILING, Value(":failing", rows.failing_value(failing))))
-    if heartbeat is not None:
-        sets.append((rows.HEARTBEAT, _text(":heartbeat", heartbeat)))
-    gone = [rows.HEARTBEAT] if heartbeat is None and lease.heartbeat is not None else []
+    gone = [*_mark(lease)]
     gone += [rows.FAILING] if failing is not None and not failing.failures else []
     if status is not None:
         told = rows.status_values(status)
@@ -101,13 +96,11 @@ def renew(
     )
 
 
-def checkpoint(
-    lease: Lease, position: Position, *, span: Span | None = None, throughput_kbps: float | None = None
-) -> HolderWrite:
+def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) -> HolderWrite:
     """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
 
-    It is progress, so a note of failures goes. `throughput_kbps` comes along where hardly any renewal tells it.
-    `span` is as for `renew`; a counter in a range alone would let a late checkpoint undo a later one.
+    It is progress, so a note of failures goes. `span` is as for `renew`; a counter in a range alone would let a late
+    checkpoint undo a later one.
     """
     span = span or Span.exactly(lease)
     raised, adds = _raised(span)
@@ -117,8 +110,6 @@ def checkpoint(
         (rows.CHECKPOINT_SUB, _number(":sub", 0 if position.is_sentinel else position.sub)),
         (rows.OWNER_SWITCHES, ZERO),
     ]
-    if throughput_kbps is not None:
-        sets.append(_throughput(throughput_kbps))
     gone = (*PREPARED, rows.FAILING) if lease.failing is not None else PREPARED
     conditions = _guard(lease, span)
     if not position.is_shard_end:
@@ -477,7 +468,7 @@ def _next(lease: Lease) -> tuple[str, Value]:
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """Return the attributes that go with the owner: the mark of a worker heartbeat, where there is one."""
+    """Return the attribute by which mld 0.2 and 0.3 marked a row that they did not renew, where it is there."""
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
 

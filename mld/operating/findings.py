@@ -237,7 +237,7 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
     needed = 0 if open_shards is None else round(3 * open_shards / lease_duration_s) + 1
     if writes >= needed:
         return ok("billing", words)
-    remedy = "set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker"
+    remedy = "set billing to PAY_PER_REQUEST, add capacity, or raise failoverTimeMillis"
     return warn("billing", f"{words}; renewing {open_shards} leases takes about {needed} a second", remedy)
 
 

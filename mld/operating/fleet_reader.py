@@ -30,7 +30,6 @@ from mld.operating.fleet_status import (
     FleetStatus,
     ViewRules,
     fleet_status_steps,
-    reported_by_heartbeats,
 )
 from mld.operating.naming import full_key, names_of
 from mld.operating.options import FORBIDDEN
@@ -107,7 +106,6 @@ def status_steps(
         now_s,
         rules,
         corrupt=scan.corrupt,
-        by_heartbeat=reported_by_heartbeats(scan.leases, found.reports),
         labels=_labels(scan),
     )
     row = _row(scan.others, LEASE_TABLE_KEY, events.KEY)

@@ -24,12 +24,11 @@ from mld.fleet.report.reports import (
     WorkerReport,
     application_of,
     average,
-    epoch_of,
     is_default,
     is_expired,
     newest_of_each,
 )
-from mld.leases.lease import Failing, Lease, ShardStatus, unpack
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.events import Event
 from mld.metrics.shard import ShardActivity, ShardMetrics
 from mld.operating.naming import names_of
@@ -319,16 +318,13 @@ def fleet_status_steps(
     rules: ViewRules,
     *,
     corrupt: Iterable[tuple[str, str]] = (),
-    by_heartbeat: Mapping[str, ShardStatus] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
     """Return the fleet of these rows at `now_s`, in epoch seconds of whoever looks.
 
-    `by_heartbeat` has what workers report of leases that heartbeats cover, by key; it replaces what is in their rows.
     `labels` are what people call streams, by identifier; a stream without one is called by its identifier.
     """
     newest = {report.worker: report for report in newest_of_each(reports)}
-    reported = by_heartbeat or {}
     known = labels or {}
 
     def label_of(lease: Lease) -> str | None:
@@ -339,9 +335,9 @@ def fleet_status_steps(
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
-        status, owner = reported.get(lease.key, lease.status), lease.actual_owner
-        if status is not None and owner is not None:
-            heard[owner] = max(heard.get(owner) or 0, status.at_s)
+        owner = lease.actual_owner
+        if lease.status is not None and owner is not None:
+            heard[owner] = max(heard.get(owner) or 0, lease.status.at_s)
     silent = frozenset(
         worker
         for worker, report in newest.items()
@@ -356,7 +352,7 @@ def fleet_status_steps(
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
-        view = _view_shard(lease, reported.get(lease.key, lease.status), dead, now_s, rules)
+        view = _view_shard(lease, dead, now_s, rules)
         shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
     workers = yield from _workers(shards, newest, heard, silent, ends, _leader(lock), now_s, rules)
     unreadable = tuple(corrupt)
@@ -408,30 +404,8 @@ def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
     return found
 
 
-def reported_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport]) -> dict[str, ShardStatus]:
-    """Return what workers tell of the leases that bear the mark of their heartbeats, by key."""
-    epochs = {
-        (report.worker, epoch): report.shards
-        for report in newest_of_each(reports)
-        if report.shards is not None and (epoch := epoch_of(report.mld.get("heartbeat"))) is not None
-    }
-    covered: dict[tuple[str, str], list[str]] = {}
-    for lease in leases:
-        if lease.actual_owner is not None and lease.heartbeat is not None:
-            covered.setdefault((lease.actual_owner, lease.heartbeat), []).append(lease.key)
-    reported: dict[str, ShardStatus] = {}
-    for epoch_of_worker, shards in epochs.items():
-        reported |= unpack(shards, covered.get(epoch_of_worker, ()))
-    return reported
-
-
-def _view_shard(
-    lease: Lease,
-    reported: ShardStatus | None,
-    dead: Collection[str],
-    now_s: float,
-    rules: ViewRules,
-) -> ShardView:
+def _view_shard(lease: Lease, dead: Collection[str], now_s: float, rules: ViewRules) -> ShardView:
+    reported = lease.status
     age_s = None if reported is None else now_s - reported.at_s
     fresh = reported if age_s is not None and -AHEAD_MAX_S <= age_s <= rules.fresh_s else None
     verdict = judge(lease, fresh, rules.lag_max_s, is_owner_dead=lease.actual_owner in dead)

@@ -114,14 +114,14 @@ def _unreached(seen: FleetSight) -> Iterator[Found]:
     "throttled",
     Severity.TICKET,
     "DynamoDB refuses requests for want of capacity.",
-    "Set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker.",
+    "Set billing to PAY_PER_REQUEST, add capacity, or raise failoverTimeMillis.",
     TABLE,
     alert="MldTableThrottled",
     hold_s=None,
 )
 def _throttled(seen: FleetSight) -> Iterator[Found]:
     if seen.own is not None and seen.own.is_throttled:
-        remedy = "set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker"
+        remedy = "set billing to PAY_PER_REQUEST, add capacity, or raise failoverTimeMillis"
         yield Found("lease table", "it is throttled: who is silent may be alive", remedy)
 
 

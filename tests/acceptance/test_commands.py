@@ -119,11 +119,11 @@ def test_check_as_json_is_one_document(good: Path) -> None:
     assert values["failoverTimeMillis"]["source"] == "default"
 
 
-def test_check_prints_the_monthly_price_with_and_without_heartbeats_of_the_worker(good: Path) -> None:
+def test_check_prints_the_monthly_price_and_what_longer_leases_would_cost(good: Path) -> None:
     result = mld("check", good)
     rows = re.findall(r"^│ +(\d+) │ +(\d+) │ +([\d,.]+) │ +([\d,.]+) │$", result.stdout, re.MULTILINE)
     assert [row[:2] for row in rows] == [(leases, workers) for leases in ("1", "10", "100") for workers in ("1", "10")]
-    assert "mld.heartbeat=lease (this file)" in result.stdout
+    assert "failoverTimeMillis=10000 (this file)" in result.stdout
     assert "November 2024" in result.stdout
     assert "check them" in result.stdout
 
@@ -133,11 +133,12 @@ def test_check_prices_the_fleet_that_is_asked_for_by_the_settings_of_the_file(go
         document = json.loads(mld("check", "--json", good, "--leases", "64", "--workers", "4", *more).stdout)
         (only,) = document["dynamoDbDollarsPerMonth"]["fleets"]
         assert (only.pop("leases"), only.pop("workers")) == (64, 4)
-        return dict(only)
+        return dict(only["byFailoverTimeMillis"])
 
-    usual, patient = fleet(), fleet("-D", "failoverTimeMillis=30000")
-    assert patient["lease"] < usual["lease"] / 2
-    assert usual["worker"] < usual["lease"]
+    usual, own = fleet(), fleet("-D", "failoverTimeMillis=20000")
+    assert usual["30000"] < usual["10000"] / 2
+    assert own.keys() == {"10000", "20000", "30000"}
+    assert own.items() > usual.items()
 
 
 def test_check_reports_every_error_at_once_with_exit_2(good: Path) -> None:

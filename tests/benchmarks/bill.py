@@ -225,29 +225,26 @@ def details_rows(ours: Costs, theirs: Costs, purposes: Sequence[str] = PURPOSES)
 
 
 STATUS_HEAD = (
-    "| Leases | Workers | | Read units per hour, with | without | Write units per hour, with | without "
+    "| Leases | Workers | Read units per hour, with | without | Write units per hour, with | without "
     "| Largest lease row, bytes | Largest report, bytes |"
 )
 
 
 def status_rows(leases: int, workers: int) -> list[str]:
-    """What it costs that rows tell people how their shards are, in both modes of heartbeats."""
+    """What it costs that rows tell people how their shards are."""
     logging.disable(logging.CRITICAL)
-    rows = []
-    for name, keys in (("mld", {}), ("mld.heartbeat=worker", {"mld__heartbeat": "worker"})):
-        sizes: dict[bool, int] = {}
+    sizes: dict[bool, int] = {}
 
-        def look(world: Fleet, sizes: dict[bool, int] = sizes) -> None:
-            for row in world.dynamo.rows(TABLE).values():
-                is_report = UPDATED_AT in row
-                sizes[is_report] = max(sizes.get(is_report, 0), item_bytes(row))
+    def look(world: Fleet) -> None:
+        for row in world.dynamo.rows(TABLE).values():
+            is_report = UPDATED_AT in row
+            sizes[is_report] = max(sizes.get(is_report, 0), item_bytes(row))
 
-        told = total(run_virtual(measure(leases, workers, at_the_end=look, **keys)))
-        plain = total(run_virtual(measure(leases, workers, tells=False, **keys)))
-        units = (told.read_units, plain.read_units, told.write_units, plain.write_units)
-        figures = " | ".join(f"{value:,.0f}" for value in (*units, sizes[False], sizes[True]))
-        rows.append(f"| {leases:,} | {workers} | {name} | {figures} |")
-    return rows
+    told = total(run_virtual(measure(leases, workers, at_the_end=look)))
+    plain = total(run_virtual(measure(leases, workers, tells=False)))
+    units = (told.read_units, plain.read_units, told.write_units, plain.write_units)
+    figures = " | ".join(f"{value:,.0f}" for value in (*units, sizes[False], sizes[True]))
+    return [f"| {leases:,} | {workers} | {figures} |"]
 
 
 def run_status() -> str:
@@ -285,8 +282,8 @@ def run_size(leases: int, workers: int) -> list[str]:
     gc.freeze()
     ours = run_virtual(measure(leases, workers))
     theirs = java(leases, workers, ours)
-    by_worker = run_virtual(measure(leases, workers, mld__heartbeat="worker"))
-    rows = totals_rows(leases, workers, {"mld": ours, "mld.heartbeat=worker": by_worker, "Java": theirs})
+    patient = run_virtual(measure(leases, workers, failoverTimeMillis="30000"))
+    rows = totals_rows(leases, workers, {"mld": ours, "mld, failoverTimeMillis=30000": patient, "Java": theirs})
     return [*rows, "", DETAILS_HEAD, _rule(DETAILS_HEAD), *details_rows(ours, theirs)]
 
 

@@ -24,6 +24,7 @@ from mld.leases.table import IndexStatus, Overtaken, Refusal, StoredTable
 from tests.support.patience import PATIENCE_S
 from tests.support.tables import RawRows, unique_table
 
+EPOCH = "00c0ffee00c0ffee"
 FIRST = Position("49039857314204006299212589664082056738427629321519628402", 3)
 SECOND = Position("49039857314204006299212589664082056738427629458958581874")
 RACE_ROUNDS = 5
@@ -102,10 +103,8 @@ class LeaseTableContract:
         lease = held(await lease_table.apply(writes.renew(lease)))
         assert lease.status == told, "a renewal that tells nothing leaves it alone"
         unknown = ShardStatus("idle", 1_763_661_610)
-        lease = held(await lease_table.apply(writes.renew(lease, status=unknown, heartbeat="epoch")))
-        assert (lease.status, lease.heartbeat) == (unknown, "epoch")
-        lease = held(await lease_table.apply(writes.renew(lease, status=ShardStatus("idle", 1_763_661_620))))
-        assert lease.heartbeat is None, "both removals in one write"
+        lease = held(await lease_table.apply(writes.renew(lease, status=unknown)))
+        assert lease.status == unknown
 
     # --- the note of failures
 
@@ -148,31 +147,40 @@ class LeaseTableContract:
         assert await lease_table.get_many([*leases, "w-1", "corrupt", "shardId-404"]) == leases
         assert await lease_table.get_many([]) == {}
 
-    async def test_a_mark_is_written_and_taken_away_by_renewals_only(self, lease_table: StoredTable) -> None:
-        lease = await owned(lease_table)
-        marked = held(await lease_table.apply(writes.renew(lease, heartbeat="epoch")))
-        assert (marked.heartbeat, marked.counter) == ("epoch", lease.counter + 1)
-        marked = held(await lease_table.apply(writes.checkpoint(marked, FIRST, throughput_kbps=12.5)))
-        assert (marked.heartbeat, marked.throughput_kbps) == ("epoch", 12.5)
-        marked = held(await lease_table.apply(writes.renew(marked, heartbeat="next")))
-        assert marked.heartbeat == "next"
-        assert held(await lease_table.apply(writes.renew(marked))).heartbeat is None
+    async def test_a_mark_of_earlier_versions_goes_with_the_first_renewal_and_with_its_owner(
+        self, lease_table: StoredTable, rows: RawRows
+    ) -> None:
+        async def marked() -> Lease:
+            key = (await in_table(lease_table, new_lease().key)).key
+            await rows.put({**await rows.there(key), "mldHeartbeat": {"S": EPOCH}})
+            return await in_table(lease_table, key)
 
-    async def test_a_mark_goes_with_its_owner(self, lease_table: StoredTable) -> None:
-        lease = held(await lease_table.apply(writes.renew(await owned(lease_table), heartbeat="epoch")))
-        pending = held(await lease_table.apply(writes.begin_handoff(lease, "w-2")))
-        assert pending.heartbeat == "epoch", "the old owner goes on"
+        await owned(lease_table)
+        status = ShardStatus("idle", 1_763_661_610)
+        assert held(await lease_table.apply(writes.renew(await marked(), status=status))).heartbeat is None
+        pending = held(await lease_table.apply(writes.begin_handoff(await marked(), "w-2")))
+        assert pending.heartbeat == EPOCH, "the old owner goes on"
         assert held(await lease_table.apply(writes.assign(pending, "w-2"))).heartbeat is None
         for give in (writes.take, writes.assign_expired):
-            seen = await in_table(lease_table, lease.key)
-            marked = held(await lease_table.apply(writes.renew(seen, heartbeat="epoch")))
-            assert held(await lease_table.apply(give(marked, "w-3"))).heartbeat is None
-        seen = await in_table(lease_table, lease.key)
-        assert await lease_table.apply(
-            writes.release(held(await lease_table.apply(writes.renew(seen, heartbeat="epoch"))))
-        )
-        released = await in_table(lease_table, lease.key)
-        assert (released.owner, released.heartbeat) == (None, None)
+            assert held(await lease_table.apply(give(await marked(), "w-3"))).heartbeat is None
+        assert await lease_table.apply(writes.release(await marked()))
+        assert (await in_table(lease_table, pending.key)).heartbeat is None
+
+    async def test_a_scan_shows_the_heartbeat_that_stands_for_a_marked_row(
+        self, lease_table: StoredTable, rows: RawRows
+    ) -> None:
+        lease = await owned(lease_table)
+        await rows.put({**await rows.there(lease.key), "mldHeartbeat": {"S": EPOCH}})
+
+        async def seen(of_owner: str | None) -> str | None:
+            report = {"leaseKey": {"S": lease.owner}, "entityType": {"S": "WORKER_METRIC_STATS"}}
+            await rows.put(report | ({} if of_owner is None else {"mldHeartbeat": {"S": of_owner}}))
+            (found,) = (await lease_table.scan(consistent=True)).leases
+            return found.heartbeat
+
+        assert [await seen(f"{EPOCH}.{number}") for number in (7, 8)] == [f"{EPOCH}.7", f"{EPOCH}.8"]
+        for of_owner in (None, "0" * 16 + ".9", "fenced by w-9"):
+            assert await seen(of_owner) == EPOCH, "it stands for nothing, and does not move"
 
     async def test_reads_find_all_leases_name_corrupt_rows_and_know_the_others(
         self, lease_table: StoredTable, rows: RawRows

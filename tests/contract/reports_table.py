@@ -86,10 +86,10 @@ class ReportsTableContract:
     async def test_a_report_replaces_its_own_attributes_and_no_others(
         self, reports_table: ReportsTable, rows: RawRows, key: str
     ) -> None:
-        planted: dict[str, dict[str, Any]] = {"properties": {"M": {"a": {"S": "b"}}}, "mldHeartbeat": {"S": "a"}}
+        planted: dict[str, dict[str, Any]] = {"properties": {"M": {"a": {"S": "b"}}}, "mldDrain": {"S": "by ops"}}
         await rows.put(self.java_row(key, ME, sts={"M": {"M": {"L": [{"N": "1"}]}}}) | planted)
         answer = await reports_table.write(report(50.0, now_s=NOW + 30))
-        assert answer.mld == {"version": "0.2", "heartbeat": "a"}
+        assert answer.mld == {"version": "0.2", "drain": "by ops"}
         assert (answer.samples, answer.updated_at_s) == ({"C": (50.0,)}, NOW + 30)
         row = await rows.there(ME)
         assert row["properties"] == planted["properties"]

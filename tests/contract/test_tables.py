@@ -26,7 +26,6 @@ from mld.fleet.report.reports import WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import Place
 from tests.contract.dynamo import DynamoContract
-from tests.contract.heartbeat_table import HeartbeatTableContract
 from tests.contract.lease_table import LeaseTableContract, adapter
 from tests.contract.lock_table import LockTableContract
 from tests.contract.reports_table import ReportsTableContract, report
@@ -119,10 +118,6 @@ class TestReportsTable(ReportsTableContract):
 
 
 class TestStatesTable(StatesTableContract):
-    pass
-
-
-class TestHeartbeatTable(HeartbeatTableContract):
     pass
 
 

@@ -30,7 +30,6 @@ from mld.consumer.lifecycle import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END, StreamId
 from mld.core.steps import at_once
-from mld.fleet.heartbeat_writer import HeartbeatRow, java_workers
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, UnreadableStateError
@@ -175,7 +174,6 @@ REPORT: Row = {
     "slu": {"N": str(NOW_S)},
     "mldVersion": {"S": "0.1"},
     "mldHeartbeat": {"S": "0" * 16 + ".7"},
-    "mldStranger": {"S": "java"},
 }
 LISTED = ListedStream("111111111111:a:9", "a", "arn:aws:kinesis:us-east-1:111111111111:stream/a", 9_000)
 LIST: Row = {"leaseKey": {"S": stream_list.KEY}, **stream_list.values_of(TrackedList(7, (LISTED,)))}
@@ -271,10 +269,7 @@ def check_report(row: Row) -> None:
         for report in found.reports:
             for samples in report.samples.values():
                 reports.average(samples, RULES.ema_alpha)
-            reports.epoch_of(report.mld.get("heartbeat"))
-        java_workers(found.reports, NOW_S, RULES)
-    HeartbeatRow.of(row)
-    reports.heartbeats_among([row])
+    rows.heartbeats_in([row])
 
 
 def check_lock(row: Row) -> None:
@@ -370,7 +365,6 @@ HEALTHY = tuple(f"shardId-{number:012d}" for number in range(3))
 MODES = {
     "2x": {},
     "3x": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"},
-    "beat": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X", "mld__heartbeat": "worker"},
 }
 planted = st.lists(
     st.one_of(

@@ -15,7 +15,6 @@ modes = pytest.mark.parametrize(
         pytest.param({}, id="assigned"),
         pytest.param(TAKEN, id="taken", marks=pytest.mark.full),
         pytest.param({"retrievalMode": "FANOUT"}, id="fan-out", marks=pytest.mark.full),
-        pytest.param({"mld__heartbeat": "worker"}, id="heartbeat", marks=pytest.mark.full),
     ],
 )
 

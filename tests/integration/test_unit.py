@@ -73,7 +73,6 @@ def fetch(address: str, path: str) -> tuple[int, str]:
         pytest.param(
             {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"}, id="2.x", marks=pytest.mark.full
         ),
-        pytest.param({"mld__heartbeat": "worker"}, id="heartbeat", marks=pytest.mark.full),
     ],
 )
 def test_siblings_hear_of_a_killed_worker_and_have_its_shards(make_world: MakeWorld, keys: dict[str, object]) -> None:

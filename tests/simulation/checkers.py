@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 from mld.metrics.instruments import Tally
 from mld.metrics.registry import LeaseMove
-from tests.simulation.beliefs import Beliefs
-from tests.simulation.heartbeats import NEVER, Beats
+from tests.simulation.beliefs import NEVER, Beliefs
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied
 from tests.twins.dynamo_expressions import Item
@@ -141,7 +140,6 @@ class Ledger:
         self._now = now
         self._failover_s = failover_s
         self._believers = believers
-        self.beats = Beats(now, failover_s)
         self.beliefs = Beliefs(failover_s)
         self.shards: dict[str, ShardRecord] = {}
         self.trace: Callable[[str], None] = lambda text: None
@@ -219,7 +217,6 @@ class Ledger:
 
     def owner_changed_by_hand(self, shard_id: str, before: str) -> None:
         self._owner_lost_at[shard_id, before] = self._now()
-        self.beats.changed_by_hand(shard_id)
 
     def finished_by_hand(self, shard_id: str) -> None:
         """An operator gives up what is left of a closed shard."""
@@ -257,27 +254,22 @@ class Ledger:
                 sent_at = self.believed_from(process, key)
                 if self.has_twins and _worker(self._last_writer.get(key, "")) == _worker(process):
                     # It may have taken the other's write for its own lost one, but not for long.
-                    latest = max(self._sent[key], self.beats.sent_for(process, key))
-                    sent_at = min(latest, sent_at + self._failover_s)
+                    sent_at = min(self._sent[key], sent_at + self._failover_s)
                 age = self._now() - sent_at
                 if age > bound:
                     raise self._violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")
 
     def write_answered(self, process: str, key: str, sent_at: float, waiting: Iterable[float]) -> None:
         """A process hears that its write was accepted; `waiting` is when those were sent that it waits for."""
-        if key == _worker(process):
-            self.beats.answered(process, sent_at, waiting)
         self.beliefs.answered(process, key, sent_at, self._now(), waiting)
 
-    def write_refused(self, process: str, key: str, waiting: Iterable[float]) -> None:
+    def write_refused(self, process: str, key: str) -> None:
         """A process hears that the condition of its write did not hold."""
-        if key == _worker(process):
-            self.beats.refused(process, waiting)
         self.beliefs.refused(process, key)
 
     def believed_from(self, process: str, key: str) -> float:
         """What the belief of a process in a lease counts from."""
-        return max(self.beliefs.since(process, key), self.beats.sent_for(process, key))
+        return self.beliefs.since(process, key)
 
     def wrote_at(self, process: str, key: str) -> float:
         """When the last accepted write of a row by a process was sent."""
@@ -380,7 +372,6 @@ class Ledger:
             record.last_checkpoint = None
             record.checkpoint = ""
             return
-        self.beats.applied_to_lease(key, write)
         record.had_row = True
         record.checkpoint = _text(write.after, "checkpoint")
         record.at_latest = record.checkpoint == "LATEST"
@@ -500,7 +491,7 @@ class Ledger:
             if after is None and before != me and me != OPERATOR:
                 raise self._violation(4, f"{write.sender} releases {key}, which belongs to {before}")
             self._owner_lost_at[key, before] = self._now()
-            self._check_disbelief(key, before, write.sender, self.beats.sent_of(write.before))
+            self._check_disbelief(key, before, write.sender)
         if after == me:
             self._owner_lost_at.pop((key, me), None)
         if after is not None and before != after:
@@ -508,11 +499,11 @@ class Ledger:
             self.trace(f"{write.sender} takes {key} from {before or 'nobody'}")
             self._owner_lost_at.pop((key, after), None)
 
-    def _check_disbelief(self, key: str, owner: str, taker: str, covered_at: float) -> None:
+    def _check_disbelief(self, key: str, owner: str, taker: str) -> None:
         """Whoever is taken from a living owner hears of it by its next write, which is refused."""
         others = self._sent.get(key, NEVER) if self.has_twins else NEVER
         for worker, process in self._believers(key):
-            age = self._now() - max(self.believed_from(process, key), covered_at, others)
+            age = self._now() - max(self.believed_from(process, key), others)
             if worker == owner and age > self._failover_s * (1 + 4 * DRIFT_MAX):
                 raise self._violation(
                     4, f"{process} believes in {key} {age:.2f} s after its last write was sent, while {taker} takes it"

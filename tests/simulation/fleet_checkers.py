@@ -194,11 +194,10 @@ class FleetLedger:
         self._ledger.trace(f"{key}: {reason} by {write.sender}: {owner}/{pending} -> {new}/{new_pending}")
 
     def _reason_to_take_away(self, row: _Row, write: Applied, actual: str, *, leads: bool, is_pending: bool) -> str:
-        """From an owner that may live: ours never do before a lease duration has passed without a heartbeat."""
-        moved_at = max(row.moved_at, self._ledger.beats.alive_at(write.before))
-        still_s = self._now() - moved_at
+        """From an owner that may live: ours never do before a lease duration has passed without a renewal."""
+        still_s = self._now() - row.moved_at
         ended_at = self._ended_at.get(actual, float("-inf"))
-        if moved_at <= ended_at or self._now() - ended_at < FENCE_S + FENCED_WRITE_S:
+        if row.moved_at <= ended_at or self._now() - ended_at < FENCE_S + FENCED_WRITE_S:
             return "its process has ended"
         if still_s > self._failover_s * (1 - 2 * DRIFT_MAX):
             return "expired"

@@ -1,9 +1,9 @@
 """Checker 13: no lease is left without a renewing owner for longer than the bound, as long as one worker of ours lives.
 
-A lease is renewed by an accepted write of whoever owns it before or after, and by a heartbeat that stands for it. The
-gap since the last one counts while at least one process of ours has been up, finished with its start, neither stopped
-nor cut off, and free of drawn faults and late answers of the table, for the whole of its own bound: then it has seen
-the lease stand still, and should have taken it.
+A lease is renewed by an accepted write of whoever owns it before or after. The gap since the last one counts while at
+least one process of ours has been up, finished with its start, neither stopped nor cut off, and free of drawn faults
+and late answers of the table, for the whole of its own bound: then it has seen the lease stand still, and should have
+taken it.
 
 The bound is the lease duration and 2 s for a worker that looks often: in a fleet of up to three of ours that is each
 of them. One that looks once per lease duration is held to that (`Takeover.bound_s`). A lease that was given to a Java
@@ -70,8 +70,6 @@ class Liveness:
             self._renewed.pop(key, None)
             return
         now, owner = self._world.now(), _actual_owner(write.after)
-        if write.before:
-            self.leaves_its_heartbeat(key, write.before)
         is_written_by_owner = write.sender.split("#")[0] in (owner, _actual_owner(write.before))
         if not write.before or (is_written_by_owner and _counter(write.before) != _counter(write.after)):
             self._renewed[key] = now
@@ -79,10 +77,6 @@ class Liveness:
             self._renewed[key] = now  # until then it had the time of a Java worker
         if owner != _actual_owner(write.before) and self._is_java(owner):
             self._given_to_java[key] = now
-
-    def leaves_its_heartbeat(self, key: str, before: Any) -> None:
-        """The row is changed: the heartbeat that stood for it until now may not stand for what is there afterwards."""
-        self._renewed[key] = max(self._renewed.get(key, -math.inf), self._world.ledger.beats.alive_at(before))
 
     def _is_java(self, worker: str | None) -> bool:
         """Whoever has or had this id: those of one machine begin with its number."""
@@ -103,7 +97,7 @@ class Liveness:
                 renewed = max(renewed, self._world.sources.known_since(key))
             if renewed is None or row["checkpoint"]["S"] == SHARD_END or self._world.ledger.shard(key).edited:
                 continue
-            since, more_s, owner = max(renewed, self._world.ledger.beats.alive_at(row)), 0.0, _actual_owner(row)
+            since, more_s, owner = renewed, 0.0, _actual_owner(row)
             if self._is_java(owner):
                 since = max(since, self._given_to_java.get(key, since))
                 more_s = JAVA_DISCOVERY_S

@@ -26,7 +26,6 @@ BOUNDS_S = {
     "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1": 3 * FAILOVER_S + 4.0,
 }
 """Takers of 2.x look every two lease durations."""
-HEARTBEATS = ({}, {"mld__heartbeat": "worker"})
 EVENTS = ("lost", "lost", "emptied", "restored", "restored")
 CLOCKS_OFF_S = (0.0, 0.0, -600.0, 600.0)
 MOMENT_S = 0.25
@@ -41,7 +40,6 @@ class TablePlan:
 
     seed: int
     version: str
-    mode: dict[str, str]
     shards: int
     clocks_s: tuple[float, ...]
     events: tuple[str, ...]
@@ -56,7 +54,6 @@ def draw(seed: int) -> TablePlan:
     return TablePlan(
         seed,
         version,
-        rng.choice(HEARTBEATS) if version.endswith("3X") else {},
         rng.randint(2, 5),
         tuple(rng.choice(CLOCKS_OFF_S) for _ in range(rng.randint(2, 3))),
         events,
@@ -98,7 +95,7 @@ class TableWorld:
     def __init__(self, plan: TablePlan) -> None:
         self.plan = plan
         self.bound_s = BOUNDS_S[plan.version]
-        keys = {"clientVersionConfig": plan.version, "mld__leaseAssignmentStrategy": "count", **plan.mode}
+        keys = {"clientVersionConfig": plan.version, "mld__leaseAssignmentStrategy": "count"}
         self.fleet = SkewedFleet(plan.shards, **keys)
         self.accusations = Accusations()
         self.backup: dict[str, Item] = {}

@@ -24,7 +24,6 @@ from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 
 MODES = (
     {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"},
-    {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X", "mld__heartbeat": "worker"},
     {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"},
 )
 WORKERS_MAX = 3

@@ -31,8 +31,6 @@ REFUSED_BY_CHANCE = 0.001
 WINDOWS_MAX = 20
 FADING_S = 200.0
 """Until the throughput of the last records has faded from the rows, and its effects from the reports."""
-TOLD_S = 600.0
-"""The same where leases are not renewed one by one: a throughput that has changed is told every two minutes."""
 RUNS_PER_BALANCING = 3
 """`varianceBalancingFrequency`: leases move for balance's sake in every third assignment run."""
 RENEWALS_PER_FAILOVER = 3.2
@@ -46,7 +44,7 @@ async def check_rest(world: World) -> None:
     """Raises Violation unless the world has come to rest and stays there."""
     await _until_caught_up(world)
     if world.plan.fleet is not None:
-        await asyncio.sleep(TOLD_S if world.plan.fleet.beats else FADING_S)
+        await asyncio.sleep(FADING_S)
     for _ in range(WINDOWS_MAX):
         await _until_at_rest(world)
         before, rows, calls, started = _owners(world), set(world.lease_rows()), _calls(world), world.now()

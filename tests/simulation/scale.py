@@ -27,7 +27,7 @@ import subprocess
 import sys
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -355,7 +355,6 @@ class Fleet3x:
             membership=FleetMembership(worker_id, settings),
             stored_reports=_NoOthers(),
             on_gave=lambda: None,
-            fence=_NoOthers().fence,
             on_assigned=lambda _keys: None,
             due=asyncio.Event(),
         )
@@ -585,16 +584,13 @@ class _Leads:
 
 
 class _NoOthers:
-    """Nothing but the table and its leader is in this world: no legacy reports, no failover watcher, no heartbeats."""
+    """Nothing but the table and its leader is in this world: no legacy reports, no failover watcher."""
 
     async def legacy(self) -> Sequence[WorkerReport]:
         return ()
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
         return None
-
-    async def fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:
-        return True
 
 
 class _Clock(LoopClock):

@@ -18,7 +18,6 @@ from tests.simulation.operators import Operators
 from tests.support.fleet import STREAM, Fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 
-MODES = ({}, {}, {"mld__heartbeat": "worker"})
 EVENTS = ("put", "put", "put", "split", "merge", "start", "crash", "stop", "wait")
 ACTS = ("move", "move", "release", "drain", "undo", "pause", "pause", "resume")
 WISHES = ("", "", "restart", "leave out")
@@ -36,7 +35,6 @@ class SteeringPlan:
     """What happens, in this order; `fault_share` of an operator's writes fail in some way."""
 
     seed: int
-    mode: dict[str, str]
     shards: int
     steps: tuple[str, ...]
     fault_share: float
@@ -49,7 +47,6 @@ def draw(seed: int) -> SteeringPlan:
     steps = rng.randint(STEPS_MIN, STEPS_MAX)
     return SteeringPlan(
         seed,
-        rng.choice(MODES),
         rng.randint(1, SHARDS_MAX),
         tuple(rng.choice(ACTS if rng.random() < 0.5 else EVENTS) for _ in range(steps)),
         rng.choice([0.0, 0.0, 0.2]),
@@ -64,7 +61,7 @@ class SteeredWorld:
         self.plan = plan
         self.rng = Random(f"steered life {plan.seed}")
         self.wish_rng = Random(f"wishes {plan.seed}")
-        self.fleet = Fleet(plan.shards, clientVersionConfig="CLIENT_VERSION_CONFIG_3X", **plan.mode)
+        self.fleet = Fleet(plan.shards, clientVersionConfig="CLIENT_VERSION_CONFIG_3X")
         self.workers = 0
         self.done: dict[str, int] = {}
         """How many acts were carried out, by name."""

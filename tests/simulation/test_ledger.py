@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 
 import pytest
 
@@ -197,30 +196,6 @@ def test_a_late_answer_lets_a_worker_that_lost_its_lease_believe_as_long_as_the_
         ledger.check_beliefs([("w1#1", [SHARD])])
     with pytest.raises(Violation, match="checker 5") if is_late else contextlib.nullcontext():
         ledger.batch_begins("w1", SHARD)
-
-
-def _heartbeat(number: int, at: float) -> Applied:
-    rows = [{"leaseKey": {"S": "w1"}, "mldHeartbeat": {"S": f"00c0ffee00c0ffee.{one}"}} for one in (number - 1, number)]
-    return Applied(at, "w1#1", "UpdateItem", "t", *rows)
-
-
-@pytest.mark.parametrize("is_refused", [False, True])
-@pytest.mark.parametrize(("after_s", "is_late"), [(16.5, False), (18.0, True)])
-def test_a_late_heartbeat_covers_its_leases_as_long_as_the_rule_says(
-    ledger: Ledger, time: Time, is_refused: bool, after_s: float, is_late: bool
-) -> None:
-    """Also one whose own answer is lost, and that a refusal of the next one shows."""
-    ledger.beats.applied_to_report(_heartbeat(1, 1.0), 1.0)
-    written = _written(0, 0.0)
-    ledger.applied(replace(written, after={**written.after, "mldHeartbeat": {"S": "00c0ffee00c0ffee"}}), 0.0)
-    time.now_s = 10.0
-    if is_refused:
-        ledger.write_refused("w1#1", "w1", [3.0, 6.5])
-    else:
-        ledger.write_answered("w1#1", "w1", 1.0, [3.0, 6.5])
-    time.now_s = after_s
-    with pytest.raises(Violation, match="checker 4") if is_late else contextlib.nullcontext():
-        ledger.check_beliefs([("w1#1", [SHARD])])
 
 
 def test_a_repeated_take_that_its_first_attempt_refuses_counts_from_that(ledger: Ledger, time: Time) -> None:

@@ -114,7 +114,6 @@ def test_the_backlog_does_fall_out() -> None:
         pytest.param("multi-stream", 300081, id="a handoff in a former stream that is kept stays pending"),
         pytest.param("2x", 400071, id="a damaged row is mended by hand, and its counter moves"),
         pytest.param("3x", 910011, id="a lease is taken away and taken back between two renewals"),
-        pytest.param("3xbeat", 410002, id="a pause is stored just before the faults stop, and reads are stale"),
     ],
 )
 def test_a_seed_that_once_failed_keeps_every_promise(mode: str, seed: int) -> None:

@@ -7,7 +7,6 @@ from tests.simulation.run import run_seed
 SLICES = {
     "2x": (0, 4, 40),
     "3x": (0, 1, 10),
-    "3xbeat": (0, 1, 8),
     "3xhost": (0, 1, 8),
     "3xmix": (0, 1, 8),
     "live": (1, 1, 10),

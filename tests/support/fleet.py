@@ -72,10 +72,8 @@ class Running:
         return await self.task
 
     def tell_nothing(self) -> None:
-        """Write no status of any shard, on lease rows or beside heartbeats; for the price of telling it."""
+        """Write no status of any shard; for the price of telling it."""
         self.worker.parts.keeper.status_of = lambda _key: None
-        heartbeat = self.worker.fleet._heartbeat
-        heartbeat._shards = _nothing
 
     async def crash(self) -> None:
         """As kill -9: children vanish, nothing is written. Writes under way may still arrive."""
@@ -83,10 +81,6 @@ class Running:
             await child.kill()
         self.task.cancel()
         await asyncio.wait({self.task})
-
-
-async def _nothing() -> None:
-    return None
 
 
 class Fleet:

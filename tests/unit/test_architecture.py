@@ -75,7 +75,6 @@ SUBROOMS: dict[str, set[str]] = {
     "other_applications": {"observations", "report"},
     "departure": {"observations", "report"},
     "migrate": {"leader", "report"},
-    "heartbeat_writer": {"migrate", "report"},
     "assign": {"leader", "observations", "other_applications", "report"},
 }
 FLEET_TOP = ["fleet"]

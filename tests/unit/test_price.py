@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from mld.check.price import Rates, Units, checkpoint_dollars, units
-from mld.properties.values import HeartbeatSetting
 from tests.benchmarks.bill import measure, total
 from tests.support.fleet import settings_of
 from tests.virtual_time import run_virtual
@@ -33,11 +30,6 @@ V3 = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
             marks=pytest.mark.full,
         ),
         pytest.param(6, 2, {"leaseAssignmentIntervalMillis": "10000"}, marks=pytest.mark.full),
-        pytest.param(1, 1, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
-        pytest.param(1, 4, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
-        pytest.param(6, 3, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
-        pytest.param(64, 1, {"mld__heartbeat": "worker"}, marks=pytest.mark.full),
-        pytest.param(6, 3, {"mld__heartbeat": "worker", "failoverTimeMillis": "30000"}, marks=pytest.mark.full),
     ],
 )
 def test_the_formula_says_what_a_fleet_at_rest_is_charged(leases: int, workers: int, keys: dict[str, str]) -> None:
@@ -54,8 +46,8 @@ def test_the_price_of_a_million_units() -> None:
     assert checkpoint_dollars() == pytest.approx(3600 * 730 * 0.625e-6)
 
 
-def test_a_heartbeat_of_the_worker_pays_where_workers_have_many_leases_only() -> None:
+def test_longer_leases_cost_a_third_of_the_renewals() -> None:
     rates = Rates.of(settings_of(**V3))
-    by_worker = replace(rates, heartbeat=HeartbeatSetting.WORKER)
-    assert units(1, 10, by_worker).dollars_per_month > units(1, 10, rates).dollars_per_month
-    assert units(100, 1, by_worker).dollars_per_month < units(100, 1, rates).dollars_per_month / 2
+    patient = rates.with_lease_duration(30.0)
+    assert patient == Rates.of(settings_of(**V3, failoverTimeMillis="30000"))
+    assert units(100, 1, patient).write < units(100, 1, rates).write * 0.34

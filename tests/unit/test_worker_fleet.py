@@ -75,26 +75,6 @@ async def test_a_lease_that_the_only_worker_hands_over_to_a_dead_one_comes_back_
     assert took <= 12.0, took
 
 
-@in_fleet(4, **V3X, **{"mld.heartbeat": "worker"})
-async def test_a_handoff_from_a_worker_that_does_not_hold_the_lease_ends_though_its_heartbeat_covers_the_row(
-    world,
-) -> None:
-    """Simulation, limits 400058: the balancing look of a worker that had just taken a lease began a handoff of it
-    before the worker held it.
-    """
-    first, second = world.start("w1"), world.start("w2", seed=2)
-    await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 2 + ["w2"] * 2, 200)
-    await world.until(lambda: all(world.lease(key).heartbeat for key in keys(world)), 100)
-    key = next(key for key, owner in owners(world).items() if owner == "w1")
-    row = world.dynamo.row(TABLE, key)
-    world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "another"}})
-    await world.until(lambda: key not in first.worker.held(), 20)
-    world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "w2"}, "checkpointOwner": {"S": "w1"}})
-    assert await world.until(lambda: key in second.worker.held(), 60) <= 12.0
-    world.put(20)
-    await world.until(world.all_delivered)
-
-
 @in_fleet(6, **V3X)
 async def test_nobody_gives_leases_to_a_worker_known_by_one_report_while_others_show_life(world) -> None:
     """The report of a dead worker whose clock was fast looks fresh for as long as the clock was fast."""
@@ -214,7 +194,7 @@ async def test_a_table_slower_than_the_renewals_costs_no_shard_and_accuses_nobod
     said = Counter(getattr(record, "action", "") for record in caplog.records)
     assert (said["worker_id_twin"], said["own_leases_taken"], said["lease_expired"]) == (0, 0, 0)
     (warning,) = (record for record in caplog.records if getattr(record, "action", "") == "renewals_slow")
-    assert "mld.heartbeat=worker" in warning.getMessage()
+    assert "failoverTimeMillis" in warning.getMessage()
 
 
 @pytest.mark.parametrize("seed", [14])
@@ -253,7 +233,7 @@ COMPLETE_WITHIN_S = 60.0
 TARGET = 128
 
 
-@pytest.mark.parametrize("keys", [{}, V3X, {**V3X, "mld__heartbeat": "worker"}], ids=["2.x", "3.x", "heartbeat"])
+@pytest.mark.parametrize("keys", [{}, V3X], ids=["2.x", "3.x"])
 @in_fleet(4)
 async def test_four_shards_become_128_at_once_and_nothing_is_lost(world, keys):
     world.put(100)

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from mld.aws.service import ANSWER_S_MAX
 from mld.core.errors import StreamUnavailableError
-from mld.fleet.heartbeat_writer import HEARTBEATS
 from mld.metrics.instruments import PERIODS
 from mld.metrics.registry import RENEWALS
 from mld.retrieval.reader import CALL_TIMEOUT_S, SAY_EVERY_S
@@ -18,14 +16,12 @@ from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, lost_request
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
-BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
 FAN_OUT = {**V3X, "retrievalMode": "FANOUT"}
 EVERYWHERE = pytest.mark.parametrize(
     "keys",
     [
         pytest.param({}, id="2.x", marks=pytest.mark.full),
         pytest.param(V3X, id="3.x"),
-        pytest.param(BY_HEARTBEAT, id="heartbeats", marks=pytest.mark.full),
         pytest.param(FAN_OUT, id="fan-out"),
     ],
 )
@@ -151,23 +147,12 @@ async def test_renewals_that_stand_still_are_overdue_after_three_periods(world: 
     hung.cancel()
 
 
-@in_fleet(1, **BY_HEARTBEAT)
-async def test_heartbeats_that_stand_still_are_overdue(world: Fleet) -> None:
-    running = world.start()
-    await world.until(lambda: HEARTBEATS in running.metrics.progress._promises)
-    await world.advance(20.0)
-    hung = asyncio.create_task(asyncio.Event().wait())
-    running.worker.fleet._heartbeat._shards = lambda: asyncio.shield(hung)
-    await world.until(lambda: HEARTBEATS in overdue(running, world), 10 * ANSWER_S_MAX)
-    hung.cancel()
-
-
-@in_fleet(3, **BY_HEARTBEAT)
+@in_fleet(3, **V3X)
 async def test_a_stopped_worker_promises_nothing_but_its_renewals(world: Fleet) -> None:
     running = world.start()
     await world.advance(20.0)
     assert await running.stop()
-    assert set(running.metrics.progress._promises) <= {RENEWALS, HEARTBEATS}
+    assert set(running.metrics.progress._promises) <= {RENEWALS}
 
 
 class NeverStops(Recorder):

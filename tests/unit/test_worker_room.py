@@ -166,12 +166,11 @@ async def test_where_those_that_look_often_are_full_others_with_room_look_in_the
 
 
 @pytest.mark.parametrize("late_s", sliced([0.0, 20.0, 60.0], 20.0))
-@pytest.mark.parametrize("heartbeat", ["lease", "worker"])
 @virtual
-async def test_newcomers_have_work_within_a_lease_duration_of_a_leader_seen_dead(heartbeat: str, late_s: float) -> None:
+async def test_newcomers_have_work_within_a_lease_duration_of_a_leader_seen_dead(late_s: float) -> None:
     """Its lock is void after 120 s. They report 5 s after their start, and a handoff is found within a second."""
 
-    async with fleet(12, mld__heartbeat=heartbeat, **V3X) as world:
+    async with fleet(12, **V3X) as world:
         workers = {name: world.start(name, seed=number) for number, name in enumerate("abcd")}
         await world.until(lambda: sorted(len(one.worker.held()) for one in workers.values()) == [3] * 4, 300)
         leader = world.dynamo.row(TABLE, "Leader")["ownerName"]["S"]

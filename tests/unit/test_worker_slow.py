@@ -12,14 +12,7 @@ from tests.twins.dynamo import Fault, lost_request
 
 DURATION_S = 10.0
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
-MODES = pytest.mark.parametrize(
-    "keys",
-    [
-        pytest.param({}, id="2.x"),
-        pytest.param(V3X, id="3.x"),
-        pytest.param({**V3X, "mld__heartbeat": "worker"}, id="heartbeats", marks=pytest.mark.full),
-    ],
-)
+MODES = pytest.mark.parametrize("keys", [{}, V3X], ids=["2.x", "3.x"])
 
 
 async def settled(world: Fleet, keys: dict[str, str]) -> int:

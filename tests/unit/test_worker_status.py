@@ -15,10 +15,7 @@ from tests.twins.dynamo_prices import item_bytes
 from tests.virtual_time import run_virtual, virtual
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
-BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
-MODES = pytest.mark.parametrize(
-    "keys", [{}, V3X, BY_HEARTBEAT], ids=["2.x", "renewed one by one", "covered by heartbeats"]
-)
+MODES = pytest.mark.parametrize("keys", [{}, V3X], ids=["2.x", "3.x"])
 TWO_RENEWALS_S = 20 / 3
 USUAL_ID_LENGTH = 36
 
@@ -78,11 +75,10 @@ async def test_one_scan_tells_the_lag_of_a_fleet_and_never_makes_one_up(keys: di
         assert {shard.behind_s for shard in silent.values()} <= {None}, "unknown, and never zero"
 
 
-@pytest.mark.parametrize("keys", [V3X, BY_HEARTBEAT], ids=["renewed one by one", "covered by heartbeats"])
 @pytest.mark.parametrize("leases", [3, pytest.param(40, marks=pytest.mark.full)])
-def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], leases: int) -> None:
+def test_telling_it_costs_no_write_unit_and_no_request(leases: int) -> None:
     async def bill(tells: bool) -> tuple[float, int, list[int]]:
-        async with fleet(leases, **keys) as world:
+        async with fleet(leases, **V3X) as world:
             world.dynamo = MemoryDynamo(world.clock, priced=True)
             running = world.start("w".ljust(USUAL_ID_LENGTH, "-"))
             if not tells:
@@ -93,7 +89,7 @@ def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], lea
             world.dynamo.forget_usage()
             await world.advance(300.0)
             usage = world.dynamo.usage()
-            told = [row for row in world.dynamo.rows(TABLE).values() if "mldState" in row or "mldShards" in row]
+            told = [row for row in world.dynamo.rows(TABLE).values() if "mldState" in row]
             assert bool(told) is tells
             return usage.write_units, usage.requests, [item_bytes(row) for row in world.dynamo.rows(TABLE).values()]
 
@@ -101,70 +97,6 @@ def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], lea
     plain_units, plain_requests, _ = run_virtual(bill(False))
     assert (units, requests) == (plain_units, plain_requests)
     assert max(sizes) <= 1024
-
-
-@pytest.mark.parametrize(
-    "leases", [100, pytest.param(400, marks=pytest.mark.full), pytest.param(1000, marks=pytest.mark.full)]
-)
-@virtual
-async def test_a_report_stays_within_its_write_unit_whatever_it_carries(leases: int) -> None:
-    async with fleet(leases, **BY_HEARTBEAT, idleTimeBetweenReadsInMillis="30000") as world:
-        world.start(name := "w".ljust(USUAL_ID_LENGTH, "-"))
-        await world.until(lambda: "mldShards" in (_report(world, name) or {}), 300.0)
-        sizes = set()
-        for _ in range(30):
-            await world.advance(5.0)
-            world.dynamo.history.clear()
-            sizes.add(item_bytes(_report(world, name) or {}))
-        assert max(sizes) <= 1024
-        seen = await until_known(world, leases)
-        assert {shard.verdict for shard in seen.shards} == {Verdict.OK}
-
-
-def _report(world: Fleet, worker: str):
-    return world.dynamo.row(TABLE, worker) if world.dynamo.has_table(TABLE) else None
-
-
-@in_fleet(6, **BY_HEARTBEAT)
-async def test_leases_that_move_are_unknown_for_two_heartbeats_at_most(world: Fleet) -> None:
-    world.start("w1")
-    await world.until(lambda: world.dynamo.has_table(TABLE))
-    await until_known(world, 6)
-    world.start("w2", seed=2)
-    unknown_s, longest_s = 0.0, 0.0
-    for _ in range(400):
-        await world.advance(0.5)
-        seen = await look(world)
-        is_unknown = any(shard.behind_s is None for shard in seen.shards)
-        unknown_s = unknown_s + 0.5 if is_unknown else 0.0
-        longest_s = max(longest_s, unknown_s)
-    assert {shard.owner for shard in seen.shards} == {"w1", "w2"}
-    assert longest_s <= TWO_RENEWALS_S + 1.0
-
-
-@in_fleet(3, **BY_HEARTBEAT)
-async def test_the_age_of_a_renewal_is_that_of_the_heartbeat_which_stands_for_it(world: Fleet) -> None:
-    running = world.start("w1")
-    await world.advance(400.0)
-    now = world.clock.monotonic()
-    ages = [now - part.renewed_at for part in running.metrics.shards.values()]
-    assert len(ages) == 3
-    assert max(ages) <= TWO_RENEWALS_S
-
-
-@in_fleet(1, **BY_HEARTBEAT)
-async def test_a_heartbeat_goes_out_whatever_is_wrong_with_what_it_tells(world: Fleet) -> None:
-    running = world.start("w1")
-    await world.advance(60.0)
-
-    async def broken() -> bytes:
-        raise RuntimeError("a bug")
-
-    running.worker.fleet._heartbeat._shards = broken
-    await world.advance(60.0)
-    assert running.worker.held() == {"shardId-000000000000"}
-    assert "mldShards" not in (_report(world, "w1") or {})
-    assert running.metrics.worker.leases_lost == 0
 
 
 @pytest.mark.full

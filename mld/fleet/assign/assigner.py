@@ -25,8 +25,7 @@ was quicker; the next run sees what became of the row.
 `MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time. Rules:
 coordination#assignment-writes, coordination#take-over-writes. No retries: a refused move was overtaken, one with
 an unknown outcome is seen by the next run. An expired lease is moved only as it was seen (Java asks for its owner
-alone, and may take a lease that has just been renewed after all); one that a heartbeat stood for also only after its
-owner was fenced (`leases.validity`).
+alone, and may take a lease that has just been renewed after all).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
@@ -47,7 +46,7 @@ from mld.fleet.leader.election import LeaderDecider
 from mld.fleet.observations import TRACE_S, FleetMembership, Observations, expired_keys
 from mld.fleet.report import reports
 from mld.fleet.report.reporter import StoredReports
-from mld.fleet.report.reports import FleetSnapshot, WorkerReport, heartbeats_among
+from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
@@ -57,8 +56,6 @@ from mld.properties.settings import Settings
 
 log = logging.getLogger(__name__)
 
-Fence = Callable[[str, str | None, Collection[str]], Awaitable[bool]]
-"""(owner, its heartbeat as observed, marks of its leases) -> whether they may be given to others now."""
 OnAssigned = Callable[[tuple[str, ...]], None]
 """Hears of leases that come to ourselves, at once or by a handoff."""
 
@@ -70,8 +67,6 @@ class Written:
     done: dict[str, Lease] = field(default_factory=dict)
     """The rows as they are now."""
     refused: int = 0
-    living: set[str] = field(default_factory=set)
-    """Owners that a fence showed to live."""
     errors: list[Exception] = field(default_factory=list)
 
 
@@ -84,7 +79,6 @@ class MoveWriter:
     clock: Clock
     worker_id: str
     on_assigned: OnAssigned
-    fence: Fence
     metrics: Metrics = field(default_factory=Metrics)
 
     async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
@@ -93,7 +87,6 @@ class MoveWriter:
         `counter_matters`: leave any lease alone that was written since it was read, not just the expired ones.
         """
         written = Written()
-        moves = await self._without_living(moves, written)
 
         async def write_one(move: Move) -> None:
             try:
@@ -110,30 +103,6 @@ class MoveWriter:
         if mine:
             self.on_assigned(mine)
         return written
-
-    async def _without_living(self, moves: Sequence[Move], written: Written) -> Sequence[Move]:
-        """Return the moves that may be made: of expired leases with marks only those whose owners could be fenced."""
-        marks: dict[str, set[str]] = {}
-        for move in moves:
-            if _needs_fence(move):
-                marks.setdefault(move.lease.actual_owner or "", set()).add(move.lease.heartbeat or "")
-        living: set[str] = set()
-
-        async def fence(owner: str) -> None:
-            try:
-                if not await self.fence(owner, self.observations.heartbeat_of(owner), marks[owner]):
-                    living.add(owner)
-                    written.living.add(owner)
-            except Exception as error:
-                living.add(owner)
-                written.errors.append(survived(error, "fencing a worker"))
-
-        await a_few_at_a_time(fence, sorted(marks))
-        if not living:
-            return moves
-        left = [move for move in moves if not (_needs_fence(move) and move.lease.actual_owner in living)]
-        written.refused += len(moves) - len(left)
-        return left
 
     def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
         if isinstance(answer, Refusal):
@@ -169,10 +138,6 @@ def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
 def _is_from_silent(move: Move) -> bool:
     """Return whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
     return move.why is Why.EXPIRED and move.lease.actual_owner is not None
-
-
-def _needs_fence(move: Move) -> bool:
-    return _is_from_silent(move) and move.lease.heartbeat is not None
 
 
 def _fields(action: str, move: Move) -> dict[str, object]:
@@ -274,7 +239,6 @@ class Assigner:
     stored_reports: StoredReports
     on_gave: Callable[[], None]
     """Hears that this worker gives leases to others."""
-    fence: Fence
     on_assigned: OnAssigned
     due: asyncio.Event
     """Set by whoever wants a run now."""
@@ -287,7 +251,7 @@ class Assigner:
             lease_duration_s=self.settings.leases.duration_s, handoff_timeout_s=self.settings.leases.handoff_timeout_s
         )
         self._writer = MoveWriter(
-            self.table, self._observations, self.clock, self.worker_id, self.on_assigned, self.fence, self.metrics
+            self.table, self._observations, self.clock, self.worker_id, self.on_assigned, self.metrics
         )
         self._table_seen = self.metrics.worker.table
         self._counts = self.metrics.worker.operations.assignments
@@ -390,7 +354,6 @@ class Assigner:
         with self._counts.load.timed(self.clock.monotonic):
             read_from, scan = await self._load(self.table.scan)
             _, legacy = await self._load(self.stored_reports.legacy)
-        self._observations.heard(heartbeats_among(scan.others), self.clock.monotonic())
         await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
         found = await in_turns(reports_among(scan.others), self.clock)
         everything = (*found.reports, *legacy)

@@ -21,7 +21,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from mld.core.clock import Clock, in_turns, wait_for_event
 from mld.core.error_boundary import BackgroundTasks, survived
 from mld.core.periods import LONE_LEADER_LOOK_S, LOOK_PERIOD_S
-from mld.fleet.assign.assigner import Fence, MoveWriter, Written
+from mld.fleet.assign.assigner import MoveWriter, Written
 from mld.fleet.assign.assignment import Move, Why, reports_among
 from mld.fleet.assign.takeover import Takeover
 from mld.fleet.leader.election import LeaderDecider
@@ -29,7 +29,7 @@ from mld.fleet.observations import FleetMembership
 from mld.fleet.other_applications import other_application
 from mld.fleet.report import reports
 from mld.fleet.report.reporter import StoredReports
-from mld.fleet.report.reports import FleetSnapshot, WorkerReport, heartbeats_among
+from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
@@ -67,7 +67,6 @@ class FailoverWatcher:
     leader: LeaderDecider
     assigning_due: asyncio.Event
     """Wakes the assigner."""
-    fence: Fence
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -80,7 +79,6 @@ class FailoverWatcher:
             self.clock,
             self.worker_id,
             self.discovery.wake,
-            self.fence,
             self.metrics,
         )
         self._reports: dict[str, WorkerReport] = {}
@@ -167,7 +165,7 @@ class FailoverWatcher:
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
         self._tell_of_neighbours(everybody)
-        await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
+        await in_turns(self.takeover.saw_all(scan.leases, everybody, now))
         self._tell_of_strangers()
         self._whole_at = began_at
         self.discovery.saw_table(scan.leases, leads_alone=self._leads_alone)
@@ -278,7 +276,7 @@ class FailoverWatcher:
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
         written = await self._writer.write(moves, counter_matters=True)
-        self.takeover.tried(leases, written.done, written.living, self.clock.monotonic())
+        self.takeover.tried(leases, written.done, self.clock.monotonic())
         self._log(leases, written)
         # A worker that woke between the look and our writes refuses all of them, and is not gone.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):
@@ -289,14 +287,13 @@ class FailoverWatcher:
 
         Otherwise leaders and leavers who do not know give it leases, and more than others, as it has none. A worker
         that lives after all writes its report anew. Those in a legacy table stay, because they decide the migration;
-        so does one with a heartbeat, because the fence stands there, and that of a drained worker, because nobody but
-        the operator is to end that.
+        so does that of a drained worker, because nobody but the operator is to end that.
         """
         self.membership.exclude_dead(owner, self.clock.wall())
         self.metrics.events.note(EventKind.DIED, f"found dead by {self._me}, which took leases of it", worker=owner)
         self.assigning_due.set()
         report = self._reports.get(owner)
-        if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):
+        if report is None or report.legacy or reports.is_drained(report):
             return
         try:
             await self.stored_reports.delete_stale([report])

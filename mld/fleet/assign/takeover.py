@@ -36,7 +36,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -109,12 +109,9 @@ class Takeover:
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def saw_all(
-        self, leases: Sequence[Lease], reports: Sequence[WorkerReport], heartbeats: Mapping[str, str], now: float
-    ) -> Steps[None]:
-        """Take note of a whole look that ended at `now`; `heartbeats` are those of the workers."""
+    def saw_all(self, leases: Sequence[Lease], reports: Sequence[WorkerReport], now: float) -> Steps[None]:
+        """Take note of a whole look that ended at `now`."""
         self.membership.saw_reports(reports, now)
-        self.observations.heard(heartbeats, now)
         there = {lease.key for lease in leases}
         for key in [key for key in self._rows if key not in there]:
             self._forget(key)
@@ -131,7 +128,8 @@ class Takeover:
         yield from self._end_patience(leases)
         living = [worker for worker in self.membership.possible_watchers if not self.has_ended(worker, now)]
         watchers = []
-        for part in range(part_count(len(leases), is_covered=any(lease.heartbeat is not None for lease in leases))):
+        is_marked = any(lease.heartbeat is not None for lease in leases)  # what moves is on a row of another part
+        for part in range(1 if is_marked else part_count(len(leases))):
             watchers.append(self._choose_watchers(part, living, loads))
             yield
         self._watchers = tuple(watchers)
@@ -325,13 +323,8 @@ class Takeover:
         lease = min(mine, key=lambda lease: _rank(self._me, lease.key))
         return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
-    def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], living: Collection[str], now: float) -> None:
-        """Note which of the leases that we wanted are ours now (`done`).
-
-        The others wait for the next look, and so does whatever else belongs to an owner that lives.
-        """
-        for key in [key for key, row in self._rows.items() if row.actual_owner in living]:
-            self._due.pop(key, None)
+    def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
+        """Note which of the leases that we wanted are ours now (`done`). The others wait for the next look."""
         for lease in leases:
             self._forget(lease.key)
             if (row := done.get(lease.key)) is not None:

@@ -2,15 +2,8 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion`, `mldDrain` if an operator drains it, `mldLeaving` while it stops, `mldStream`, where
-the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`), and those of worker heartbeats (`heartbeat_writer`):
-
-    value of `mldHeartbeat` on a report     meaning
-    <16 hex digits>.<number>                the epoch, and how many heartbeats it has had
-    fenced by <worker>                      its leases are being given to others; the epoch is over
-    absent                                  this worker renews each lease
-
-`mldShards` beside it tells people how the covered shards are (`leases.lease.pack`); nothing is decided by it.
+attributes of ours: `mldVersion`, `mldDrain` if an operator drains it, `mldLeaving` while it stops, `mldStream`, and
+where the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`).
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -21,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -31,13 +23,10 @@ from typing import Any, NamedTuple
 from mld.leases.lease import Lease
 from mld.leases.rows import (
     ENTITY_TYPE,
-    HEARTBEAT,
-    LEASE_TABLE_KEY,
     REPORTS_TABLE_KEY,
     EntityType,
     OwnAttribute,
     Row,
-    binary,
     integer,
     some_text,
     words,
@@ -52,7 +41,6 @@ RANGES = "opr"
 SUPPORT = "sup"
 SUPPORT_AT = "slu"
 VERSION = "mldVersion"
-SHARDS = "mldShards"
 DRAIN = "mldDrain"
 """An operator's words, while the worker is to have no leases. Its own reports leave the attribute alone."""
 LEAVING = "mldLeaving"
@@ -81,7 +69,6 @@ def _seconds(found: Any) -> str:
 
 OWN_MEMBERS = {
     "version": OwnAttribute(VERSION, "S", some_text(), "0.2"),
-    "heartbeat": OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee.7"),
     "drain": OwnAttribute(DRAIN, "S", some_text(), "by ops"),
     "leaving": OwnAttribute(LEAVING, "S", some_text(), "1763661600"),
     "stream": OwnAttribute(STREAM, "S", words(STREAM_CHARACTERS_MAX), "clicks"),
@@ -91,12 +78,8 @@ OWN_MEMBERS = {
     "meter": OwnAttribute(METER, "S", some_text(METER_CHARACTERS_MAX), "6f9c2f1e-4e7b-4a8e-9f3a-0d5c8b7a6e5d"),
 }
 """Member of `WorkerReport.mld` -> attribute."""
-TOLD = frozenset(OWN_MEMBERS) - {"heartbeat", "drain"}
+TOLD = frozenset(OWN_MEMBERS) - {"drain"}
 """The members that a worker writes with each report."""
-_SHARDS = OwnAttribute(SHARDS, "B", binary, bytes(14))
-
-FENCED = "fenced by "
-_HEARTBEAT = re.compile(r"([0-9a-f]{16})\.([0-9]{1,18})", re.ASCII)
 
 FAILED = -1.0
 """Stands for an interval in which a metric could not be measured."""
@@ -130,8 +113,6 @@ class WorkerReport:
     """What an mld worker adds about itself; empty for a Java worker."""
     ends: Mapping[str, int] = field(default_factory=dict)
     """The workers that it has found dead lately, and when, in epoch seconds."""
-    shards: bytes | None = None
-    """What it tells of the leases that its heartbeat covers (`leases.lease.pack`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +215,6 @@ def parse_row(row: Row, key: str) -> WorkerReport:
         legacy=key == REPORTS_TABLE_KEY,
         mld={member: found for member, attribute in OWN_MEMBERS.items() if (found := attribute.read(row)) is not None},
         ends=_ENDS.read(row) or {},
-        shards=_SHARDS.read(row),
     )
 
 
@@ -504,30 +484,6 @@ def clock_off_s(told_s: int | None, wall_s: float, within_s: float) -> float:
     if ahead_s > CLOCK_OFF_MAX_S:
         return ahead_s
     return ahead_s + within_s if ahead_s + within_s < -CLOCK_OFF_MAX_S else 0.0
-
-
-# --- heartbeats -------------------------------------------------------------------------------------------------------
-
-
-def epoch_of(value: str | None) -> str | None:
-    """Return the epoch of a heartbeat; None if there is none that could go on."""
-    match = _HEARTBEAT.fullmatch(value or "")
-    return match[1] if match else None
-
-
-def is_fenced(value: str | None) -> bool:
-    return value is not None and value.startswith(FENCED)
-
-
-def heartbeats_among(rows: Iterable[Row]) -> dict[str, str]:
-    """Return the heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
-    found = {}
-    for row in rows:
-        if HEARTBEAT in row and is_report(row, LEASE_TABLE_KEY):
-            worker, value = row[LEASE_TABLE_KEY].get("S"), OWN_MEMBERS["heartbeat"].read(row)
-            if worker and value is not None:
-                found[worker] = value
-    return found
 
 
 # --- attribute values -------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a lease that has expired is still written, and comes back to life",
         (
             "leases.keeper",
-            "        return self.clock.monotonic() < self.validity.until(holding)\n",
+            "        return self.clock.monotonic() < holding.until\n",
             "        return True\n",
         ),
     ),

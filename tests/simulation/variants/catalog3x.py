@@ -142,7 +142,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a discovered lease is held from its reading on",
         (
             "leases.resumer",
-            "        shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span, heartbeat=mark))\n",
+            "        shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span))\n",
             "        from mld.leases.own_writes import RowShown\n\n"
             "        shown = RowShown(seen, self.clock.monotonic(), self.clock.monotonic())\n",
         ),

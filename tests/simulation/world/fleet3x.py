@@ -56,8 +56,6 @@ class Fleet3x:
     """clientVersionConfig of the first workers, without its prefix."""
     is_legacy: bool = False
     """The coordinator and worker-metrics tables of 3.0 to 3.4 are there from the beginning."""
-    beats: tuple[bool, ...] = ()
-    """By machine number and start, modulo: whether a worker sends heartbeats instead of renewing each lease."""
     hot: float = 0.0
     """The share of the puts that goes to the first sixteenth of the hash keys."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.simulation.world.extras import grouped, limited, operated, stopped, weighed
 from tests.simulation.world.plan import ALL_FEATURES, ODD_FEATURES, ROWS_BY_HAND, Kind, Plan, draw
-from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_hosts, draw_3x_mixed
+from tests.simulation.world.plan3x import draw_3x, draw_3x_hosts, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
 from tests.simulation.world.plan_live import draw_live
 from tests.simulation.world.plan_migrate import draw_migration
@@ -30,7 +30,6 @@ FLEET_KINDS = (
 MODES: dict[str, Callable[[int], Plan]] = {
     "2x": draw,
     "3x": draw_3x,
-    "3xbeat": draw_3x_beats,
     "3xhost": draw_3x_hosts,
     "3xmix": draw_3x_mixed,
     "live": draw_live,
@@ -70,7 +69,7 @@ def features_of(mode: str) -> frozenset[str]:
     )
     if mode == "wide":
         return ours - {"twin", "delete_stream", "aggregated", *(kind.value for kind in ROWS_BY_HAND)}
-    if mode in ("3x", "3xbeat"):
+    if mode == "3x":
         return ours
     if mode == "3xhost":
         return ours | {Kind.OTHER_APPLICATION.value}

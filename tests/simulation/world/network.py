@@ -202,8 +202,8 @@ class DynamoDoor:
         self.on_answer: Callable[[str, float, Sequence[float]], None] = lambda key, sent_at, waiting: None
         """Told of each answer to an UpdateItem that is no error: its key, when it was sent, and when those were sent
         that still wait."""
-        self.on_refusal: Callable[[str, Sequence[float]], None] = lambda key, waiting: None
-        """Told of each condition of an UpdateItem that did not hold: its key, and when those were sent that wait."""
+        self.on_refusal: Callable[[str], None] = lambda key: None
+        """Told of each condition of an UpdateItem that did not hold: its key."""
         self._updates: dict[str, list[float]] = {}
         self.rates = CALM
         self.cut = False
@@ -227,7 +227,7 @@ class DynamoDoor:
             answer = await self._dynamo.send(self.sender, operation, {**params, _SENT_AT: sent_at}, timeout_s)
         except AwsError as error:
             if key and error.code == REFUSED_CODE:
-                self.on_refusal(key, [at for at in updates if at != sent_at])
+                self.on_refusal(key)
             raise
         finally:
             self.waiting -= 1

@@ -50,15 +50,6 @@ def draw_3x(seed: int) -> Plan:
     )
 
 
-def draw_3x_beats(seed: int) -> Plan:
-    """The plan of the same seed in 3.x mode, with worker heartbeats; in some fleets the setting is being changed."""
-    plan = draw_3x(seed)
-    rng = Random(f"3x beats {seed}")
-    assert plan.fleet is not None
-    beats = tuple(rng.random() < 0.5 for _ in range(5)) if rng.random() < 0.35 else (True,)
-    return replace(plan, fleet=replace(plan.fleet, beats=beats))
-
-
 NOT_FOR_JAVA = (Kind.DELETE_STREAM, Kind.FINISH_ROW, Kind.REASSIGN_ROW, Kind.TWIN)
 """What a Java worker does then is not ours to judge."""
 

@@ -7,7 +7,7 @@ from random import Random
 
 from tests.simulation.world.fleet3x import COORDINATOR, REPORTS
 from tests.simulation.world.plan import ROWS_BY_HAND, Kind, Plan, Rates, draw
-from tests.simulation.world.plan3x import draw_3x, draw_3x_beats
+from tests.simulation.world.plan3x import draw_3x
 from tests.simulation.world.slowness import Slowness
 from tests.support.fleet import TABLE
 
@@ -31,13 +31,10 @@ def draw_slow(seed: int) -> Plan:
 
 
 def draw_slow_3x(seed: int) -> Plan:
-    """The same in 3.x mode. In some fleets the other two tables are there, and only one of the three may be slow; in
-    half of the others workers send heartbeats.
-    """
-    rng, beats_rng = Random(f"slow 3x {seed}"), Random(f"slow beats {seed}")
+    """The same in 3.x mode. In some fleets the other two tables are there, and only one of the three may be slow."""
+    rng = Random(f"slow 3x {seed}")
     is_legacy = rng.random() < 0.3
-    has_beats = not is_legacy and beats_rng.random() < 0.5
-    plan = draw_3x_beats(seed) if has_beats else draw_3x(seed)
+    plan = draw_3x(seed)
     assert plan.fleet is not None
     plan = replace(plan, fleet=replace(plan.fleet, is_legacy=is_legacy))
     return _slow(rng, plan, OPERATIONS_3X, TABLES_3X if is_legacy else ())

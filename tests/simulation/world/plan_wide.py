@@ -39,7 +39,6 @@ def draw_wide(seed: int) -> Plan:
         fleet=Fleet3x(
             index_creation_s=rng.choice((0.0, 5.0, 60.0)),
             index_lag_max_s=rng.choice((0.0, 0.5, 3.0)),
-            beats=rng.choice(((), (True,), (True,))),
         ),
     )
 

@@ -22,7 +22,6 @@ from mld.local.kinesis import Kinesis, KinesisError, PutEntry, StateDelays
 from mld.metrics.registry import Metrics
 from mld.operating.plan import ActRefusedError
 from mld.properties.settings import Settings
-from mld.properties.values import HeartbeatSetting
 from tests.simulation.checkers import OPERATOR, SHARD_END, JudgedMoves, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.liveness import Liveness
@@ -181,10 +180,6 @@ class Machine:
     async def _main(self, rng: Random) -> bool:
         assert self.process and self.dynamo and self.kinesis and self.host
         settings = self.world.settings_with(self.config, migrates=self.migrates)
-        if plan_beats := self.world.plan.fleet.beats if self.world.plan.fleet is not None else ():
-            beats = plan_beats[(self.number + self.incarnation) % len(plan_beats)]
-            heartbeat = HeartbeatSetting.WORKER if beats else HeartbeatSetting.LEASE
-            settings = replace(settings, leases=replace(settings.leases, heartbeat=heartbeat))
         table = DynamoLeaseTable(self.dynamo, self.clock, table_name=TABLE)
         metrics = Metrics()
         metrics.worker.lease_moves = JudgedMoves(self.world.ledger, self.process.name)
@@ -876,8 +871,6 @@ class World:
                 self.sources.applied(applied)
             except Violation as violation:
                 self.failures.append(str(violation))
-        if applied.table == TABLE and not is_lease(applied.after or applied.before):
-            self.ledger.beats.applied_to_report(applied, sent_at)
         if applied.table != TABLE or not is_lease(applied.after or applied.before):
             return
         try:
@@ -940,8 +933,6 @@ class World:
         if row is None or owner is None or key in self._rows_to_repair or not others or "checkpointOwner" in row:
             return
         self.ledger.owner_changed_by_hand(key, owner)
-        if self.liveness is not None:
-            self.liveness.leaves_its_heartbeat(key, row)
         if self.fleet_ledger is not None:
             self.fleet_ledger.edited_by_hand(key)
         self.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": others[action.worker % len(others)]}})

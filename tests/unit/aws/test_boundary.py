@@ -16,7 +16,6 @@ from mld.core.clock import Clock
 from mld.core.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import HashRange, IteratorType, StartingPoint
-from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow, StatesTable
@@ -141,7 +140,6 @@ def streams(below: Below) -> KinesisStreams:
 
 ADAPTERS: dict[str, tuple[Callable[[Below], Any], type[MldError]]] = {
     "leases": (lambda below: DynamoLeaseTable(below, Hasty(), table_name="t"), TableError),
-    "heartbeats": (lambda below: HeartbeatTable(below, "t", "w"), TableError),
     "lock": (lambda below: LockTable(below, PLACE), TableError),
     "reports": (lambda below: ReportsTable(below, PLACE), TableError),
     "states": (StatesTable, MldError),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
@@ -20,8 +18,7 @@ from tests.unit.consumer.test_failing import POISON, Poisoned, lives, note, pois
 
 SHARD_0 = "shardId-000000000000"
 SEEN_WITHIN_S = 15.0
-"""A renewal, or a look at the rows that a heartbeat stands for."""
-MODES = [{}, {"mld__heartbeat": "worker"}]
+"""A renewal."""
 
 
 async def ask(world: Fleet, plan: Callable[[FleetStatus], ActPlan]) -> None:
@@ -32,14 +29,13 @@ async def ask(world: Fleet, plan: Callable[[FleetStatus], ActPlan]) -> None:
     assert [outcome.fate for outcome in outcomes] == [Fate.DONE]
 
 
-@pytest.mark.parametrize("mode", MODES)
 @in_fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X")
-async def test_a_record_is_left_out_and_those_around_it_are_not(world: Fleet, mode: dict[str, str]) -> None:
+async def test_a_record_is_left_out_and_those_around_it_are_not(world: Fleet) -> None:
     world.recorder = Poisoned(world.clock)
     world.put(5)
     place = poison(world)
     world.put(5)
-    worker = world.start(**mode)
+    worker = world.start()
     await world.advance(700)
     assert not world.recorder.deliveries, "the child dies of the batch, every five minutes by now"
     counter = world.lease(SHARD_0).owner_switches
@@ -122,12 +118,11 @@ class Hanging(Recorder):
         await super().process(child, records)
 
 
-@pytest.mark.parametrize("mode", MODES)
 @in_fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X")
-async def test_a_child_that_hangs_is_started_again_and_that_is_no_failure(world: Fleet, mode: dict[str, str]) -> None:
+async def test_a_child_that_hangs_is_started_again_and_that_is_no_failure(world: Fleet) -> None:
     world.recorder = Hanging(world.clock)
     world.put(5)
-    worker = world.start(**mode)
+    worker = world.start()
     await world.advance(600)
     assert not world.recorder.deliveries
 
@@ -138,7 +133,7 @@ async def test_a_child_that_hangs_is_started_again_and_that_is_no_failure(world:
     await world.advance(600)
     assert lives(worker) == 2, "it was asked for once"
     assert await worker.stop()
-    second = world.start("w2", **mode)
+    second = world.start("w2")
     await world.until(lambda: second.host.living())
     await world.advance(60)
     assert lives(second) == 1

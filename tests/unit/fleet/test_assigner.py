@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,7 +99,6 @@ class Bed:
             membership=self.membership,
             stored_reports=self,
             on_gave=self.gave,
-            fence=self._fence,
             on_assigned=self.heard.assigned.append,
             due=asyncio.Event(),
             listeners=(self.on_loaded,),
@@ -116,9 +115,6 @@ class Bed:
 
     def gave(self) -> None:
         self.heard.gave += 1
-
-    async def _fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:
-        return True
 
     async def leases(self, owners: Mapping[str, str | None], kbps: float = 10.0) -> None:
         for key, owner in owners.items():

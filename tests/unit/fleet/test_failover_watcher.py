@@ -75,7 +75,6 @@ class Worker:
             discovery=self,
             leader=self,
             assigning_due=self.assigning_due,
-            fence=self._fence,
         )
         bed.report(name)
         self.tasks = [asyncio.ensure_future(self.failover_watcher.run()), asyncio.ensure_future(self._renew())]
@@ -112,9 +111,6 @@ class Worker:
 
     async def close(self) -> None:
         raise AssertionError("the failover watcher does not ask for this")
-
-    async def _fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:
-        return True
 
     def kill(self) -> None:
         for task in self.tasks:

@@ -19,7 +19,6 @@ from tests.virtual_time import run_virtual
 MODES = {
     "2.x": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"},
     "3.x": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"},
-    "heartbeat": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X", "mld__heartbeat": "worker"},
 }
 
 

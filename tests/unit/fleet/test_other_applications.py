@@ -137,6 +137,8 @@ def test_life_is_a_new_report_a_heartbeat_or_a_renewal() -> None:
     lease = Lease("shardId-0", TRIM_HORIZON, owner="x", counter=4)
     assert not shows_life(before, [lease], before, [lease])
     assert shows_life(before, [lease], replace(before, updated_at_s=1030), [lease])
-    assert shows_life(before, [lease], replace(before, mld={**before.mld, "heartbeat": "a"}), [lease])
+    marked = [replace(lease, heartbeat=f"a.{number}") for number in (1, 2)]
+    assert shows_life(before, marked[:1], before, marked[1:])
+    assert not shows_life(before, marked[:1], before, marked[:1])
     assert shows_life(before, [lease], before, [replace(lease, counter=3)]), "any change is one"
     assert not shows_life(before, [lease], before, [replace(lease, counter=9, owner="y")]), "that was somebody else"

@@ -48,8 +48,8 @@ class Seer:
         self.membership = FleetMembership(me, settings)
         self.takeover = Takeover(settings, me, self.membership)
 
-    def look(self, at: float, leases: Sequence[Lease], reports: Sequence[WorkerReport] = (), **beats: str) -> Takeover:
-        finish(self.takeover.saw_all(leases, reports, beats, at))
+    def look(self, at: float, leases: Sequence[Lease], reports: Sequence[WorkerReport] = ()) -> Takeover:
+        finish(self.takeover.saw_all(leases, reports, at))
         return self.takeover
 
     def taken(self, at: float) -> list[str]:
@@ -132,7 +132,7 @@ def test_many_free_leases_are_not_taken_all_at_once() -> None:
     assert len(first) == FREE_AT_ONCE_MAX
     assert again_at == FREE_WAIT_S_MAX
     assert len(it.taken(FREE_WAIT_S_MAX + SOON)) == 100
-    it.takeover.tried(first, {row.key: replace(row, owner="me", counter=6) for row in first}, (), 2.0)
+    it.takeover.tried(first, {row.key: replace(row, owner="me", counter=6) for row in first}, 2.0)
     assert it.taken(2.5) == [], "it has its share for now"
 
 
@@ -182,14 +182,21 @@ def test_nobody_else_gets_more_than_a_lease_duration(owner: str) -> None:
     assert it.taken(D + SOON) == ["s"]
 
 
-def test_covered_by_a_heartbeat_that_moves_a_lease_is_left_alone() -> None:
-    covered = replace(lease("s"), heartbeat="a" * 16)
+def test_a_marked_lease_is_left_alone_while_the_heartbeat_of_its_owner_moves() -> None:
+    marked = [replace(lease("s"), heartbeat=f"{'a' * 16}.{number}") for number in (1, 2)]
     it = Seer()
-    it.look(0.0, [covered], [report("w")], w=f"{'a' * 16}.1")
-    it.look(9.0, [covered], [report("w")], w=f"{'a' * 16}.2")
+    it.look(0.0, [marked[0]], [report("w")])
+    it.look(9.0, [marked[1]], [report("w")])
     assert it.taken(D + SOON) == []
-    it.look(18.0, [covered], [report("w")], w=f"{'a' * 16}.2")
+    it.look(18.0, [marked[1]], [report("w")])
     assert it.taken(9.0 + D + SOON) == ["s"]
+
+
+def test_a_table_with_a_marked_lease_is_looked_at_as_a_whole() -> None:
+    leases = [lease(f"s{number}") for number in range(2 * PART_LEASES + 1)]
+    it = Seer()
+    assert it.look(0.0, leases).part_count == 4
+    assert it.look(1.0, [*leases, replace(lease("s"), heartbeat="a" * 16)]).part_count == 1
 
 
 def test_an_owner_without_a_counter_that_ever_moved_is_counted_from_the_first_sight_of_him() -> None:
@@ -210,21 +217,10 @@ def test_what_was_refused_waits_for_the_next_look() -> None:
     it = Seer()
     it.look(0.0, [lease("s")])
     rows, _ = it.takeover.plan(D + SOON)
-    it.takeover.tried(rows, {}, (), D + SOON)
+    it.takeover.tried(rows, {}, D + SOON)
     assert it.takeover.plan(D + 1) == ([], math.inf)
     it.look(D + 1, [lease("s", counter=6)])
     assert it.taken(D + 2) == []
-
-
-def test_an_owner_that_a_fence_showed_to_live_keeps_all_until_the_next_look() -> None:
-    it = Seer(settings=rules(duration_s=D, held_max=1))
-    it.look(0.0, [lease("a", "w"), lease("b", "w"), lease("c", "other")])
-    first, _ = it.takeover.plan(D + SOON)
-    assert len(first) == 1
-    it.takeover.tried(first, {}, {"w"}, D + SOON)
-    assert it.taken(D + 5) == ["c"]
-    it.look(D + 6, [lease("a", "w"), lease("b", "w")])
-    assert len(it.taken(D + 7)) == 1, "and no longer, if it stands still again"
 
 
 # --- who -------------------------------------------------------------------------------------------------------------
@@ -405,8 +401,7 @@ def test_who_is_alone_looks_twice_in_a_lease_duration() -> None:
     [(0, 1), (1, 1), (2 * PART_LEASES, 1), (2 * PART_LEASES + 1, 4), (10_000, 32)],
 )
 def test_a_large_table_is_looked_at_in_parts(leases: int, parts: int) -> None:
-    assert part_count(leases, is_covered=False) == parts
-    assert part_count(leases, is_covered=True) == 1
+    assert part_count(leases) == parts
 
 
 def test_every_part_of_a_large_table_has_watchers_and_they_share_the_work() -> None:

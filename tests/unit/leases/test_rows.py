@@ -20,6 +20,8 @@ from mld.leases.rows import (
     parse_row,
     status_values,
 )
+from mld.metrics.shard import TREND_STEPS
+from tests.twins.dynamo_prices import WRITE_UNIT_BYTES, item_bytes
 
 SEQUENCE = "49039857314204006299212589664082056738427629321519628402"
 NEXT_SEQUENCE = "49039857314204006299212589664082056738427629458958581874"
@@ -351,3 +353,16 @@ def test_a_note_about_another_checkpoint_means_nothing_any_more() -> None:
 
 def test_a_status_is_no_part_of_what_makes_two_leases_equal() -> None:
     assert read(TOLD_ROW) == read({})
+
+
+def test_a_row_with_all_that_it_tells_people_is_one_write_unit() -> None:
+    lease = Lease(
+        "shardId-000000000000",
+        Position("4" * 56),
+        owner=f"ip-10-0-0-123.eu-central-1.compute.internal:{'5f0c9a2e' * 4}",
+        hash_range=HashRange(HASH_KEY_MAX - 10, HASH_KEY_MAX),
+        parents=frozenset({"shardId-000000000001", "shardId-000000000002"}),
+        throughput_kbps=1234.567891,
+    )
+    told = ShardStatus("unreadable", 1_763_661_600, 123_456_789, lease.checkpoint, "x" * 200, "A" * TREND_STEPS)
+    assert item_bytes({**new_row(lease), **status_values(told)}) <= WRITE_UNIT_BYTES

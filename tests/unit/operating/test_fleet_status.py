@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
-from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
 from mld.fleet.report.reports import WorkerReport
-from mld.leases.lease import Failing, Lease, ShardStatus, pack
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.operating.fleet_status import (
     FleetStatus,
     NoStreamError,
@@ -19,7 +18,6 @@ from mld.operating.fleet_status import (
     ViewRules,
     chosen,
     fleet_status,
-    reported_by_heartbeats,
 )
 from mld.operating.listings import workers_listing
 
@@ -116,12 +114,6 @@ def test_no_hole_is_claimed_where_a_range_is_not_known() -> None:
     assert view().holes == ()
 
 
-def test_what_a_worker_tells_of_covered_leases_replaces_their_rows() -> None:
-    old = lease(status=ShardStatus("idle", NOW_S - 900, 0))
-    seen = view(old, by_heartbeat={old.key: ShardStatus("processing", NOW_S, 5_000)})
-    assert seen.behind_s == 5.0
-
-
 def test_a_worker_is_heard_by_whatever_it_writes() -> None:
     silent = WorkerReport("w-1", NOW_S - 300, mld={"version": "0.2.0"})
     seen = fleet_status([lease()], [silent], None, NOW_S, RULES)
@@ -201,60 +193,6 @@ def test_whether_a_worker_without_a_report_is_of_java_is_not_known() -> None:
 def test_shards_are_in_the_order_of_their_numbers() -> None:
     rows = [lease(f"shardId-{number:012}") for number in (10, 2, 1)]
     assert [shard.key[-2:] for shard in view(*rows).shards] == ["01", "02", "10"]
-
-
-EPOCH, OTHER_EPOCH = "a" * 16, "b" * 16
-COVERED = [lease(f"shardId-00000000000{number}", heartbeat=EPOCH, status=None) for number in range(3)]
-TOLD = {one.key: ShardStatus("processing", NOW_S - 2, 1000 * number) for number, one in enumerate(COVERED)}
-
-
-def beating(**changes: object) -> WorkerReport:
-    shards = finish(pack(TOLD, NOW_S - 2, 1000))
-    told = replace(ALIVE, mld={"version": "0.2.0", "heartbeat": f"{EPOCH}.7"}, shards=shards)
-    return replace(told, **changes)  # type: ignore[arg-type]
-
-
-def test_a_heartbeat_tells_of_the_leases_that_it_carries() -> None:
-    own = lease("shardId-000000000009", heartbeat=None)
-    told = reported_by_heartbeats([*COVERED, own], [beating()])
-    assert told.keys() == TOLD.keys()
-    seen = view(*COVERED, own, by_heartbeat=told)
-    assert [shard.behind_s for shard in seen.shards[:3]] == [
-        0.0,
-        pytest.approx(1.0, rel=0.01),
-        pytest.approx(2.0, rel=0.01),
-    ]
-    assert [shard.verdict for shard in seen.shards] == [Verdict.OK] * 4
-
-
-@pytest.mark.parametrize(
-    ("rows", "report"),
-    [
-        pytest.param(COVERED[:2], beating(), id="a lease has gone"),
-        pytest.param([*COVERED, lease("new", heartbeat=EPOCH)], beating(), id="a lease has come"),
-        pytest.param(COVERED, beating(mld={"version": "1", "heartbeat": f"{OTHER_EPOCH}.1"}), id="another epoch"),
-        pytest.param(COVERED, beating(mld={"version": "1", "heartbeat": "fenced by w-2"}), id="fenced"),
-        pytest.param(COVERED, beating(mld={"version": "1"}), id="no heartbeat any more"),
-        pytest.param(COVERED, beating(shards=None), id="nothing told"),
-        pytest.param(COVERED, beating(shards=b"damaged"), id="damaged"),
-        pytest.param(COVERED, beating(worker="w-2"), id="of another worker"),
-    ],
-)
-def test_what_a_heartbeat_does_not_tell_is_unknown(rows: list[Lease], report: WorkerReport) -> None:
-    assert reported_by_heartbeats(rows, [report]) == {}
-
-
-def test_what_a_heartbeat_told_long_ago_is_unknown() -> None:
-    late = fleet_status(
-        COVERED, [ALIVE], None, NOW_S + 10, RULES, by_heartbeat=reported_by_heartbeats(COVERED, [beating()])
-    )
-    assert {shard.behind_s for shard in late.shards} == {None}
-    assert {shard.verdict for shard in late.shards} == {Verdict.UNKNOWN}
-
-
-def test_a_lease_on_its_way_is_told_of_by_who_has_it() -> None:
-    moving = [replace(one, owner="w-2", checkpoint_owner="w-1") for one in COVERED]
-    assert reported_by_heartbeats(moving, [beating()]).keys() == TOLD.keys()
 
 
 # --- several streams --------------------------------------------------------------------------------------------------

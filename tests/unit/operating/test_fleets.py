@@ -20,6 +20,7 @@ from mld.operating.resetting import as_new, resolve
 from tests.support.changes import operator_on
 from tests.support.fleet import TABLE, Fleet, in_fleet
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
+from tests.twins.marking_worker import MarkingWorker
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
 MODES = ["CLIENT_VERSION_CONFIG_3X", "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"]
@@ -201,17 +202,18 @@ async def test_a_worker_without_a_lease_is_known_by_its_reports(world: Fleet) ->
     await app.require_no_workers(await app.look(), "stop them")
 
 
-@in_fleet(2, mld__heartbeat="worker")
-async def test_workers_whose_heartbeats_stand_for_their_leases_are_alive(world: Fleet) -> None:
-    world.start("w1", clientVersionConfig=MODES[0])
+@in_fleet(2, clientVersionConfig=MODES[0])
+async def test_a_worker_of_an_earlier_version_whose_heartbeat_stands_for_its_leases_is_alive(world: Fleet) -> None:
+    first = world.start("w1")
     await processed(world)
-    await world.advance(60)
+    assert await first.stop()
+    old = MarkingWorker(world.dynamo, world.clock, "old", TABLE, 10.0)
+    await old.start((SHARD_0, SHARD_1))
     app = operator_on(world)
-    with pytest.raises(ActRefusedError, match="workers are alive: w1"):
+    with pytest.raises(ActRefusedError, match="workers are alive: old"):
         await app.require_nobody(await app.look(), stop_fleet=False)
-    world.recorder.deliveries.clear()
-    await reset(app, HORIZON)
-    await world.until(world.all_delivered, 200)
+    old.crash()
+    await app.require_nobody(await app.look(), stop_fleet=False)
 
 
 @in_fleet(2)

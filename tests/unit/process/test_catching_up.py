@@ -150,35 +150,35 @@ def test_paused_shards_and_those_that_wait_for_them_are_not_waited_for() -> None
 
 def test_an_owner_is_at_work_once_its_counter_was_seen_to_move() -> None:
     others = OtherWorkers(10.0)
-    others.looked([lease("a", owner="w2", counter=5)], {}, 0.0)
+    others.looked([lease("a", owner="w2", counter=5)], 0.0)
     assert others.at_work([lease("a", owner="w2", counter=5)], 0.0) == frozenset()
     assert others.undecided([lease("a", owner="w2", counter=5)], 0.0)
-    others.looked([lease("a", owner="w2", counter=6)], {}, 3.0)
+    others.looked([lease("a", owner="w2", counter=6)], 3.0)
     assert others.at_work([lease("a", owner="w2", counter=6)], 3.0) == {"w2"}
 
 
 def test_an_owner_that_stands_still_for_a_lease_duration_is_dead() -> None:
     others = OtherWorkers(10.0)
     row = lease("a", owner="w2", counter=5)
-    others.looked([row], {}, 0.0)
+    others.looked([row], 0.0)
     assert others.undecided([row], 10.0)
     assert not others.undecided([row], 10.1)
     assert others.at_work([row], 10.1) == frozenset()
 
 
-def test_a_heartbeat_stands_for_the_counters() -> None:
+def test_a_heartbeat_stands_for_the_counter_of_a_marked_row() -> None:
     others = OtherWorkers(10.0)
-    row = lease("a", owner="w2", counter=5, heartbeat="00000000000000aa")
-    others.looked([row], {"w2": "00000000000000aa.1"}, 0.0)
-    assert others.at_work([row], 0.0) == frozenset()
-    others.looked([row], {"w2": "00000000000000aa.2"}, 3.0)
-    assert others.at_work([row], 3.0) == {"w2"}
+    first, second = (lease("a", owner="w2", counter=5, heartbeat=f"00000000000000aa.{number}") for number in (1, 2))
+    others.looked([first], 0.0)
+    assert others.at_work([first], 0.0) == frozenset()
+    others.looked([second], 3.0)
+    assert others.at_work([second], 3.0) == {"w2"}
 
 
 def test_nobodys_rows_and_ended_shards_need_no_look() -> None:
     others = OtherWorkers(10.0)
     rows = [lease("a", owner=None), lease("b", SHARD_END, owner="w2")]
-    others.looked(rows, {}, 0.0)
+    others.looked(rows, 0.0)
     assert not others.undecided(rows, 0.0)
 
 

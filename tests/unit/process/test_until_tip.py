@@ -25,7 +25,6 @@ modes = pytest.mark.parametrize(
     [
         pytest.param({}, id="2.x"),
         pytest.param(V3X, id="3.x"),
-        pytest.param({**V3X, "mld__heartbeat": "worker"}, id="heartbeat"),
         pytest.param({"retrievalMode": "FANOUT"}, id="fan-out"),
         pytest.param({"callProcessRecordsEvenForEmptyRecordList": "true"}, id="empty batches"),
     ],
@@ -137,7 +136,7 @@ async def test_aggregates_are_read_to_the_last_user_record(world) -> None:
 # --- others at work ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keys", [{}, V3X, {**V3X, "mld__heartbeat": "worker"}], ids=["2.x", "3.x", "heartbeat"])
+@pytest.mark.parametrize("keys", [{}, V3X], ids=["2.x", "3.x"])
 @pytest.mark.parametrize("name", ["w2", "w1"])
 @in_fleet(2)
 async def test_a_run_leaves_another_one_at_work_alone(world, keys, name) -> None:
@@ -153,7 +152,7 @@ async def test_a_run_leaves_another_one_at_work_alone(world, keys, name) -> None
     assert {shard.shard_id: world.lease(shard.shard_id).owner for shard in world.shards()} == before
 
 
-@pytest.mark.parametrize("keys", [{}, V3X, {**V3X, "mld__heartbeat": "worker"}], ids=["2.x", "3.x", "heartbeat"])
+@pytest.mark.parametrize("keys", [{}, V3X], ids=["2.x", "3.x"])
 @in_fleet(2)
 async def test_leases_of_a_dead_run_are_taken(world, keys) -> None:
     first = world.start("w1", **keys)
