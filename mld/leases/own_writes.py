@@ -114,14 +114,6 @@ class OwnWrites:
         self._told: dict[str, int] = {}
         """The counter of each row whose writes are all known, so that an older look is told from a twin's write."""
 
-    def is_pending(self, key: str) -> bool:
-        """Return whether a write of ours may yet change the row."""
-        return key in self._rows
-
-    def is_unknown(self, key: str) -> bool:
-        """Return whether a write of ours may yet change the row of which no answer will tell."""
-        return key in self._rows and bool(self._rows[key].unknown)
-
     def waiting(self, key: str) -> int:
         """Return how many writes of the row wait for their answers."""
         return len(self._rows[key].waiting) if key in self._rows else 0

@@ -353,20 +353,6 @@ def has_changed_hands(before: Lease, row: Lease) -> bool:
     return row.owner_switches > 0 and not as_before
 
 
-def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:
-    """Return whether our `lease`, of which no write is under way or unknown, still is what a consistent read shows.
-
-    A handoff that somebody else began shows on the returned lease.
-    """
-    if row is not None and row.counter == lease.counter and row.actual_owner == lease.actual_owner:
-        if row.checkpoint_owner is not None and row.owner != row.checkpoint_owner:
-            return row
-        if row.checkpoint_owner is None and lease.checkpoint_owner is None:
-            return row
-    judged = judge_refused(lease, row)
-    return unexplained(lease, judged.row) if isinstance(judged, Overtaken) else judged
-
-
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
     """Return whether a refused take was in truth our own earlier attempt; else why it was refused."""
     if row is None:
