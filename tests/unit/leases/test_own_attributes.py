@@ -38,7 +38,7 @@ DAMAGE: tuple[dict[str, Any], ...] = (
 
 
 def test_there_are_attributes_of_leases_reports_and_of_the_list_of_streams() -> None:
-    assert {"mldFailing", "mldDrain", "mldStranger", "streams"} <= {one.name for one in own_attributes()}
+    assert {"mldFailing", "mldDrain", "mldHeartbeat", "streams"} <= {one.name for one in own_attributes()}
 
 
 @pytest.mark.parametrize("attribute", own_attributes(), ids=lambda one: one.name)

@@ -79,6 +79,15 @@ def test_unknown_keys_are_warned_about_with_what_to_write(configure: Configure, 
     assert loaded.remarks[0].level is Level.WARNING
 
 
+@pytest.mark.parametrize("value", ["lease", "worker"])
+def test_a_file_with_worker_heartbeats_starts_and_is_told_what_makes_the_bill_smaller(
+    configure: Configure, value: str
+) -> None:
+    (remark,) = configure(f"mld.heartbeat={value}").remarks
+    assert (remark.level, remark.message) == (Level.WARNING, "is a key of mld 0.2 and is ignored")
+    assert "raise failoverTimeMillis: 30000 in place of 10000 is a third of the writes" in remark.remedy
+
+
 @pytest.mark.parametrize("line", ["a.b.c=1", ".foo=1", "streamName.x=1", "a[=1", "zzz=1", "kinesisClient.foo=1"])
 def test_unknown_keys_are_never_fatal(configure: Configure, line: str) -> None:
     assert [remark.level for remark in configure(line).remarks] == [Level.WARNING]
