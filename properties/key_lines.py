@@ -61,7 +61,7 @@ REMOVED: dict[str, str] = {
     "mld.catchUpIntervalMillis": "remove it; a shard that is behind is read every 200 ms",
     "mld.heartbeat": (
         "remove it; each lease is renewed. For a smaller bill raise failoverTimeMillis: 30000 in place of 10000 is a "
-        "third of the writes, and moves that are planned do not wait for it"
+        "third of the writes, and planned moves do not wait for it"
     ),
     "mld.eventLoop": f"remove it; uvloop is used where it is installed ({pip_install('fast')})",
     "mld.wireClient": "remove it; what the daemon's own client cannot do is left to botocore",

@@ -238,6 +238,7 @@ def _print_prices(console: Console, prices: Sequence[dict[str, Any]], settings: 
     notes = [
         f"By the {price.LIST_PRICE}: {price.WRITE_DOLLARS_PER_MILLION} a million write units, "
         f"{price.READ_DOLLARS_PER_MILLION} a million read units. Prices change: check them, and those of your region.",
+        "A longer failoverTimeMillis means fewer writes. Planned moves do not wait for it; a dead worker's shards do.",
         f"Checkpoints come on top: {price.checkpoint_dollars():.2f} a month for one a second.",
     ]
     if settings.fleet.client_version not in (ClientVersionConfig.VERSION_3X, None):

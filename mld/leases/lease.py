@@ -112,8 +112,8 @@ class Lease:
     hash_range: HashRange | None = None
     throughput_kbps: float | None = None
     heartbeat: str | None = None
-    """Of a row that its owner, an mld of 0.2 or 0.3, marked instead of renewing it: the mark; in a scan of the whole
-    table that worker's heartbeat, which moves while it lives. Our first write of the row takes the mark away.
+    """The mark that a worker of mld 0.2 wrote instead of renewing the row. A scan of the whole table has that worker's
+    heartbeat here, which moves while the worker lives. Our first write of the row takes the mark away.
     """
     failing: Failing | None = None
     paused: str | None = None

@@ -116,7 +116,7 @@ STREAM = "streamName"
 SHARD = "shardId"
 """Both are only in tables of several streams: the stream's identifier, and the shard's own name."""
 HEARTBEAT = "mldHeartbeat"
-"""Written by mld 0.2 and 0.3 with `mld.heartbeat=worker`, never now: on a report the worker's heartbeat, which is an
+"""Written by mld 0.2 with `mld.heartbeat=worker`, never now: on a report the worker's heartbeat, which is an
 epoch, a dot and a number that grows; on a lease the epoch of the heartbeat that its owner sent instead of renewals."""
 
 FAILING = "mldFailing"

@@ -454,7 +454,7 @@ def _next(lease: Lease) -> tuple[str, Value]:
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """Return the attribute by which mld 0.2 and 0.3 marked a row that they did not renew, where it is there."""
+    """Return the attribute that mld 0.2 wrote into rows that it did not renew; empty if the row lacks it."""
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
 

@@ -124,6 +124,7 @@ def test_check_prints_the_monthly_price_and_what_longer_leases_would_cost(good: 
     rows = re.findall(r"^│ +(\d+) │ +(\d+) │ +([\d,.]+) │ +([\d,.]+) │$", result.stdout, re.MULTILINE)
     assert [row[:2] for row in rows] == [(leases, workers) for leases in ("1", "10", "100") for workers in ("1", "10")]
     assert "failoverTimeMillis=10000 (this file)" in result.stdout
+    assert "Planned moves do not wait for it" in result.stdout
     assert "November 2024" in result.stdout
     assert "check them" in result.stdout
 

@@ -1,4 +1,4 @@
-"""A worker of mld 0.2 or 0.3 with `mld.heartbeat=worker`, as its table sees it (leases#marked-rows).
+"""A worker of mld 0.2 with `mld.heartbeat=worker`, as its table sees it (leases#marked-rows).
 
 It marks its leases, and one heartbeat on its report stands for the renewals of all of them. It reads its rows now and
 then, and gives a lease away when a handoff asks for it. It delivers nothing.
@@ -72,7 +72,7 @@ class MarkingWorker:
         await self._set(self.worker_id, f"{EPOCH}.{number}")
 
     async def _report(self) -> None:
-        await self._reports.write(own_report(self.worker_id, {}, self._clock.wall(), "0.3.0"))
+        await self._reports.write(own_report(self.worker_id, {}, self._clock.wall(), "0.2.0"))
 
     async def _beat_forever(self) -> None:
         number = 1
