@@ -60,7 +60,7 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
         (Patch("mld.consumer.parts", "                kept.append(record)", "                pass"),),
     ),
     "nobody respects a drain": (
-        11,
+        24,
         "a drained worker holds",
         (
             Patch("mld.fleet.assign.assignment", "(load.is_drained, rank,", "(False, rank,"),
