@@ -166,22 +166,6 @@ class LeaseTableContract:
         assert await lease_table.apply(writes.release(await marked()))
         assert (await in_table(lease_table, pending.key)).heartbeat is None
 
-    async def test_a_scan_shows_the_heartbeat_that_stands_for_a_marked_row(
-        self, lease_table: StoredTable, rows: RawRows
-    ) -> None:
-        lease = await owned(lease_table)
-        await rows.put({**await rows.there(lease.key), "mldHeartbeat": {"S": EPOCH}})
-
-        async def seen(of_owner: str | None) -> str | None:
-            report = {"leaseKey": {"S": lease.owner}, "entityType": {"S": "WORKER_METRIC_STATS"}}
-            await rows.put(report | ({} if of_owner is None else {"mldHeartbeat": {"S": of_owner}}))
-            (found,) = (await lease_table.scan(consistent=True)).leases
-            return found.heartbeat
-
-        assert [await seen(f"{EPOCH}.{number}") for number in (7, 8)] == [f"{EPOCH}.7", f"{EPOCH}.8"]
-        for of_owner in (None, "0" * 16 + ".9", "fenced by w-9"):
-            assert await seen(of_owner) == EPOCH, "it stands for nothing, and does not move"
-
     async def test_reads_find_all_leases_name_corrupt_rows_and_know_the_others(
         self, lease_table: StoredTable, rows: RawRows
     ) -> None:

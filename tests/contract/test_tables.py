@@ -26,13 +26,14 @@ from mld.fleet.report.reports import WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import Place
 from tests.contract.dynamo import DynamoContract
-from tests.contract.lease_table import LeaseTableContract, adapter
+from tests.contract.lease_table import EPOCH, LeaseTableContract, adapter, owned
 from tests.contract.lock_table import LockTableContract
 from tests.contract.reports_table import ReportsTableContract, report
 from tests.contract.states_table import StatesTableContract
 from tests.contract.steering_acts import SteeringContract
 from tests.support.servers import ServerProcess, free_port, make_client
 from tests.support.services import boto_service, wire_service
+from tests.support.tables import RawRows
 from tests.twins.dynamo import Fault, MemoryDynamo
 
 MEMORY = "memory"
@@ -97,6 +98,22 @@ class TestLeaseTable(LeaseTableContract):
     async def test_a_missing_table_is_told_from_an_unavailable_one(self, service: Service) -> None:
         with pytest.raises(TableMissingError):
             await adapter(service, "missing").scan()
+
+    async def test_a_scan_shows_the_heartbeat_that_stands_for_a_marked_row(
+        self, lease_table: DynamoLeaseTable, rows: RawRows
+    ) -> None:
+        lease = await owned(lease_table)
+        await rows.put({**await rows.there(lease.key), "mldHeartbeat": {"S": EPOCH}})
+
+        async def seen(of_owner: str | None) -> str | None:
+            of_worker = {"leaseKey": {"S": lease.owner}, "entityType": {"S": "WORKER_METRIC_STATS"}}
+            await rows.put(of_worker | ({} if of_owner is None else {"mldHeartbeat": {"S": of_owner}}))
+            (found,) = (await lease_table.scan(consistent=True)).leases
+            return found.heartbeat
+
+        assert [await seen(f"{EPOCH}.{number}") for number in (7, 8)] == [f"{EPOCH}.7", f"{EPOCH}.8"]
+        for of_owner in (None, "0" * 16 + ".9", "fenced by w-9"):
+            assert await seen(of_owner) == EPOCH, "it stands for nothing, and does not move"
 
 
 class TestLeaseTableScannedInSegments(LeaseTableContract):

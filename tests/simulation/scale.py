@@ -334,7 +334,7 @@ class Fleet3x:
         for worker_id in dead:
             self.workers[worker_id].died_at = self.now()
         if not self.java:
-            parts = part_count(len(self.table.leases), is_covered=False)
+            parts = part_count(len(self.table.leases))
             for part in range(parts):
                 self._do(self._take_over(frozenset(dead), part, parts))
 
