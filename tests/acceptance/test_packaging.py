@@ -85,11 +85,12 @@ def test_data_files_are_found_where_they_are_installed(wheel: Path, tmp_path: Pa
         "(files('mld.properties') / 'samples' / 'spark.properties').is_file(), "
         "(files('mld.serving') / 'page.html').is_file(), "
         "*((files('mld.processors.spark') / name).is_file() for name in "
-        "('session/MldJson.java', 'session/log4j2.properties', 'host/training.properties')))"
+        "('session/MldJson.java', 'session/MldFailingRows.java', 'session/log4j2.properties', "
+        "'host/training.properties')))"
     )
     schemas, *found = ran([sys.executable, "-P", "-c", code], tmp_path, environment).split()
     assert int(schemas) > 1
-    assert found == ["True"] * 5
+    assert found == ["True"] * 6
 
 
 def test_the_manual_page_is_installed(wheel: Path) -> None:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
-from mld.processors.spark.session.jvm_classes import JSON_SOURCE
+from mld.processors.spark.session.jvm_classes import SOURCES
 
 SCHEMA = (
     "id INT, amount DECIMAL(10,2), big DECIMAL(38,0), ratio DOUBLE, note STRING, at TIMESTAMP, day DATE, ok BOOLEAN, "
@@ -30,7 +30,7 @@ GOOD = {"id": 7, "note": "it is well"}
 EXPONENT = "a number whose exponent is too large"
 CELLS = "too many objects, lists and values"
 BOUNDS = re.compile(r" (?:CELLS|DIGITS)_MAX = (\d+)")
-CELLS_MAX, DIGITS_MAX = (int(number) for number in BOUNDS.findall(JSON_SOURCE.read_text()))
+CELLS_MAX, DIGITS_MAX = (int(number) for number in BOUNDS.findall((SOURCES / "MldJson.java").read_text()))
 ATTACKS: dict[str, tuple[bytes, str | None]] = {
     "an exponent": (b'{"amount":1e100000000}', f"amount is 1e100000000, {EXPONENT}"),
     "an exponent of a fraction": (b'{"big":-0.1E+999999999}', f"big is -0.1E+999999999, {EXPONENT}"),

@@ -578,14 +578,14 @@ LET_THROUGH = [b'{"n": 9}, "kind": {}']
 def test_a_spark_that_lacks_what_the_class_calls_reads_json_by_itself_and_says_so_once(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any, format: str, why: str
 ) -> None:
-    source = jvm_classes.JSON_SOURCE.read_text().replace("MldJson", name := f"MldJson{why[-6:]}")
+    source = (jvm_classes.SOURCES / "MldJson.java").read_text().replace("MldJson", name := f"MldJson{why[-6:]}")
     file = tmp_path / f"{name}.java"
     if why == "not compiled":
         file.write_text(source.replace("JacksonParser(", "JacksonParserOfTomorrow("))
     else:
         thrown = 'if (!isWhole) throw new NoSuchMethodError("JacksonParser.parse");\n    isWhole = true;'
         file.write_text(source.replace("isWhole = true;", thrown, 1))
-    monkeypatch.setattr(jvm_classes, "JSON_SOURCE", file)
+    monkeypatch.setattr(jvm_classes, "SOURCES", tmp_path)
     monkeypatch.setattr(jvm_classes, "JSON_CLASS", name)
     decoding._warn.cache_clear()
     schema = f"mld.spark.schema = {NESTED}, kind STRING"

@@ -1,7 +1,7 @@
 """Which rows of a frame fail, in one job: Spark itself would end the job at the first of them.
 
-A class that the JVM is given (compiled as those of `jvm_classes`; executors get it as they get any jar of the session)
-takes what Spark's expressions throw, notes the row and goes on with the next one. What throws above a function in
+A class in the JVM (`MldFailingRows.java`) takes what Spark's expressions throw, notes the row and goes on with the next
+one. What throws above a function in
 Python is told by its partition only: Python takes many rows at once, so nobody knows whose result it was.
 
 A function in Python that raises would end its worker. So while frames are made for a search, each function that takes
@@ -41,62 +41,8 @@ CLASS = "MldFailingRows"
 ROWS_MAX = 1_000
 """The partitions of a job tell so many rows at most, each its share, and then that it has more: the driver's heap has
 to hold what all tell."""
-OF_RUNNER = "org.apache.spark.api.python."
-"""In the stack of an exception that came from Python or through it, and not from a step above."""
 TEXT_CHARS_MAX = 8_000
 """Kept of the beginning and of the end of an exception's text, which may quote the record."""
-SOURCE = f"""
-public class {CLASS} implements org.apache.spark.api.java.function.Function2, org.apache.spark.sql.api.java.UDF0 {{
-  private static final ThreadLocal AT = new ThreadLocal();
-  private boolean tellsRows;
-  private int rowsMax;
-
-  public void tell(boolean rows, int most) {{
-    tellsRows = rows;
-    rowsMax = most;
-  }}
-
-  public static boolean at(long row) {{
-    AT.set(Long.valueOf(row));
-    return true;
-  }}
-
-  public Object call() {{ return AT.get(); }}
-
-  public org.apache.spark.sql.Column row() {{
-    org.apache.spark.sql.types.DataType type = org.apache.spark.sql.types.DataTypes.LongType;
-    org.apache.spark.sql.Column[] none = new org.apache.spark.sql.Column[0];
-    return org.apache.spark.sql.functions.udf((org.apache.spark.sql.api.java.UDF0) this, type).apply(none);
-  }}
-
-  public Object call(Object partition, Object rows) throws Exception {{
-    java.util.List failed = new java.util.ArrayList();
-    java.util.Iterator every = (java.util.Iterator) rows;
-    AT.remove();
-    for (Object before = null; ; before = AT.get()) {{
-      try {{
-        while (every.hasNext()) every.next();
-        return failed.iterator();
-      }} catch (Exception error) {{
-        if (error instanceof org.apache.spark.TaskKilledException) throw error;
-        if (error instanceof org.apache.spark.shuffle.FetchFailedException) throw error;
-        boolean known = tellsRows && failed.size() < rowsMax && AT.get() != null && !AT.get().equals(before);
-        java.io.StringWriter written = new java.io.StringWriter();
-        error.printStackTrace(new java.io.PrintWriter(written, true));
-        String text = written.toString();
-        boolean goesOn = known || (!tellsRows && failed.size() < rowsMax && !text.contains("{OF_RUNNER}"));
-        int end = text.length() - {TEXT_CHARS_MAX};
-        if (end > {TEXT_CHARS_MAX}) text = text.substring(0, {TEXT_CHARS_MAX}) + "\\n" + text.substring(end);
-        failed.add(partition + " " + (known ? AT.get() : "?") + " " + text);
-        if (!goesOn) return failed.iterator();
-      }}
-    }}
-  }}
-}}
-"""
-"""`at` is called with each row before anything is computed from it, so the row of an exception is known, and the next
-one is computed; the `call` without arguments says which row that is. Where Python computes, rows are read ahead, so no
-row is known of what fails above it; and its worker ends with an exception: nothing is read after it."""
 OF_PYTHON = ("Python", "InPandas", "InArrow")
 """Names of the nodes of a plan for which functions in Python are run."""
 SHUFFLE = "+-"
@@ -164,7 +110,7 @@ class FailingRows:
         rows_max, search = max(1, ROWS_MAX // count), next(self._searches)
         is_python = any(name in execution.executedPlan().toString() for name in OF_PYTHON)
         function = self._java_object()
-        function.tell(not is_python, rows_max)
+        function.tell(not is_python, rows_max, TEXT_CHARS_MAX)
         if self._raised is not None:
             self._raised.value = ()
         context = self._session.sparkContext
@@ -200,7 +146,7 @@ class FailingRows:
 
     def _java_object(self) -> Any:
         """Return an object of the class, which this JVM and its executors know from now on."""
-        return everywhere(self._session, CLASS, SOURCE).newInstance()
+        return everywhere(self._session, CLASS).newInstance()
 
 
 def telling(
