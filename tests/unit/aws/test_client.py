@@ -268,6 +268,7 @@ async def test_close_waits_for_calls_under_way_and_refuses_the_queued() -> None:
 
 
 async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr(client_module, "CLOSE_TIMEOUT_S", 0.05)
     gate = Gate()
     async with service_of(gate) as service:
