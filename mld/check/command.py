@@ -43,6 +43,11 @@ _KCLPY = re.compile(r"^\s*(?:from|import)\s+amazon_kclpy\b", re.MULTILINE)
 _NEW = re.compile(r"leaseLost|shardEnded|lease_lost|shard_ended")
 _OLD = re.compile(r"""["']shutdown["']""")
 
+LEASES_SHOWN, WORKERS_SHOWN = (1, 10, 100), (1, 10)
+"""Sizes of a fleet whose price is shown unless one is asked for."""
+_PLAIN_WIDTH = 160  # columns where stdout is no terminal
+_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
+
 
 def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
     """Warn if the command's program seems to speak another generation than the file says."""
@@ -101,12 +106,6 @@ def _libraries(interpreter: str | None, environment: Mapping[str, str]) -> Itera
         prefix = Path(interpreter).parent.parent
         roots += [root for base in (prefix, prefix / "local") for root in base.glob("lib/python3*/*-packages")]
     yield from (root / "amazon_kclpy" for root in roots if (root / "amazon_kclpy").is_dir())
-
-
-LEASES_SHOWN, WORKERS_SHOWN = (1, 10, 100), (1, 10)
-"""Sizes of a fleet whose price is shown unless one is asked for."""
-_PLAIN_WIDTH = 160  # columns where stdout is no terminal
-_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
 
 def print_check(

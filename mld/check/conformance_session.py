@@ -51,6 +51,20 @@ from mld.protocol.messages import (
 REASONS_MAX = 3
 """Reasons shown per rule: the first ones tell, the others repeat."""
 
+SCHEMA_URN = "urn:mld:protocol:"
+
+SHARD_ID = "shardId-000000000042"
+REQUESTS_PER_ACTION_MAX = 100
+"""More checkpoint requests for one action are an endless loop."""
+LINES_PER_ACTION_MAX = 100_000
+"""More lines without an answer are an endless loop."""
+SETTLE_S = 0.02
+"""How long to listen for unsolicited lines between two actions: a child that says too much says it at once."""
+_SCHEMAS = {"status": "status", "checkpoint": "checkpoint-request"}
+
+Replies = Callable[[int], CheckpointErrorName | None]
+"""The error for the n-th request of a session, counted from 0; None leaves the answer to the lease."""
+
 
 class RuleLevel(Enum):
     REQUIRED = "required"
@@ -169,8 +183,6 @@ class Report:
 
 # --- the session -----------------------------------------------------------------------------------------------------
 
-SCHEMA_URN = "urn:mld:protocol:"
-
 
 @cache
 def validator(name: str) -> Draft202012Validator:
@@ -199,19 +211,6 @@ def _schemas() -> dict[str, Mapping[str, Any]]:
 def _registry() -> Registry[bool | Mapping[str, Any]]:
     registry: Registry[bool | Mapping[str, Any]] = Registry()
     return registry.with_resources((urn, DRAFT202012.create_resource(schema)) for urn, schema in _schemas().items())
-
-
-SHARD_ID = "shardId-000000000042"
-REQUESTS_PER_ACTION_MAX = 100
-"""More checkpoint requests for one action are an endless loop."""
-LINES_PER_ACTION_MAX = 100_000
-"""More lines without an answer are an endless loop."""
-SETTLE_S = 0.02
-"""How long to listen for unsolicited lines between two actions: a child that says too much says it at once."""
-_SCHEMAS = {"status": "status", "checkpoint": "checkpoint-request"}
-
-Replies = Callable[[int], CheckpointErrorName | None]
-"""The error for the n-th request of a session, counted from 0; None leaves the answer to the lease."""
 
 
 class SessionOver(Exception):

@@ -46,6 +46,28 @@ log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 10.0  # a server that is still importing answers late; one that is stopped, never
 
+PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
+F_SETPIPE_SZ = 1031
+
+UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
+LOGGED_PER_STEP = 50  # lines, of some 20 us each; stderr is paused while more wait
+EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
+KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
+LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # of long lines fewer: each is searched for secrets
+LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
+LAST_WORDS_CHARS_MAX = 500  # of each of them
+LARGE_PIECE_BYTES = 64 * 1024
+OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY", "MLD_ANCESTOR_SHARD_IDS"})
+"""Variables that say nothing true of a child unless we set them: we may run in the environment of a child."""
+EXIT_POLL_S = 0.05  # only where the system has no pidfd
+
+_START_REMEDIES = {
+    errno.EMFILE: "a shard takes six of them: raise LimitNOFILE or ulimit -n, or set maxLeasesForWorker",
+    errno.ENFILE: "the machine has too many open files: raise fs.file-max, or set maxLeasesForWorker",
+    errno.EAGAIN: "there are too many processes: raise LimitNPROC or TasksMax, or set maxLeasesForWorker",
+    errno.ENOMEM: "the memory is used up: give the machine more, or set maxLeasesForWorker",
+}
+
 
 class ForkedProcess:
     """The part of `subprocess.Popen` that `child` uses, for a process that is not our child.
@@ -151,10 +173,6 @@ def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
     return ours, theirs
 
 
-PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
-F_SETPIPE_SZ = 1031
-
-
 class ChildInput:
     """stdin: pieces go straight into the pipe, without a buffer of ours; `write` returns when the pipe has them."""
 
@@ -252,19 +270,6 @@ class ChildOutput(asyncio.Protocol):
         (self._transport or self._pipe).close()
 
 
-UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
-LOGGED_PER_STEP = 50  # lines, of some 20 us each; stderr is paused while more wait
-EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
-KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
-LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # of long lines fewer: each is searched for secrets
-LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
-LAST_WORDS_CHARS_MAX = 500  # of each of them
-LARGE_PIECE_BYTES = 64 * 1024
-OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY", "MLD_ANCESTOR_SHARD_IDS"})
-"""Variables that say nothing true of a child unless we set them: we may run in the environment of a child."""
-EXIT_POLL_S = 0.05  # only where the system has no pidfd
-
-
 @dataclass(frozen=True, slots=True)
 class ChildCommand:
     """How the children of a stream are started: the command, split, and who tells them which stream this is."""
@@ -329,14 +334,6 @@ class PipeHost:
             await child.kill()
             raise
         return child
-
-
-_START_REMEDIES = {
-    errno.EMFILE: "a shard takes six of them: raise LimitNOFILE or ulimit -n, or set maxLeasesForWorker",
-    errno.ENFILE: "the machine has too many open files: raise fs.file-max, or set maxLeasesForWorker",
-    errno.EAGAIN: "there are too many processes: raise LimitNPROC or TasksMax, or set maxLeasesForWorker",
-    errno.ENOMEM: "the memory is used up: give the machine more, or set maxLeasesForWorker",
-}
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

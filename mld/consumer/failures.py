@@ -34,7 +34,23 @@ from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError, ProcessorSilentError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest
 
+log = logging.getLogger(__name__)
+
 JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
+
+RESTART_REASONS: Mapping[type[Exception], str] = {
+    ChildStartError: "start",  # it could not be started
+    ProcessorGoneError: "exit",  # it ended, or closed its pipes
+    ProcessorSilentError: "timeout",  # it did not answer, or read, in time
+    ProcessorError: "protocol",  # it said what it may not
+}
+"""Why a child has to be started again, in one word."""
+
+_EXCEPTION = re.compile(
+    r"(?:Caused by: |Exception in thread \"[^\"]*\" |Uncaught |panic: |fatal error: |thread '[^']*'[^:]* panicked)*"
+    r"(?:(?:[A-Za-z_]\w*[.:$]+)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|(?<=panic: )|(?<=panicked)|(?<=error: ))"
+)
+"""How the line begins that names the exception a program of Python, Java, Node, Ruby, Go or Rust dies of."""
 
 
 def gives_up(child: ChildSettings, failures: int) -> bool:
@@ -47,9 +63,6 @@ def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
     exponential = child.restart_backoff_s * 2.0 ** min(max(0, failures - 1), 30)
     longest_s = max(child.restart_pause_max_s, child.restart_backoff_s)
     return min(exponential, longest_s) * (1 + JITTER_SHARE * rng.random())
-
-
-log = logging.getLogger(__name__)
 
 
 class Failures:
@@ -243,15 +256,6 @@ class Failures:
         return pause_s
 
 
-RESTART_REASONS: Mapping[type[Exception], str] = {
-    ChildStartError: "start",  # it could not be started
-    ProcessorGoneError: "exit",  # it ended, or closed its pipes
-    ProcessorSilentError: "timeout",  # it did not answer, or read, in time
-    ProcessorError: "protocol",  # it said what it may not
-}
-"""Why a child has to be started again, in one word."""
-
-
 def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
     """Return what went wrong, and how the child ended.
 
@@ -265,13 +269,6 @@ def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
         return f"{cause} ({ended})"
     what = ended if died and words else f"{error} ({ended})"
     return f"{what}; last on stderr: {words[-1]}" if words else what
-
-
-_EXCEPTION = re.compile(
-    r"(?:Caused by: |Exception in thread \"[^\"]*\" |Uncaught |panic: |fatal error: |thread '[^']*'[^:]* panicked)*"
-    r"(?:(?:[A-Za-z_]\w*[.:$]+)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|(?<=panic: )|(?<=panicked)|(?<=error: ))"
-)
-"""How the line begins that names the exception a program of Python, Java, Node, Ruby, Go or Rust dies of."""
 
 
 class ShardCheckpoints:

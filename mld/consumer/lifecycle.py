@@ -76,6 +76,12 @@ from typing import TypeAlias
 from mld.core.positions import SEQUENCE_DIGITS_MAX, SHARD_END, SUB_MAX, Position, is_position_text
 from mld.metrics.shard import ShardActivity
 
+PARKED = "Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
+"""What is told as the error of a parked shard."""
+
+ROUNDS_MAX = 64
+"""Halving a page of a million user records takes 20 rounds; three times that means that halving does not help."""
+
 
 class ConsumerState(Enum):
     WAITING_ON_PARENTS = "waiting on parents"
@@ -187,8 +193,6 @@ def next_state(state: ConsumerState, outcome: ActivityOutcome, stop: StopReason 
     return _STOPPED.get((state, stop), following)
 
 
-PARKED = "Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
-"""What is told as the error of a parked shard."""
 ACTIVITIES: Mapping[ConsumerState, ShardActivity] = {
     ConsumerState.PARKED: ShardActivity.PARKED,
     ConsumerState.SHARD_ENDING: ShardActivity.ENDING,
@@ -290,10 +294,6 @@ def _as_stored(sequence: str, sub: int) -> Position:
     if not sequence.isdigit():
         return Position(sequence)
     return Position(sequence.lstrip("0") or "0", sub)
-
-
-ROUNDS_MAX = 64
-"""Halving a page of a million user records takes 20 rounds; three times that means that halving does not help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from mld.core.streams import ChildBatch, HashRange, Page, PlainBatch
 from mld.leases.lease import Lease
 from mld.protocol.codec import RECORDS_HEAD, FramedRecord, Splitter, line_of, records_tail
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -71,9 +73,6 @@ class Stopping:
         finally:
             if over is not None:
                 over.cancel()
-
-
-log = logging.getLogger(__name__)
 
 
 async def batch_of(

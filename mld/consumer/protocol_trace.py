@@ -25,6 +25,18 @@ _HEAD = b'{"data":"'
 _RECORD_END = b'"action":"record"}'
 _TAIL_BYTES = 256  # more than what follows the last record
 
+LISTENERS_MAX = 4  # of a worker; each may hold as much as the bounds below
+WAITING_BYTES_MAX = 1024 * 1024
+EVENTS_WAITING_MAX = 10_000
+EVENT_BYTES = 200  # an event costs that much besides its text
+END_WORDS = {
+    StopReason.REQUESTED: "this worker gives the lease back",
+    StopReason.HANDOFF: "the lease goes to another worker",
+    StopReason.LEASE_LOST: "the lease is lost: another worker has it, or it expired",
+}
+TO_CHILD, FROM_CHILD = "toChild", "fromChild"
+Transcribed = dict[str, Any]
+
 
 class ShortLine:
     """Feed the pieces of one line, then take its `text`."""
@@ -87,19 +99,6 @@ class ShortLine:
 
     def _show(self, part: bytes) -> None:
         self._shown += part[: max(0, LINE_CHARACTERS_MAX + 1 - len(self._shown))]
-
-
-LISTENERS_MAX = 4  # of a worker; each may hold as much as the bounds below
-WAITING_BYTES_MAX = 1024 * 1024
-EVENTS_WAITING_MAX = 10_000
-EVENT_BYTES = 200  # an event costs that much besides its text
-END_WORDS = {
-    StopReason.REQUESTED: "this worker gives the lease back",
-    StopReason.HANDOFF: "the lease goes to another worker",
-    StopReason.LEASE_LOST: "the lease is lost: another worker has it, or it expired",
-}
-TO_CHILD, FROM_CHILD = "toChild", "fromChild"
-Transcribed = dict[str, Any]
 
 
 class TraceListener:

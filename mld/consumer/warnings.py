@@ -31,12 +31,24 @@ from mld.properties.settings import ChildSettings
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 REPEAT_MIN_S = 1.0  # if the first duration is 0; Java looks once a second
 REPEAT_MAX_S = 3600.0  # any hour of the log shows it
 TIMER_SLACK_S = 0.001  # a timer may fire slightly early, and must not be set again for that
 
 Holds = Callable[[], Mapping[str, object]]
 """What the child is working on, as fields of the log; called only for a warning."""
+
+REPORT_INTERVAL_S = 60.0  # a wrong producer misroutes every aggregate it makes
+HASH_KEY_BITS = 128
+SHOWN_BITS = 32
+
+MALFORMED = "%d KPL aggregates cannot be opened (%s); they were delivered as they came: their producer must be repaired"
+MISROUTED = (
+    "%d user records were not delivered, because their aggregates do not belong to this shard: %s. A producer that "
+    "packed them before a reshard sends them again; if there was none, it packs them wrongly"
+)
 
 
 def next_warning_s(running_s: float) -> float:
@@ -145,19 +157,6 @@ class Overdue:
                 **held,
             ),
         )
-
-
-REPORT_INTERVAL_S = 60.0  # a wrong producer misroutes every aggregate it makes
-HASH_KEY_BITS = 128
-SHOWN_BITS = 32
-
-MALFORMED = "%d KPL aggregates cannot be opened (%s); they were delivered as they came: their producer must be repaired"
-MISROUTED = (
-    "%d user records were not delivered, because their aggregates do not belong to this shard: %s. A producer that "
-    "packed them before a reshard sends them again; if there was none, it packs them wrongly"
-)
-
-T = TypeVar("T")
 
 
 class SeenAggregates(Generic[T]):

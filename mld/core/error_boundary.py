@@ -29,10 +29,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+StateT = TypeVar("StateT")
+
 RESTART_PAUSE_S = 1.0  # before a loop that failed is restarted: the period of the busiest loops
 
 _counts: Counter[tuple[str, str]] = Counter()
 """Counts of this process, by what was being done and the kind of exception."""
+OnFailure: TypeAlias = Callable[[BaseException | None], None]
 
 
 def survived(error: Exception, doing: str, shard: str | None = None) -> MldError:
@@ -117,10 +120,6 @@ def counts() -> dict[tuple[str, str], int]:
 def total() -> int:
     """Return how many exceptions this process has survived."""
     return sum(_counts.values())
-
-
-StateT = TypeVar("StateT")
-OnFailure: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Until(IntEnum):

@@ -9,12 +9,6 @@ RENEWALS_PER_LEASE = 3
 EPSILON_S = 0.025
 """Java's epsilonMillis."""
 
-
-def renew_interval_s(lease_duration_s: float) -> float:
-    """Return the time from one renewal of a lease to the next."""
-    return lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S
-
-
 LEADER_HEARTBEAT_S = 30.0
 """Java's; also how long a "no" is believed without looking again."""
 AUDIT_PERIOD_S = 120.0
@@ -39,6 +33,11 @@ LONE_LEADER_LOOK_S = 30.0
 lease which lies free for want of room is noticed in a minute."""
 SLOW_LEASES = 150
 """A worker that is no watcher reads so many leases once per lease duration, a larger table less often in proportion."""
+
+
+def renew_interval_s(lease_duration_s: float) -> float:
+    """Return the time from one renewal of a lease to the next."""
+    return lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S
 
 
 def slow_period_s(leases: int, lease_duration_s: float) -> float:

@@ -28,6 +28,11 @@ _DIGITS = re.compile(rf"[0-9]{{1,{SEQUENCE_DIGITS_MAX}}}", re.ASCII)
 _ORDER_END = 1
 _ORDER_BEFORE_END = 0
 
+OF_THIS_STREAM: ContextVar[str | None] = ContextVar("mld_stream", default=None)
+"""The identifier of the one of several streams that is being worked for; the log adds it to every line."""
+
+_FORM = re.compile(r"([0-9]{1,20}):([^:]+):([0-9]{1,20})", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -101,9 +106,6 @@ class InitialPosition:
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 
-OF_THIS_STREAM: ContextVar[str | None] = ContextVar("mld_stream", default=None)
-"""The identifier of the one of several streams that is being worked for; the log adds it to every line."""
-
 
 @contextmanager
 def working_for(stream: str | None) -> Iterator[None]:
@@ -113,9 +115,6 @@ def working_for(stream: str | None) -> Iterator[None]:
         yield
     finally:
         OF_THIS_STREAM.reset(token)
-
-
-_FORM = re.compile(r"([0-9]{1,20}):([^:]+):([0-9]{1,20})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -24,16 +24,29 @@ if TYPE_CHECKING:
     from mld.properties.loader import LoadedConfiguration
     from mld.properties.settings import Settings
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 EXIT_OK = 0
 EXIT_FAILURE = 1
 """Something failed, or a condition that was asked about is not met."""
 EXIT_CONFIGURATION = 2
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 FILE_VARIABLE = "MLD_PROPERTIES"
 """Names the properties file for all commands that are given none."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+define_option = click.option(
+    "-D",
+    "--define",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the properties file; may be repeated.",
+)
+file_option = click.option(
+    "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
+)
+_argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
 
 
 class Duration(click.ParamType[float]):
@@ -53,20 +66,6 @@ class Duration(click.ParamType[float]):
         if not 0 <= seconds < float("inf"):
             self.fail(f"{text!r} is no duration: it must not be negative", param, ctx)
         return seconds
-
-
-define_option = click.option(
-    "-D",
-    "--define",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key of the properties file; may be repeated.",
-)
-file_option = click.option(
-    "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
-)
-_argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
 
 
 def properties_file(command: F) -> F:

@@ -42,11 +42,27 @@ from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS,
 from mld.properties.settings import Settings
 from mld.properties.values import ONE_FOR_EACH_CPU
 
+log = logging.getLogger(__name__)
+
 LIFELINE = "MLD_UNIT_LIFELINE"
 WORKER = "MLD_UNIT_WORKER"
 PAGES = "MLD_UNIT_PAGES"
 DEFINED = "MLD_UNIT_DEFINED"
 """The `--define` of the command line, as JSON: they may be secret, and everybody can read a command line."""
+
+FENCE_S = 3.0
+"""How long nobody runs under the name of a worker that has ended; others read the lease table several times in that."""
+FENCE_MARGIN_S = 0.2
+RESTART_PAUSE_MAX_S = 60.0
+STEADY_S = 60.0
+"""Who was up for so long has not failed again and again."""
+
+DATAGRAM_BYTES_MAX = 4096
+TICK_S = 1.0
+PLACE_BYTES_MAX = 90  # the address of a socket has room for 107
+EXTEND = b"EXTEND_TIMEOUT_USEC="
+
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +118,6 @@ def news_of_end(worker: str, until: float) -> bytes:
     return json.dumps({"ended": worker, "until": until}).encode() + b"\n"
 
 
-log = logging.getLogger(__name__)
-
-FENCE_S = 3.0
-"""How long nobody runs under the name of a worker that has ended; others read the lease table several times in that."""
-FENCE_MARGIN_S = 0.2
-RESTART_PAUSE_MAX_S = 60.0
-STEADY_S = 60.0
-"""Who was up for so long has not failed again and again."""
-
-
 def worker_names(base: str, count: int) -> tuple[str, ...]:
     """Return the worker ids of a group."""
     return tuple(f"{base}-{number}" for number in range(1, count + 1))
@@ -151,12 +157,6 @@ def end_in_words(code: int) -> str:
         return f"was ended by {Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-DATAGRAM_BYTES_MAX = 4096
-TICK_S = 1.0
-PLACE_BYTES_MAX = 90  # the address of a socket has room for 107
-EXTEND = b"EXTEND_TIMEOUT_USEC="
 
 
 @dataclass(slots=True)
@@ -421,9 +421,6 @@ def group_place() -> Iterator[Path]:
         if len(os.fsencode(name)) > PLACE_BYTES_MAX:
             raise StartupError(f"{name} is too long a path for the sockets of the workers; set TMPDIR to a shorter one")
         yield Path(name)
-
-
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def workers_wanted(settings: Settings) -> int:

@@ -57,6 +57,17 @@ from mld.tracking.stream_list import ListedStream, account_and_name
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
+KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
+DYNAMO_OTHERS_MAX = 32  # calls in flight besides renewals: slow answers are waited for side by side
+KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
+STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
+SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
+KEPT_MEMORY_BYTES = 16 * 1024 * 1024  # an answer; see `_keep_freed_memory`
+COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -186,9 +197,6 @@ class StreamClients:
             return self._services[place]
 
 
-T = TypeVar("T")
-
-
 def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> T:
     """Do as `asyncio.run`, on that loop."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -201,16 +209,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     return made
-
-
-KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
-KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
-DYNAMO_OTHERS_MAX = 32  # calls in flight besides renewals: slow answers are waited for side by side
-KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
-STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
-SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
-KEPT_MEMORY_BYTES = 16 * 1024 * 1024  # an answer; see `_keep_freed_memory`
-COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
 
 
 async def run_daemon(

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+READ_ONCE = "a pipe cannot be read twice: name a file"
+
+SETTLED_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
@@ -68,9 +72,6 @@ class Reload:
     taken: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     """Keys whose new values need a restart."""
-
-
-READ_ONCE = "a pipe cannot be read twice: name a file"
 
 
 class Reloader:
@@ -178,9 +179,6 @@ def _changes(done: Reload) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
-
-
-SETTLED_S = 1.0
 
 
 async def _settled() -> None:

@@ -31,6 +31,15 @@ STATUS_CHARACTERS_MAX = 500
 KEEPALIVES_PER_WATCHDOG = 2
 """A sign of life is sent this often in the time that the manager waits for one, as sd_watchdog_enabled(3) advises."""
 
+STATUS_PERIOD_S = 3.0
+"""A status that changes all the time is told this often."""
+EXTENSION_S = 20.0
+"""Time asked for at once; more of it is asked for while a start or a stop goes on."""
+EXTEND_PERIOD_S = 5.0
+DRAIN_MARGIN_S = 60.0
+"""A stop may outlast the grace by ending children, giving leases back and closing connections. After that it hangs."""
+TICK_MAX_S = 1.0
+
 
 class ServiceManager:
     """Tells the service manager, if there is one; `keepalive_s` is how often it wants a sign of life, None: never."""
@@ -108,16 +117,6 @@ def _address(text: str) -> str | None:
     if text.startswith("@"):
         return "\0" + text[1:]
     return text if text.startswith("/") else None
-
-
-STATUS_PERIOD_S = 3.0
-"""A status that changes all the time is told this often."""
-EXTENSION_S = 20.0
-"""Time asked for at once; more of it is asked for while a start or a stop goes on."""
-EXTEND_PERIOD_S = 5.0
-DRAIN_MARGIN_S = 60.0
-"""A stop may outlast the grace by ending children, giving leases back and closing connections. After that it hangs."""
-TICK_MAX_S = 1.0
 
 
 class LifePhase(Enum):

@@ -55,6 +55,10 @@ log = logging.getLogger(__name__)
 
 DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 
+INDEX_RETRY_S = 60.0
+"""An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
+LOST_TABLE_LOOK_S = 1.0
+
 
 @dataclass(eq=False)
 class Fleet:
@@ -421,11 +425,6 @@ async def no_load() -> None:
 def load_of_this_host(clock: Clock) -> DetectLoad:
     """Return what reads CPU figures of the machine or container we run in."""
     return partial(detect, HostReader(), os.environ, clock)
-
-
-INDEX_RETRY_S = 60.0
-"""An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
-LOST_TABLE_LOOK_S = 1.0
 
 
 async def ensure_index(index: LeaseIndex) -> None:

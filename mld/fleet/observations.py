@@ -49,6 +49,10 @@ from mld.properties.settings import Settings
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
 
+LEASES_MAX = 2**31 - 1
+"""What maxLeasesForWorker is unless somebody sets it."""
+TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
+
 
 class Handoff(NamedTuple):
     """A pending handoff: the owner pair it was seen with, and when it may be forced."""
@@ -161,11 +165,6 @@ def expired_keys(observations: Observations, leases: Iterable[Lease], now: float
         if number % STEP_LEASES == STEP_LEASES - 1:
             yield
     return frozenset(expired)
-
-
-LEASES_MAX = 2**31 - 1
-"""What maxLeasesForWorker is unless somebody sets it."""
-TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 
 
 class FoundDead(NamedTuple):

@@ -30,6 +30,8 @@ from mld.leases.table_maker import TableMaker, on_demand
 from mld.leases.writes import request_of
 from mld.properties.settings import TableSettings
 
+log = logging.getLogger(__name__)
+
 INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
 SCAN_SPACING_S = 10.0  # Java's discovery period: a fleet without the index costs no more than a few takers' scans
 KEYS_PER_SLICE = 256  # keys noted before the loop gets a turn: well below 2 ms
@@ -50,6 +52,15 @@ _OWNED_KEYS = {
     "ProjectionExpression": "#leaseKey, #leaseOwner",
     "ExpressionAttributeNames": {"#leaseKey": rows.KEY, "#leaseOwner": rows.OWNER},
 }
+
+CORRUPT_REPORTED_EVERY_S = 3600.0
+"""How often a row that stays unreadable is logged."""
+SEGMENTS_MAX = 32
+SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
+TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
+ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
+GETS_PER_BATCH = 100  # DynamoDB's limit
+RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
 
 
 @raises_only(TableUnavailableError)
@@ -190,18 +201,6 @@ def status_in(table: Mapping[str, Any]) -> IndexStatus:
 def _find(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
     indexes: list[Mapping[str, Any]] = table.get("GlobalSecondaryIndexes") or []
     return next((index for index in indexes if index["IndexName"] == INDEX_NAME), None)
-
-
-log = logging.getLogger(__name__)
-
-CORRUPT_REPORTED_EVERY_S = 3600.0
-"""How often a row that stays unreadable is logged."""
-SEGMENTS_MAX = 32
-SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
-TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
-ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
-GETS_PER_BATCH = 100  # DynamoDB's limit
-RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
 
 
 @raises_only(TableUnavailableError)

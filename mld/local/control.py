@@ -56,14 +56,6 @@ from mld.local.stream_state import KinesisError
 if TYPE_CHECKING:
     from mld.local.server import EmbeddedServer
 
-
-# --- faults ----------------------------------------------------------------------------------------------------------
-
-
-class ControlError(ValueError):
-    """A body that cannot be understood; the text says why."""
-
-
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "str": str,
     "int": int,
@@ -72,6 +64,18 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
 }
 """What a field takes in JSON, by the type that the class declares."""
+
+PREFIX = "/_mld/"
+CONTENT_TYPE = "application/json"
+SECONDS_MAX = 1e9
+"""Some thirty years: with more, times leave the range of dates."""
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+class ControlError(ValueError):
+    """A body that cannot be understood; the text says why."""
 
 
 @dataclass(slots=True)
@@ -165,11 +169,6 @@ class FaultPlan:
 
 
 # --- controls --------------------------------------------------------------------------------------------------------
-
-PREFIX = "/_mld/"
-CONTENT_TYPE = "application/json"
-SECONDS_MAX = 1e9
-"""Some thirty years: with more, times leave the range of dates."""
 
 
 def is_expiry(request: HttpRequest) -> bool:

@@ -39,6 +39,31 @@ _EVENT_VERSION = "1.1"
 _NESTED_BYTES = 3
 """What a list or a map takes besides its elements."""
 
+SHARD_LIFE_S = 4 * 3600.0
+RETENTION_S = 24 * 3600.0
+SPLIT_RECORDS = 1000
+SPLIT_WINDOW_S = 60.0
+"""A shard that gets `SPLIT_RECORDS` within this time splits; the service waits for far more."""
+SPLIT_OPEN_MAX = 8
+"""Load splits no shard of a stream that has so many open ones."""
+DESCRIBE_PER_S = 10.0
+GET_RECORDS_PER_S = 10.0
+"""With enforced limits: two readers, each five times a second."""
+_HASHES = 2**32
+_COUNTER_UNIT = 10**20
+
+CONTENT_TYPE = "application/x-amz-json-1.0"
+ITERATOR_LIFE_S = 15 * 60.0
+PAGE_RECORDS_MAX = 1000
+PAGE_BYTES_MAX = 1024 * 1024
+LIST_MAX = 100
+_ITERATOR_KIND = "D"
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{21,40}")
+_SHARD_ID = re.compile(r"[a-zA-Z0-9_.-]{28,65}")
+
+TRIM_HORIZON, LATEST, AT, AFTER = _ITERATORS = "TRIM_HORIZON", "LATEST", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"
+"""The kinds of iterators: those of Kinesis, but for AT_TIMESTAMP."""
+
 
 class ViewType(Enum):
     """Which images a record has besides the keys."""
@@ -185,19 +210,6 @@ def _number(text: str) -> str:
 
 
 # --- shards and streams -----------------------------------------------------------------------------------------------
-
-SHARD_LIFE_S = 4 * 3600.0
-RETENTION_S = 24 * 3600.0
-SPLIT_RECORDS = 1000
-SPLIT_WINDOW_S = 60.0
-"""A shard that gets `SPLIT_RECORDS` within this time splits; the service waits for far more."""
-SPLIT_OPEN_MAX = 8
-"""Load splits no shard of a stream that has so many open ones."""
-DESCRIBE_PER_S = 10.0
-GET_RECORDS_PER_S = 10.0
-"""With enforced limits: two readers, each five times a second."""
-_HASHES = 2**32
-_COUNTER_UNIT = 10**20
 
 
 class DynamoStreamsError(ServiceError):
@@ -405,19 +417,6 @@ class TableStream:
 
 
 # --- all streams of all tables, and their operations ------------------------------------------------------------------
-
-CONTENT_TYPE = "application/x-amz-json-1.0"
-ITERATOR_LIFE_S = 15 * 60.0
-PAGE_RECORDS_MAX = 1000
-PAGE_BYTES_MAX = 1024 * 1024
-LIST_MAX = 100
-_ITERATOR_KIND = "D"
-_SEQUENCE_NUMBER = re.compile(r"[0-9]{21,40}")
-_SHARD_ID = re.compile(r"[a-zA-Z0-9_.-]{28,65}")
-
-
-TRIM_HORIZON, LATEST, AT, AFTER = _ITERATORS = "TRIM_HORIZON", "LATEST", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"
-"""The kinds of iterators: those of Kinesis, but for AT_TIMESTAMP."""
 
 
 @dataclass(frozen=True, slots=True)

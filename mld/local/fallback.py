@@ -40,18 +40,30 @@ from mld.local.http import HttpRequest, HttpResponse
 from mld.local.routing import DYNAMODB, Call
 from mld.local.stream_state import ServiceError
 
+log = logging.getLogger(__name__)
+
 _SPECIFICATION = "StreamSpecification"
 _WITH_TABLES = frozenset(("CreateTable", "UpdateTable", "DeleteTable"))
 _TTL_PAST_S = 5 * 365 * 86_400.0
 """An expiry longer ago than five years is not taken for one, as in the service."""
 
+TableEvent = Callable[[TableStreams], object]
+"""What a request did, to be done to the model."""
+_labels: set[str] = set()
+"""ARNs of tables with the labels of their streams, so that none is given out twice."""
+
+_HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
+
+_ACCOUNT_HEADER = "x-moto-account-id"
+"""Tells moto the account of a request; taken from clients, it would be another way to choose one."""
+_CORS = "access-control-"
+"""Headers by which moto lets every page read its answers; see `mld.core.webrule`."""
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
 
 class StreamSpecificationError(ValueError):
     """A request that the service refuses; the text is its message."""
-
-
-TableEvent = Callable[[TableStreams], object]
-"""What a request did, to be done to the model."""
 
 
 class _Request(threading.local):
@@ -63,8 +75,6 @@ class _Request(threading.local):
 
 
 _request = _Request()
-_labels: set[str] = set()
-"""ARNs of tables with the labels of their streams, so that none is given out twice."""
 
 
 class _Tap:
@@ -283,18 +293,6 @@ def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:
     kept = {k: v for k, v in request.items() if k != "Expected"}
     kept |= {"ConditionExpression": " AND ".join(terms), "ExpressionAttributeNames": names}
     return kept | ({"ExpressionAttributeValues": values} if values else {})
-
-
-log = logging.getLogger(__name__)
-
-_HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
-
-_ACCOUNT_HEADER = "x-moto-account-id"
-"""Tells moto the account of a request; taken from clients, it would be another way to choose one."""
-_CORS = "access-control-"
-"""Headers by which moto lets every page read its answers; see `mld.core.webrule`."""
-
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class OtherServices:

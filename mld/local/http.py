@@ -22,6 +22,8 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 _JOINED_BYTES_MAX = 64 * 1024
 """Up to this size head and body leave in one packet; beyond, copying the body costs more than a packet."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
+Connections = set[asyncio.Transport]
+"""Those that are open, kept by the protocols; whoever serves may cut them off."""
 
 
 @dataclass(slots=True)
@@ -103,8 +105,6 @@ def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 Handler = Callable[[HttpRequest, Peer], HttpResponse | Coroutine[None, None, None]]
 """Answers at once, or returns a coroutine that answers through the peer."""
-Connections = set[asyncio.Transport]
-"""Those that are open, kept by the protocols; whoever serves may cut them off."""
 
 
 class HttpConnection(asyncio.Protocol, Peer):

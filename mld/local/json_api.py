@@ -38,6 +38,8 @@ from mld.local.stream_state import (
     validation,
 )
 
+T = TypeVar("T")
+
 # --- reading requests ------------------------------------------------------------------------------------------------
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -49,7 +51,25 @@ _TOKENS = ("ShardIterator", "NextToken")
 PAGE_MAX = 10_000
 INT_MAX = 2**31 - 1
 
-T = TypeVar("T")
+Fields = dict[str, Any]
+KinesisFinder = Callable[[str | None], Kinesis]
+"""The model of an account; of the caller's for None."""
+
+READ_ONLY = frozenset(
+    ("GetRecords", "GetShardIterator", "ListShards", "ListStreams", "DescribeStream", "DescribeStreamSummary")
+    + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers")
+)
+"""Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
+_LIST_DEFAULT = 100
+"""Items of a page of streams, of a stream's shards, or of consumers."""
+_STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"
+_STRATEGY = "RecordDistributionStrategy"
+_ITERATORS = [kind.value for kind in IteratorType]
+_FILTERS = [kind.value for kind in FilterType]
+_HANDLERS: dict[str, Handler] = {}
+
+PROVISIONED, ON_DEMAND = _MODES = "PROVISIONED", "ON_DEMAND"
+AUTO, USER_PARTITION_KEY = _STRATEGIES = "AUTO", "USER_PARTITION_KEY"
 
 
 class OperationRequest:
@@ -166,22 +186,6 @@ def _camel(key: str) -> str:
 
 # --- operations ------------------------------------------------------------------------------------------------------
 
-Fields = dict[str, Any]
-KinesisFinder = Callable[[str | None], Kinesis]
-"""The model of an account; of the caller's for None."""
-
-READ_ONLY = frozenset(
-    ("GetRecords", "GetShardIterator", "ListShards", "ListStreams", "DescribeStream", "DescribeStreamSummary")
-    + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers")
-)
-"""Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
-_LIST_DEFAULT = 100
-"""Items of a page of streams, of a stream's shards, or of consumers."""
-_STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"
-_STRATEGY = "RecordDistributionStrategy"
-_ITERATORS = [kind.value for kind in IteratorType]
-_FILTERS = [kind.value for kind in FilterType]
-
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
@@ -194,7 +198,6 @@ class OperationResult:
 
 Handler = Callable[[Kinesis, OperationRequest, float], Fields | OperationResult | None]
 """Returns the fields of the answer; None for an answer without a body."""
-_HANDLERS: dict[str, Handler] = {}
 
 
 def operation(function: Handler) -> Handler:
@@ -225,10 +228,6 @@ def parse(body: bytes) -> OperationRequest:
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
-
-
-PROVISIONED, ON_DEMAND = _MODES = "PROVISIONED", "ON_DEMAND"
-AUTO, USER_PARTITION_KEY = _STRATEGIES = "AUTO", "USER_PARTITION_KEY"
 
 
 @operation

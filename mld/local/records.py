@@ -37,6 +37,22 @@ PUT_RECORDS_MAX = 500
 PUT_BYTES_MAX = 10 * 1024 * 1024
 PARTITION_KEY_CHARS_MAX = 256
 
+PAGE_RECORDS_MAX = 10_000
+PAGE_BYTES_MAX = 10 * 1024 * 1024
+
+LIFE_S = 300.0
+TAKEOVER_S = 5.0
+"""A second call within this time of a successful one is refused; later it takes the subscription over."""
+HEARTBEAT_S = 5.0
+EVENT_BYTES_MAX = 1024 * 1024
+Find = Callable[[float], tuple[Stream, ShardState]]
+
+ITERATOR_LIFE_S = 300.0
+"""Iterators and page tokens expire five minutes after they were given out."""
+_CHECKSUM_BYTES = 4
+
+SHARD_ITERATOR, SHARDS_TOKEN = "I", "S"
+
 
 @dataclass(frozen=True, slots=True)
 class PutEntry:
@@ -133,9 +149,6 @@ def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, n
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
-PAGE_RECORDS_MAX = 10_000
-PAGE_BYTES_MAX = 10 * 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
@@ -204,12 +217,6 @@ def read_page(
 
 # --- subscriptions of enhanced fan-out --------------------------------------------------------------------------------
 
-LIFE_S = 300.0
-TAKEOVER_S = 5.0
-"""A second call within this time of a successful one is refused; later it takes the subscription over."""
-HEARTBEAT_S = 5.0
-EVENT_BYTES_MAX = 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEvent:
@@ -234,7 +241,6 @@ class Finished:
 
 
 Step = SubscriptionEvent | Idle | Finished
-Find = Callable[[float], tuple[Stream, ShardState]]
 
 
 class ShardSubscription:
@@ -317,10 +323,6 @@ def event_json(event: SubscriptionEvent) -> bytes:
 
 # --- shard iterators and page tokens ---------------------------------------------------------------------------------
 
-ITERATOR_LIFE_S = 300.0
-"""Iterators and page tokens expire five minutes after they were given out."""
-_CHECKSUM_BYTES = 4
-
 
 def pack(kind: str, *fields: object) -> str:
     """Return an opaque text for clients to hand back: base64 of a checksum and of JSON. The fields describe the place
@@ -364,9 +366,6 @@ class ShardIterator(NamedTuple):
 def decode_iterator(text: str) -> ShardIterator:
     """Decode an iterator. Raises KinesisError for a text we did not make."""
     return ShardIterator(*unpacked(SHARD_ITERATOR, text, "Invalid ShardIterator."))
-
-
-SHARD_ITERATOR, SHARDS_TOKEN = "I", "S"
 
 
 def account_of_token(text: str) -> str | None:

@@ -41,6 +41,28 @@ _EPOCH_TIME = 1
 _DATA = "Data"
 _TIME_SUFFIX = "Timestamp"
 
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+_STRING_TYPE = 7
+
+_CREDENTIAL = re.compile(r"Credential=([^/]+)/")
+_NUMBER = re.compile(r"\d{12}")
+_KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
+_ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
+_KEYS_MAX = 10_000
+"""Keys remembered; the oldest are forgotten first."""
+
+KINESIS = "kinesis"
+DYNAMODB = "dynamodb"
+DYNAMODB_STREAMS = "dynamodbstreams"
+STS = "sts"
+_SHOWN_BY_BROWSERS = "application/json"
+UNKNOWN_SERVICE = "UnknownServiceException"
+NAMES = "Kinesis, DynamoDB, DynamoDB Streams, CloudWatch, STS and Glue"
+FORM = "application/x-www-form-urlencoded"
+_ASKED_CHARACTERS_MAX = 200
+"""Longest quotation of what was asked for in the answer."""
+_SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
+
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
@@ -103,9 +125,6 @@ CBOR = Encoding("application/x-amz-cbor-1.1", _json_of, _cbor_of)
 
 # --- streams of events -----------------------------------------------------------------------------------------------
 
-EVENT_STREAM = "application/vnd.amazon.eventstream"
-_STRING_TYPE = 7
-
 
 def frame(headers: dict[str, str], payload: bytes) -> bytes:
     head = b"".join(
@@ -135,13 +154,6 @@ def exception(code: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
 
 # --- services and accounts --------------------------------------------------------------------------------------------
 
-_CREDENTIAL = re.compile(r"Credential=([^/]+)/")
-_NUMBER = re.compile(r"\d{12}")
-_KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
-_ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
-_KEYS_MAX = 10_000
-"""Keys remembered; the oldest are forgotten first."""
-
 
 class Accounts:
     """Mutable: STS's answers are shown to it."""
@@ -162,19 +174,6 @@ class Accounts:
             self._given[key[1].decode("latin-1")] = role[1].decode()
             if len(self._given) > _KEYS_MAX:
                 del self._given[next(iter(self._given))]
-
-
-KINESIS = "kinesis"
-DYNAMODB = "dynamodb"
-DYNAMODB_STREAMS = "dynamodbstreams"
-STS = "sts"
-_SHOWN_BY_BROWSERS = "application/json"
-UNKNOWN_SERVICE = "UnknownServiceException"
-NAMES = "Kinesis, DynamoDB, DynamoDB Streams, CloudWatch, STS and Glue"
-FORM = "application/x-www-form-urlencoded"
-_ASKED_CHARACTERS_MAX = 200
-"""Longest quotation of what was asked for in the answer."""
-_SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,12 @@ _NO_FAULT = Fault()
 _Key = tuple[str, str, str, str]
 """Account, region, stream, shard."""
 
+_PROXIES_OF_HTTP = ("http", "all")
+_FIRST_STREAM = re.compile(
+    r"(?:arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/)?(?P<name>[a-zA-Z0-9_.-]{1,128})"
+    r"(?::(?P<shards>[1-9]\d{0,4}))?"
+)
+
 
 class EmbeddedServer:
     """Made by `serve`; `endpoint` is its URL. `close` ends every connection."""
@@ -326,13 +332,6 @@ async def serve(
     server = EmbeddedServer(host, allow_hosts=allow_hosts, enforce=enforce, delays=delays or StateDelays())
     await server.start(port)
     return server
-
-
-_PROXIES_OF_HTTP = ("http", "all")
-_FIRST_STREAM = re.compile(
-    r"(?:arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/)?(?P<name>[a-zA-Z0-9_.-]{1,128})"
-    r"(?::(?P<shards>[1-9]\d{0,4}))?"
-)
 
 
 class FirstStreamError(MldError):

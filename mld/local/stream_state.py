@@ -39,6 +39,25 @@ WRITE_RECORDS_PER_S = 1000
 FULL_PAGE_PAUSE_S = 5.0
 """After a response of the full 10 MiB, calls within this time are refused."""
 
+_DROP_RECORDS_MIN = 1024
+"""Expired records are hidden at once but freed in lots of this size: freeing the head of a list moves the rest."""
+
+ACCOUNT = "123456789012"
+"""That of callers who name none."""
+
+_VERSION_BIT = 184
+_EPOCH_BIT = 128
+_COUNTER_BIT = 40
+_INDEX_MASK = (1 << 32) - 1
+_VERSION = 2
+
+DEFAULT_RETENTION_H = 24
+RETENTION_H_MAX = 8760
+ON_DEMAND_SHARDS = 4
+DEFAULT_RECORD_KIB = 1024
+_RESHARD_STEP_S = 0.001
+"""Two changes of shards are at least this far apart in a stream's own history, so that filters can tell them apart."""
+
 
 class Bucket:
     """`rate` tokens flow in each second; it holds those of one second at most."""
@@ -103,10 +122,6 @@ class ShardLimits:
         self._write_records.take(1)
         self._write_bytes.take(size_bytes)
         return True
-
-
-_DROP_RECORDS_MIN = 1024
-"""Expired records are hidden at once but freed in lots of this size: freeing the head of a list moves the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +339,6 @@ class ServiceError(MldError):
         return json.dumps({"__type": self.namespace + self.code, "message": self.message}).encode()
 
 
-ACCOUNT = "123456789012"
-"""That of callers who name none."""
-
-
 class KinesisError(ServiceError):
     """An operation was refused."""
 
@@ -371,13 +382,6 @@ def throttled(shard_id: str, name: str, account: str = ACCOUNT) -> KinesisError:
     )
 
 
-_VERSION_BIT = 184
-_EPOCH_BIT = 128
-_COUNTER_BIT = 40
-_INDEX_MASK = (1 << 32) - 1
-_VERSION = 2
-
-
 def index_of_number(number: int) -> int | None:
     """Return the index of the shard a number was made for; None if the number is none of ours."""
     return number & _INDEX_MASK if number >> _VERSION_BIT == _VERSION else None
@@ -405,14 +409,6 @@ class Sequencer:
         """Return a number of this shard that is above all given out before it and below all to come, except that it may
         equal the very last one."""
         return _VERSION << _VERSION_BIT | self._epoch_ms << _EPOCH_BIT | self._counter << _COUNTER_BIT | index
-
-
-DEFAULT_RETENTION_H = 24
-RETENTION_H_MAX = 8760
-ON_DEMAND_SHARDS = 4
-DEFAULT_RECORD_KIB = 1024
-_RESHARD_STEP_S = 0.001
-"""Two changes of shards are at least this far apart in a stream's own history, so that filters can tell them apart."""
 
 
 def uniform_ranges(count: int) -> list[HashRange]:

@@ -37,6 +37,20 @@ log = logging.getLogger(__name__)
 QUEUED_BYTES_MAX = 8 * 1024 * 1024
 """A minute of a busy log at level DEBUG; what comes while so much waits is dropped and counted."""
 
+INDENT = "    "
+"""Indentation of a trace. No event begins with a blank."""
+_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_LEAST_PRIORITY = 7
+_PLAIN = (int, float, bool, type(None))
+
+Fit = Callable[[str], str]
+
+QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
+"""They say at INFO and below what nobody but their authors needs."""
+EXIT_FLUSH_S = 2.0
+"""How long the end of the process waits for a reader."""
+
 
 class QueuedStream(io.TextIOBase):
     """A stream whose `write` returns at once; a thread writes to `descriptor`, and what it has no room for is dropped.
@@ -111,16 +125,6 @@ class QueuedStream(io.TextIOBase):
             except OSError:
                 QueuedStream.dropped_total += 1
                 return
-
-
-INDENT = "    "
-"""Indentation of a trace. No event begins with a blank."""
-_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-_LEAST_PRIORITY = 7
-_PLAIN = (int, float, bool, type(None))
-
-Fit = Callable[[str], str]
 
 
 class TextFormatter(logging.Formatter):
@@ -246,12 +250,6 @@ def _indented(text: str | None) -> str | None:
 def _field_text(value: object) -> str:
     text = _shown(value)
     return json.dumps(text, ensure_ascii=False) if " " in text or '"' in text or not text else text
-
-
-QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
-"""They say at INFO and below what nobody but their authors needs."""
-EXIT_FLUSH_S = 2.0
-"""How long the end of the process waits for a reader."""
 
 
 def configure(log_format: str, level: str, configuration_file: str | None, env: Mapping[str, str]) -> Scrubber:

@@ -27,6 +27,17 @@ from mld.properties.values import MetricsLevel
 EARLY_S = 0.1
 """A timer may fire so much before the wall clock says so; that ends the period all the same."""
 
+OPERATION = "Operation"
+ALL_DIMENSIONS = "ALL"
+_VALUE_MAX = 2.0**360
+"""CloudWatch refuses a request in which one value is larger, or not a number."""
+
+DATUMS_PER_REQUEST_MAX = 1_000
+REQUEST_BYTES_MAX = 900_000
+"""Below the 1 MB of PutMetricData even if nothing is compressed."""
+_DATUM_OVERHEAD_BYTES = 450
+"""Of a datum without its names, in the most wordy of CloudWatch's protocols."""
+
 
 def wait_s(wall_s: float, length_s: float) -> float:
     """Return seconds from `wall_s` to the end of the period that it is in, or of the next one if it has as good as
@@ -34,12 +45,6 @@ def wait_s(wall_s: float, length_s: float) -> float:
     """
     left_s = length_s - math.fmod(wall_s, length_s)
     return left_s if left_s > EARLY_S else left_s + length_s
-
-
-OPERATION = "Operation"
-ALL_DIMENSIONS = "ALL"
-_VALUE_MAX = 2.0**360
-"""CloudWatch refuses a request in which one value is larger, or not a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +186,6 @@ class DatumQueue:
         while len(self._waiting) > self._size_max:
             self._waiting.popleft()
             self.dropped += 1
-
-
-DATUMS_PER_REQUEST_MAX = 1_000
-REQUEST_BYTES_MAX = 900_000
-"""Below the 1 MB of PutMetricData even if nothing is compressed."""
-_DATUM_OVERHEAD_BYTES = 450
-"""Of a datum without its names, in the most wordy of CloudWatch's protocols."""
 
 
 def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:

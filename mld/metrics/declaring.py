@@ -17,6 +17,8 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 from mld.metrics.instruments import Calls, Spread, SpreadValue, StatisticSet, Tally
 from mld.properties.values import MetricsLevel
 
+T = TypeVar("T")
+
 COUNT = "Count"
 MILLIS = "Milliseconds"
 BYTES = "Bytes"
@@ -27,7 +29,9 @@ S, D = MetricsLevel.SUMMARY, MetricsLevel.DETAILED
 Number: TypeAlias = float | int
 Value: TypeAlias = Number | SpreadValue | Mapping[str, Number] | None
 """Of a mapping, each name holds one word for each label. None: unknown, nothing is published."""
-T = TypeVar("T")
+NOTHING: frozenset[Dimension] = frozenset()
+
+_METRIC, _JAVA = "metric", "java"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,6 @@ class Dimension(Enum):
 SHARD = frozenset({Dimension.SHARD, Dimension.STREAM})
 STREAM = frozenset({Dimension.STREAM})
 WORKER = frozenset({Dimension.WORKER})
-NOTHING: frozenset[Dimension] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,6 @@ class Operation:
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------
-
-_METRIC, _JAVA = "metric", "java"
 
 
 def sent(make: Callable[[], Any], *java: JavaMetric) -> Any:

@@ -19,6 +19,9 @@ from dataclasses import dataclass
 SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets of a `Spread`, in seconds; a last bucket without bound follows."""
 
+PERIODS = 3
+"""A loop counts as hanging once it is overdue by this many of its periods."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpreadValue:
@@ -188,9 +191,6 @@ class Calls:
 
 
 # --- progress --------------------------------------------------------------------------------------------------------
-
-PERIODS = 3
-"""A loop counts as hanging once it is overdue by this many of its periods."""
 
 
 @dataclass(frozen=True, slots=True)

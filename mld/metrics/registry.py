@@ -34,13 +34,23 @@ from mld.metrics.worker import SparkFigures, TableMetrics, WorkerMetrics
 ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
 
-
 DYNAMODB, KINESIS = "DynamoDB", "Kinesis"
 LOSS_SHOWN_S = 86_400.0
 """How long a loss is shown: somebody has to fetch the records from where they came from."""
 CREATED, DELETED = "created", "deleted"
 RENEWALS = "renewals"
 """Name of the loop that renews all leases, for `Progress`."""
+
+OF_SHARD: tuple[Metric, ...] = tuple(metrics_of(ShardMetrics, "shard"))
+"""Read from the part of each shard."""
+
+JAVA_OF_SHARD: tuple[Declared, ...] = tuple(declared(ShardMetrics))
+JAVA_METRICS: tuple[JavaMetric, ...] = (
+    *(metric for one in JAVA_OF_SHARD for metric in one.metrics),
+    *(metric for _, ones in OPERATIONS for one in ones for metric in one.metrics),
+)
+"""Every name of KCL's under which something is sent."""
+JAVA_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +209,6 @@ class Metrics:
         return sum(part.waiting_bytes() for part in self.shards.values())
 
 
-OF_SHARD: tuple[Metric, ...] = tuple(metrics_of(ShardMetrics, "shard"))
-"""Read from the part of each shard."""
 OF_WORKER: tuple[Metric, ...] = (
     *metrics_of(Metrics),
     *metrics_of(WorkerMetrics, reach=lambda metrics: metrics.worker),
@@ -210,11 +218,3 @@ OF_WORKER: tuple[Metric, ...] = (
     *metrics_of(SparkFigures, reach=lambda metrics: metrics.worker.spark),
 )
 """Read from `Metrics`."""
-
-JAVA_OF_SHARD: tuple[Declared, ...] = tuple(declared(ShardMetrics))
-JAVA_METRICS: tuple[JavaMetric, ...] = (
-    *(metric for one in JAVA_OF_SHARD for metric in one.metrics),
-    *(metric for _, ones in OPERATIONS for one in ones for metric in one.metrics),
-)
-"""Every name of KCL's under which something is sent."""
-JAVA_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}

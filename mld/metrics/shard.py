@@ -57,6 +57,9 @@ LEVELS_PER_DOUBLING = 3
 SAID_AGAIN_FIRST_S, SAID_AGAIN_MAX_S = 60.0, 3600.0
 """Reads that go on failing are logged after this time, then after twice that, and so on up to once an hour."""
 
+PROCESS, INITIALIZE, TRACKER = "ProcessTask", "InitializeTask", "ApplicationTracker"
+"""KCL's operations on a shard; that of its end is `ShardEndCounts.OPERATION`."""
+
 
 class ShardActivity(Enum):
     """What a shard's consumer is about, in an operator's words."""
@@ -162,10 +165,6 @@ def none_waits() -> int:
 
 def nobody_asks(_key: str, _is_reached: bool) -> None:
     pass
-
-
-PROCESS, INITIALIZE, TRACKER = "ProcessTask", "InitializeTask", "ApplicationTracker"
-"""KCL's operations on a shard; that of its end is `ShardEndCounts.OPERATION`."""
 
 
 @dataclass(slots=True, eq=False)

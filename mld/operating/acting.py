@@ -55,6 +55,13 @@ Report: TypeAlias = Callable[[Outcome], None]
 Writing: TypeAlias = Callable[[Report], Awaitable[Sequence[Outcome]]]
 """Writes, and reports what becomes of each change; all outcomes."""
 
+FORMAT = "mld-rows"
+VERSION = 1
+LINE_CHARACTERS_MAX = 8 * 1024 * 1024
+"""A row of DynamoDB has 400 KB; as JSON, escaped, a few times as much."""
+MODE = 0o600
+SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
+
 
 async def read_table(calls: TableCalls, clock: Clock) -> RawTable:
     """Read every row. Raises TableError, after some tries; TableMissingError if there is no such table."""
@@ -217,14 +224,6 @@ def _may_be_made(outcomes: Sequence[Outcome]) -> bool:
 
 
 # --- the file with the rows of a table --------------------------------------------------------------------------------
-
-
-FORMAT = "mld-rows"
-VERSION = 1
-LINE_CHARACTERS_MAX = 8 * 1024 * 1024
-"""A row of DynamoDB has 400 KB; as JSON, escaped, a few times as much."""
-MODE = 0o600
-SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
 
 class BackupError(ActRefusedError):

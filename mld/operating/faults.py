@@ -29,6 +29,13 @@ STUCK, ROWS, TABLE = "a-shard-is-stuck", "rows-that-are-wrong", "the-table-is-ou
 WORKER = "a-worker-is-not-well"
 """Anchors of the runbook."""
 
+KINDS: dict[str, FaultKind] = {}
+"""All kinds, in the order of their declaration."""
+SHARD_JUDGES: dict[str, ShardJudge] = {}
+"""Those of open shards, by the name of the kind."""
+
+RUNBOOKS = "docs/use/operations.md"
+
 
 class Severity(Enum):
     """The worst first."""
@@ -237,12 +244,6 @@ class FaultKind:
     find: Finder
 
 
-KINDS: dict[str, FaultKind] = {}
-"""All kinds, in the order of their declaration."""
-SHARD_JUDGES: dict[str, ShardJudge] = {}
-"""Those of open shards, by the name of the kind."""
-
-
 def kind(
     name: str,
     severity: Severity,
@@ -320,9 +321,6 @@ def fault_value(fault: FleetFault) -> dict[str, str | float | None]:
         "since": fault.since_s,
         "runbook": runbook_of(fault.kind),
     }
-
-
-RUNBOOKS = "docs/use/operations.md"
 
 
 def runbook_of(name: str, base: str = RUNBOOKS) -> str:

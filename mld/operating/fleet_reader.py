@@ -41,6 +41,18 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S = 10.0
 THREADS = 4  # segments of a large table are scanned beside each other
 
+# Found by what their tables look like: a lease table is one whose only key is `leaseKey`; tables of KCL 3.0 to 3.4 have
+# its name with an ending. Of each the first rows are read, once. What may not be seen is said, with the
+# permission that is missing.
+
+TABLES_MAX = 2_000
+"""Looked at in one region; each costs one DescribeTable, of which an account has thousands a second."""
+ROWS_MAX = 500
+"""Read of each lease table: at most 63 read units, as rows have less than a kilobyte."""
+ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
+LEASE_DURATION_S = 30.0
+"""Supposed, as the table does not tell: what is older than two renewals of so long a lease is unknown."""
+
 
 async def if_there(asking: Awaitable[T], otherwise: T) -> T:
     """Return what a table holds, or `otherwise` if there is no such table. Raises TableError."""
@@ -229,17 +241,6 @@ async def with_stream(settings: Settings, name: str) -> str:
 
 
 # --- the applications of an account -----------------------------------------------------------------------------------
-# Found by what their tables look like: a lease table is one whose only key is `leaseKey`; tables of KCL 3.0 to 3.4 have
-# its name with an ending. Of each the first rows are read, once. What may not be seen is said, with the
-# permission that is missing.
-
-TABLES_MAX = 2_000
-"""Looked at in one region; each costs one DescribeTable, of which an account has thousands a second."""
-ROWS_MAX = 500
-"""Read of each lease table: at most 63 read units, as rows have less than a kilobyte."""
-ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
-LEASE_DURATION_S = 30.0
-"""Supposed, as the table does not tell: what is older than two renewals of so long a lease is unknown."""
 
 
 async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:

@@ -34,6 +34,25 @@ from mld.metrics.shard import ShardActivity, ShardMetrics
 from mld.operating.naming import names_of
 from mld.shards.graph import hole_steps, id_order
 
+UNITS = ((2.0, "s", 1.0), (120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
+DAY_S = 86_400.0
+
+RENEWALS_UNTIL_UNKNOWN = 2
+NO_HASH_KEYS = HashRange(0, 1)
+"""What every shard of a stream of DynamoDB has."""
+LAG_MAX_S = 60.0
+"""A shard that is further behind than this is lagging, unless the operator names another bound."""
+JAVA, UNREPORTED = "java", "unknown"
+"""Kinds of workers that are not known to be of mld: one reports as Java's do, one does not report."""
+THROTTLED = "the lease table is throttled"
+AHEAD_MAX_S = 60.0
+"""How far in the future a stored time may be; beyond, one of the two clocks is wrong, and it tells nothing."""
+END_SHOWN_S = 3600.0
+"""How long a dead worker is shown that has no leases any more."""
+NO_REPORT = "of KCL 2.x, which never reports, or gone"
+REPORT_RULES = ReportRules()
+
+
 # --- one word for a shard ---------------------------------------------------------------------------------------------
 
 
@@ -55,8 +74,6 @@ class Verdict(Enum):
 RANKS: Mapping[str, int] = {verdict.value: rank for rank, verdict in enumerate(Verdict)}
 """By the word; the worst is 0."""
 TROUBLE = frozenset(Verdict) - {Verdict.OK, Verdict.ENDED}
-UNITS = ((2.0, "s", 1.0), (120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
-DAY_S = 86_400.0
 _TOLD: Mapping[str, Verdict] = {
     ShardActivity.UNREADABLE.value: Verdict.UNREADABLE,
     ShardActivity.PARKED.value: Verdict.PARKED,
@@ -94,22 +111,6 @@ def duration(seconds: float | None) -> str:
         if seconds < bound:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / DAY_S:.1f} d"
-
-
-RENEWALS_UNTIL_UNKNOWN = 2
-NO_HASH_KEYS = HashRange(0, 1)
-"""What every shard of a stream of DynamoDB has."""
-LAG_MAX_S = 60.0
-"""A shard that is further behind than this is lagging, unless the operator names another bound."""
-JAVA, UNREPORTED = "java", "unknown"
-"""Kinds of workers that are not known to be of mld: one reports as Java's do, one does not report."""
-THROTTLED = "the lease table is throttled"
-AHEAD_MAX_S = 60.0
-"""How far in the future a stored time may be; beyond, one of the two clocks is wrong, and it tells nothing."""
-END_SHOWN_S = 3600.0
-"""How long a dead worker is shown that has no leases any more."""
-NO_REPORT = "of KCL 2.x, which never reports, or gone"
-REPORT_RULES = ReportRules()
 
 
 def clocks_disagree(ahead_s: float) -> str:

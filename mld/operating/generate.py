@@ -37,6 +37,23 @@ from mld.properties.values import BillingMode, DeadLetterKind, MetricsLevel, Met
 from mld.protocol.messages import split_command
 from mld.retrieval.reader_factory import kind_of
 
+OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
+ANY = "*"
+
+STOP_MARGIN_S = 15.0
+"""After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""
+SERVICE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The search path that systemd gives to a service."""
+_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
+_NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
+_HOMES = ("/home", "/root", "/run/user")
+_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
+_SPARK_DIRECTORIES = ("deadLetter", "spool")
+_SPARK_PATHS = ("pipeline", "files")
+
 
 def lease_table(settings: Settings, template: str) -> str:
     """Return the lease table as mld creates it, as ``lease-table.tf`` or, for CloudFormation, ``lease-table.json``."""
@@ -152,9 +169,6 @@ def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
 
 
 # --- policy of IAM ----------------------------------------------------------------------------------------------------
-
-OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
-ANY = "*"
 
 
 class Policy:
@@ -292,21 +306,6 @@ def quoted(text: str) -> str:
 
 
 # --- the unit of systemd ----------------------------------------------------------------------------------------------
-
-
-STOP_MARGIN_S = 15.0
-"""After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""
-SERVICE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The search path that systemd gives to a service."""
-_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
-CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
-_NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
-_HOMES = ("/home", "/root", "/run/user")
-_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
-_CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
-_SPARK_DIRECTORIES = ("deadLetter", "spool")
-_SPARK_PATHS = ("pipeline", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

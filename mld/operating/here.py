@@ -32,6 +32,10 @@ PAGE = "page"
 """The severity of what wakes somebody (`mld.operating.faults`)."""
 _MARKS = {"toChild": "->", "fromChild": "<-"}
 
+CHUNK_BYTES = 256 * 1024
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+"""A look at 10,000 shards has some 5 MB."""
+
 
 # --- which daemon -----------------------------------------------------------------------------------------------------
 
@@ -192,10 +196,6 @@ def _time(value: dict[str, Any]) -> str:
 
 
 # --- finding and asking daemons ---------------------------------------------------------------------------------------
-
-CHUNK_BYTES = 256 * 1024
-ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""A look at 10,000 shards has some 5 MB."""
 
 
 class NotReachedError(MldError):

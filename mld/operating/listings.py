@@ -28,6 +28,16 @@ IF_TOLD = frozenset({"stream", "where", "up"})
 FAULTS_SHOWN = 20
 """Told below a listing; a program gets them all."""
 
+# What a producer sends is not trusted: opened payloads are bounded, and control characters are never printed.
+
+
+OPENED_BYTES_MAX = 16 << 20
+HEX_BYTES_MAX = 1_024
+TEXT_CHARS_MAX = 100_000
+HEX_COLUMNS = 16
+GZIP_MAGIC = b"\x1f\x8b"
+_ALLOWED_CONTROLS = "\n\t\r"
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -371,15 +381,6 @@ def fleet_value(
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
-# What a producer sends is not trusted: opened payloads are bounded, and control characters are never printed.
-
-
-OPENED_BYTES_MAX = 16 << 20
-HEX_BYTES_MAX = 1_024
-TEXT_CHARS_MAX = 100_000
-HEX_COLUMNS = 16
-GZIP_MAGIC = b"\x1f\x8b"
-_ALLOWED_CONTROLS = "\n\t\r"
 
 
 @dataclass(frozen=True, slots=True)

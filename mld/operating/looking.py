@@ -57,7 +57,6 @@ RECORDS_SHOWN = 10
 NO_FILE = ("executableName=-", "applicationName=-", "streamName=-", "AwsCredentialsProvider=DefaultCredentialsProvider")
 """Stand for a properties file where none is needed."""
 
-
 # --- a fleet ----------------------------------------------------------------------------------------------------------
 
 
@@ -72,6 +71,14 @@ _output = click.option(
 )
 _stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 _watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until Ctrl-C.")
+
+PLAIN_WIDTH = 200  # columns where stdout is no terminal
+UNBOUNDED_WIDTH = 10_000
+ROWS_MAX = 500
+"""Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
+GAP = "  "
+WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
+TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
 
 
 @click.command()
@@ -380,15 +387,6 @@ async def _lease_of(shard: ChosenShard) -> Lease | None:
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
-
-
-PLAIN_WIDTH = 200  # columns where stdout is no terminal
-UNBOUNDED_WIDTH = 10_000
-ROWS_MAX = 500
-"""Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
-GAP = "  "
-WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
-TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
 
 
 def print_listing(listing: Listing) -> None:

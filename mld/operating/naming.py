@@ -27,16 +27,15 @@ OTHER_FORM = "mld export and mld restore --from-another"
 """The way of leases into a table of the other form."""
 _SHARD_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 
+_SHARD_ID = re.compile(r"shardId-(?=[0-9]{12}(?![0-9-]))0*([0-9]+)", re.ASCII)
+_UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.ASCII)
+
 
 def names_of(names: Iterable[object], most: int = NAMED_MAX) -> str:
     """Return some of the names, for a sentence."""
     shown = list(map(str, names))
     more = f" and {len(shown) - most} more" if len(shown) > most else ""
     return ", ".join(shown[:most]) + more
-
-
-_SHARD_ID = re.compile(r"shardId-(?=[0-9]{12}(?![0-9-]))0*([0-9]+)", re.ASCII)
-_UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.ASCII)
 
 
 def with_short_ids(text: str) -> str:

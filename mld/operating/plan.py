@@ -29,6 +29,22 @@ from mld.shards.graph import ShardGraph, ancestors_first, id_order, new_lease
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
+# The condition is that the row still belongs to this operator and is in no handoff. The id of an operator is made for
+# one run of one command, so nobody else writes a row under it, and its own renewals do not stand in the way.
+
+_STALE = (
+    *writes.PREPARED,
+    rows.CHILDREN,
+    rows.THROUGHPUT,
+    rows.HEARTBEAT,
+    rows.FAILING,
+    rows.LEFT_OUT,
+    *rows.STATUS,
+)
+"""What a row says about a place that it leaves."""
+_OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
+"""What a row says of its holder."""
+
 
 class ActRefusedError(MldError):
     """A command cannot be planned: nothing was changed. The message names the reason and the remedy."""
@@ -125,21 +141,6 @@ def raw_table(found: Sequence[Row]) -> RawTable:
 
 
 # --- writes of rows that an operator holds ----------------------------------------------------------------------------
-# The condition is that the row still belongs to this operator and is in no handoff. The id of an operator is made for
-# one run of one command, so nobody else writes a row under it, and its own renewals do not stand in the way.
-
-_STALE = (
-    *writes.PREPARED,
-    rows.CHILDREN,
-    rows.THROUGHPUT,
-    rows.HEARTBEAT,
-    rows.FAILING,
-    rows.LEFT_OUT,
-    *rows.STATUS,
-)
-"""What a row says about a place that it leaves."""
-_OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
-"""What a row says of its holder."""
 
 
 def create(lease: Lease, me: str) -> LeaseWrite[bool]:

@@ -103,6 +103,8 @@ _RECORD = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
 """How much earlier the record before a place is looked for, before all that is kept is read."""
 
+RECORDS_SHOWN = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Reset:
@@ -501,9 +503,6 @@ async def _identifier(app: Application, setting: StreamSetting, table: RawTable)
 
 
 # --- records that are left out ----------------------------------------------------------------------------------------
-
-
-RECORDS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)

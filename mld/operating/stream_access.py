@@ -74,6 +74,14 @@ PROBE_INTERVAL_S = 0.1
 """Between two probes of one of these, so that a table of 1,000 shards takes half a minute."""
 PROBED = "probed"
 
+WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
+STOP_TIMEOUT_S = 86_400.0
+"""A debugger may hold the child at its end, too."""
+WORKER_ID = "replay"
+UNKNOWN_EPOCH = 1
+"""Where neither the settings nor the table nor the service says when a stream was made."""
+CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
+
 
 class SpanError(StreamError):
     """A place or a shard that cannot be read; the text says what to do."""
@@ -354,15 +362,6 @@ def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: floa
 
 
 # --- a record processor over a span of a shard ------------------------------------------------------------------------
-
-
-WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
-STOP_TIMEOUT_S = 86_400.0
-"""A debugger may hold the child at its end, too."""
-WORKER_ID = "replay"
-UNKNOWN_EPOCH = 1
-"""Where neither the settings nor the table nor the service says when a stream was made."""
-CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 
 @dataclass(slots=True)

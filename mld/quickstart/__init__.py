@@ -13,6 +13,8 @@ from mld.quickstart.tour import PlainTour, Tour
 
 _PLAIN_WIDTH = 120  # columns where stdout is no terminal
 
+__all__ = ["run_quickstart"]
+
 
 def run_quickstart(records: int, directory: str, *, plain: bool = False) -> int:
     """Run a tour with its files in `directory`; return the exit code. Raises NotReadyError and QuickstartError."""
@@ -20,6 +22,3 @@ def run_quickstart(records: int, directory: str, *, plain: bool = False) -> int:
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     kind: type[Tour] = PlainTour if plain else SparkTour
     return kind(Path(directory).absolute(), console, records).run()
-
-
-__all__ = ["run_quickstart"]

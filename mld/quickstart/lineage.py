@@ -19,6 +19,15 @@ _PAGE_WEIGHTS = (20, 25, 35, 10, 6, 4)
 _AGENTS = ("Firefox", "Chrome", "Safari", "Edge", "App/iOS", "App/Android", "Crawler")
 _REFERRERS = (None, "https://www.example.com/", "https://search.example.net/?q=sh\u00f6es", "newsletter")
 
+CRAWLER = "Crawler"
+MINUTE_S = 60
+HOME = "home"
+
+Key = tuple[str, int]
+"""Shard and sequence number."""
+Cell = tuple[int, str]
+"""Minute, in seconds since the epoch, and section of the shop."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClickEvent:
@@ -56,16 +65,6 @@ def click_events(count: int, *, seed: int, start_s: float) -> Iterator[ClickEven
             "at": round(at_s, 3),
         }
         yield ClickEvent(user, json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())
-
-
-CRAWLER = "Crawler"
-MINUTE_S = 60
-HOME = "home"
-
-Key = tuple[str, int]
-"""Shard and sequence number."""
-Cell = tuple[int, str]
-"""Minute, in seconds since the epoch, and section of the shop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,22 @@ STOP_S = 60.0
 """How long a daemon that was told to stop may take before it is killed."""
 _PR_SET_PDEATHSIG = 1
 
+STREAM = "quickstart-clicks"
+APPLICATION = "quickstart"
+SHARDS = 4
+PAGE_PORT = 9404
+PUT_RECORDS_MAX = 500  # the service's limit for one call
+PUT_ATTEMPTS_MAX = 5
+SEED = 7
+STALLED_S = 180.0
+"""The tour gives up after this long without progress."""
+POLL_S = 0.2
+EXIT_OK, EXIT_FAILURE = 0, 1
+FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
+
+Archive = Mapping[str, Sequence[tuple[int, str]]]
+"""By shard, sequence number and data of each line."""
+
 
 class QuickstartError(MldError):
     """The tour cannot go on; the text says what to look at."""
@@ -164,20 +180,6 @@ def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
         return str(json.loads(line)["endpoint"])
     except (ValueError, KeyError):
         raise QuickstartError(f"the embedded AWS did not start; see {errors}") from None
-
-
-STREAM = "quickstart-clicks"
-APPLICATION = "quickstart"
-SHARDS = 4
-PAGE_PORT = 9404
-PUT_RECORDS_MAX = 500  # the service's limit for one call
-PUT_ATTEMPTS_MAX = 5
-SEED = 7
-STALLED_S = 180.0
-"""The tour gives up after this long without progress."""
-POLL_S = 0.2
-EXIT_OK, EXIT_FAILURE = 0, 1
-FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
 
 
 @dataclass
@@ -418,10 +420,6 @@ def tail(text: str, characters: int) -> str:
 
 
 # --- the tour without Spark -------------------------------------------------------------------------------------------
-
-
-Archive = Mapping[str, Sequence[tuple[int, str]]]
-"""By shard, sequence number and data of each line."""
 
 
 class PlainTour(Tour):

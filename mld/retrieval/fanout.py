@@ -66,6 +66,10 @@ from mld.properties.settings import FanOutSettings
 from mld.retrieval import pacing, starting_points
 from mld.retrieval.reader import ReaderShares, ShardReader
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 SUBSCRIBE_INTERVAL_MIN_S = 1.0
 """Kinesis allows one SubscribeToShard a second for each consumer and shard."""
 TAKEOVER_S = 5.0
@@ -86,6 +90,19 @@ RENEW_RETRY_S = 5.0
 """Pause after a renewal that failed, while the old subscription is still good."""
 IDLE_MAX_S = 30.0
 """Kinesis sends events without records about every 5 s; a connection that is silent for this long is dead."""
+
+ACTIVE = "ACTIVE"
+JITTER_S = 0.1
+"""Added at random to each pause, as Java does."""
+
+OPEN_TIMEOUT_S = 30.0
+"""Longest wait for an answer; Java's kinesisRequestTimeout."""
+EVENT_S_MAX = IDLE_MAX_S + OPEN_TIMEOUT_S
+"""Longest time between two events, be it that a new subscription takes the place of the old one."""
+READING = "reading a subscription"
+Opened = tuple[Subscription, StartingPoint]
+EVENTS_MAX = 10
+"""Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
 
 
 class SubscriptionReaction(Enum):
@@ -217,13 +234,6 @@ def _backoff_s(course: Course, jitter: float) -> float:
             return pacing.backoff_s(pacing.ERROR_BACKOFF_S, course.failures, jitter)
 
 
-T = TypeVar("T")
-
-ACTIVE = "ACTIVE"
-JITTER_S = 0.1
-"""Added at random to each pause, as Java does."""
-
-
 class RegisteredConsumer:
     """The consumer that the settings name, or the one with `arn`, which wins and is used unchecked."""
 
@@ -344,18 +354,6 @@ class RegisteredConsumer:
             return await awaitable
         except StreamNotFoundError as error:
             raise StreamUnavailableError(str(error)) from error
-
-
-logger = logging.getLogger(__name__)
-
-OPEN_TIMEOUT_S = 30.0
-"""Longest wait for an answer; Java's kinesisRequestTimeout."""
-EVENT_S_MAX = IDLE_MAX_S + OPEN_TIMEOUT_S
-"""Longest time between two events, be it that a new subscription takes the place of the old one."""
-READING = "reading a subscription"
-Opened = tuple[Subscription, StartingPoint]
-EVENTS_MAX = 10
-"""Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
 
 
 class FanOutReader(ShardReader):

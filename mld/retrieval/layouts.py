@@ -28,6 +28,32 @@ _plain_name = re.compile(rb'"([A-Za-z0-9]+)":').match
 _scalar = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null").match
 _structure = re.compile(rb'["\[\]{}]').search
 
+LAYOUTS_KEPT_MAX = 64
+"""Layouts kept for the next bodies; a service has one, or one more for encrypted streams."""
+ARRIVAL_UNKNOWN = b"0"
+"""Milliseconds, sent for a record without an arrival time, which only stand-ins of Kinesis produce.
+
+Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
+"""
+_SINGLE_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b")"
+_PLAIN_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b"|" + FRAME_IN_BASE64.pattern + b")"
+
+_SECONDS_MAX = 253_402_300_800  # the year 10000
+_E9_DIGITS = 12  # of 1.763661600123E9 after the point: milliseconds without its first digit
+_TIME = "ApproximateArrivalTimestamp"
+_COLUMN_NAMES = ("PartitionKey", "SequenceNumber", _TIME)
+
+_comma = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*").match
+_sequence = re.compile(rb'"([0-9]+)"').fullmatch
+_e9_time = re.compile(rb"([1-9])\.[0-9]{1,12}E9").fullmatch
+_plain_time = re.compile(rb"[1-9][0-9]{0,11}(?:\.[0-9]{1,3})?").fullmatch
+_PLAIN_KEY = rb'"[ !#-\[\]-~]*"'  # neither escapes nor anything that the child's line would have to escape
+_plain_key = re.compile(_PLAIN_KEY).fullmatch
+_PLAIN_TEXT = rb'"[^"\\\x00-\x1f]*"'
+_plain_text = re.compile(_PLAIN_TEXT).fullmatch
+_NUMBER = rb"-?[0-9][0-9.eE+-]*"
+_WORD = rb"(?:true|false|null)"
+
 
 class Scan:
     """A place in a body, and the steps over JSON from there. Each raises ValueError where the body is not JSON."""
@@ -144,33 +170,6 @@ class Scan:
             depth += 1 if mark in (ARRAY, OBJECT) else -1
             if depth == 0:
                 return
-
-
-LAYOUTS_KEPT_MAX = 64
-"""Layouts kept for the next bodies; a service has one, or one more for encrypted streams."""
-ARRIVAL_UNKNOWN = b"0"
-"""Milliseconds, sent for a record without an arrival time, which only stand-ins of Kinesis produce.
-
-Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
-"""
-_SINGLE_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b")"
-_PLAIN_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b"|" + FRAME_IN_BASE64.pattern + b")"
-
-_SECONDS_MAX = 253_402_300_800  # the year 10000
-_E9_DIGITS = 12  # of 1.763661600123E9 after the point: milliseconds without its first digit
-_TIME = "ApproximateArrivalTimestamp"
-_COLUMN_NAMES = ("PartitionKey", "SequenceNumber", _TIME)
-
-_comma = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*").match
-_sequence = re.compile(rb'"([0-9]+)"').fullmatch
-_e9_time = re.compile(rb"([1-9])\.[0-9]{1,12}E9").fullmatch
-_plain_time = re.compile(rb"[1-9][0-9]{0,11}(?:\.[0-9]{1,3})?").fullmatch
-_PLAIN_KEY = rb'"[ !#-\[\]-~]*"'  # neither escapes nor anything that the child's line would have to escape
-_plain_key = re.compile(_PLAIN_KEY).fullmatch
-_PLAIN_TEXT = rb'"[^"\\\x00-\x1f]*"'
-_plain_text = re.compile(_PLAIN_TEXT).fullmatch
-_NUMBER = rb"-?[0-9][0-9.eE+-]*"
-_WORD = rb"(?:true|false|null)"
 
 
 class Member(NamedTuple):

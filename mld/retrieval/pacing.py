@@ -38,8 +38,37 @@ from mld.core.errors import (
 )
 from mld.core.streams import Page, validate_end_of_shard
 
+T = TypeVar("T")
+
 ENDS_WITHOUT_CHILDREN_MAX = 5
 """After this many answers in a row that end the shard without usable children, believe it: some stand-ins name none."""
+
+CALL_INTERVAL_MIN_S = 0.2
+"""Kinesis allows 5 GetRecords a second and shard, for all consumers together."""
+ERROR_BACKOFF_S = 0.5
+"""First wait after an error: short, as most are single; doubled with every further one."""
+THROTTLE_BACKOFF_S = 1.0
+"""First wait after throttling: the limits are per second, and up to 5 s after a full 10 MB answer."""
+BACKOFF_MAX_S = 10.0
+"""Longest wait: how late a reader may notice the end of an outage. Far below the 5 minutes of an iterator's life."""
+BEAT_MAX_S = 0.1
+"""The beat of readers with the default interval of 1.5 s."""
+BACKOFF_DOUBLINGS_MAX = 10
+"""The longest wait is reached long before; this only keeps the power small."""
+
+PAGES_MAX = 4
+"""Java's maxPendingProcessRecordsInput under polling."""
+BYTES_MAX = 8 * 1024 * 1024
+RECORDS_MAX = 30_000
+ANSWER_BYTES_MAX = 10 * 1024 * 1024
+"""Limit of Kinesis for one GetRecords answer."""
+ANSWER_RECORDS_MAX = 10_000
+ANSWER_RECORDS_MIN = 10
+"""Fewer are never asked for, even if these do not fit: calls would cost more than the memory."""
+RECORD_BYTES_ASSUMED = 10 * 1024
+"""Size of a record before the first was seen: larger than most, as all readers start at once."""
+RECORD_OVERHEAD_BYTES = 400
+"""Memory of a record besides its base64: the text around it, some 170 bytes, and the places of its columns."""
 
 
 class PollingReaction(Enum):
@@ -80,20 +109,6 @@ def judge(page: Page, ends_without_children_before: int) -> AnswerVerdict:
     if ends and ends_without_children_before + 1 >= ENDS_WITHOUT_CHILDREN_MAX:
         return AnswerVerdict.ENDED_CHILDREN_UNKNOWN
     return AnswerVerdict.INVALID
-
-
-CALL_INTERVAL_MIN_S = 0.2
-"""Kinesis allows 5 GetRecords a second and shard, for all consumers together."""
-ERROR_BACKOFF_S = 0.5
-"""First wait after an error: short, as most are single; doubled with every further one."""
-THROTTLE_BACKOFF_S = 1.0
-"""First wait after throttling: the limits are per second, and up to 5 s after a full 10 MB answer."""
-BACKOFF_MAX_S = 10.0
-"""Longest wait: how late a reader may notice the end of an outage. Far below the 5 minutes of an iterator's life."""
-BEAT_MAX_S = 0.1
-"""The beat of readers with the default interval of 1.5 s."""
-BACKOFF_DOUBLINGS_MAX = 10
-"""The longest wait is reached long before; this only keeps the power small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,23 +179,6 @@ def backoff_s(first_s: float, failures: int, jitter: float) -> float:
     doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
     longest_s = min(BACKOFF_MAX_S, first_s * 2.0**doublings)
     return longest_s * (1 + jitter) / 2
-
-
-T = TypeVar("T")
-
-PAGES_MAX = 4
-"""Java's maxPendingProcessRecordsInput under polling."""
-BYTES_MAX = 8 * 1024 * 1024
-RECORDS_MAX = 30_000
-ANSWER_BYTES_MAX = 10 * 1024 * 1024
-"""Limit of Kinesis for one GetRecords answer."""
-ANSWER_RECORDS_MAX = 10_000
-ANSWER_RECORDS_MIN = 10
-"""Fewer are never asked for, even if these do not fit: calls would cost more than the memory."""
-RECORD_BYTES_ASSUMED = 10 * 1024
-"""Size of a record before the first was seen: larger than most, as all readers start at once."""
-RECORD_OVERHEAD_BYTES = 400
-"""Memory of a record besides its base64: the text around it, some 170 bytes, and the places of its columns."""
 
 
 def memory_bytes(records: int, data_bytes: int) -> int:

@@ -54,6 +54,8 @@ from mld.retrieval.rawpage import (
     size_of,
 )
 
+T = TypeVar("T")
+
 LAYOUTS_MAX = 8
 """Layouts learned from one body; records of further kinds are read slowly, as learning costs some 0.1 ms."""
 PART_BYTES = PIECE_BYTES
@@ -75,7 +77,7 @@ _recent: list[RecordLayout | None] = [None]
 _recent_size: list[bool] = [False]
 """Whether payloads read last were large. A memo, too."""
 
-T = TypeVar("T")
+_strict_json = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +367,6 @@ def _without_records(body: bytes) -> dict[str, object] | None:
         if isinstance(found, dict) and found.get("Records") == []:
             return found
     return None
-
-
-_strict_json = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def _typed(value: object, kind: type[T], name: str) -> T | None:

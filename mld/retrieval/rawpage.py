@@ -40,6 +40,8 @@ from mld.protocol.codec import (
 )
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
 
+T = TypeVar("T")
+
 NO_KEY = b'""'
 """JSON text, sent for a record without a partition key: Kinesis chose its shard, and the producer gave none.
 
@@ -58,6 +60,11 @@ JOINED_BYTES_MAX = 2 * 1024 * 1024
 EXTRAS_KEPT_MAX = 64
 """Frames with the keys of a stream; there is one for each stream."""
 _PAD = b"="
+
+PLACES_PER_STEP = 500
+"""Undelivered records examined in one step, in about 1 ms."""
+DECODED_PER_STEP_CHARS = 512 * 1024
+"""Base64 decoded in one step, in about 1 ms. A multiple of 4, so that the decoded pieces join."""
 
 
 class Columns(NamedTuple):
@@ -232,13 +239,6 @@ def size_of(data: bytes) -> int:
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
-
-PLACES_PER_STEP = 500
-"""Undelivered records examined in one step, in about 1 ms."""
-DECODED_PER_STEP_CHARS = 512 * 1024
-"""Base64 decoded in one step, in about 1 ms. A multiple of 4, so that the decoded pieces join."""
-
-T = TypeVar("T")
 
 
 class Sequences:

@@ -48,12 +48,19 @@ from mld.retrieval.starting_points import ReadState, lacks_timestamp, starting_p
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 SAY_EVERY_S = 5.0
 """How often a reader says that it goes on; not with each of its polls, of which there may be hundreds a second."""
 TIP_MARGIN_S = 10.0
 """How far our clock may be behind the service's before what is read after a reader's start is taken for newer."""
 STOP_TIMEOUT_S = 5.0
 """Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
+
+CALL_TIMEOUT_S = 30.0
+"""Longest wait for an answer; Java's kinesisRequestTimeout."""
+ITERATOR_AGE_MAX_S = 270.0
+"""Iterators live 300 s; one older than this is replaced, not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,14 +335,6 @@ class ShardReader(ABC):
             logging.getLogger(type(self).__module__).info(
                 "reading shard %s again", self.shard_id, extra=about("reader_recovered", self.shard_id, failures=failed)
             )
-
-
-T = TypeVar("T")
-
-CALL_TIMEOUT_S = 30.0
-"""Longest wait for an answer; Java's kinesisRequestTimeout."""
-ITERATOR_AGE_MAX_S = 270.0
-"""Iterators live 300 s; one older than this is replaced, not tried."""
 
 
 class PollingReader(ShardReader):

@@ -46,6 +46,29 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+NAMING_FRESH_S = 5.0
+"""How long an answer, or its absence, is good for others. Kinesis takes longer to delete a stream and make it again."""
+ATTEMPTS_MAX = 4
+"""DescribeStreamSummary is allowed 20 times a second in an account, and a whole fleet may be starting."""
+RETRY_S = 1.0
+NAMING_ANSWER_S = 10.0
+"""Longest wait for one answer."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+FRESH_S = 60.0
+"""How long an answer counts. A stream is changed to on-demand mode, which takes a while, before its strategy is."""
+ANSWER_S = 5.0
+
+LABELS = {StreamKind.KINESIS: "Kinesis", StreamKind.DYNAMODB: "DynamoDB Streams"}
+"""How people name the service."""
+
+NewReader = Callable[[str, ShardMetrics], ShardReader]
+"""Makes the reader of the shard with this id, which counts there what it reads."""
+TABLE_CATCH_UP_FROM_S = 60.0
+"""A shard of a DynamoDB stream further behind than this is read more often, by Amazon's adapter too; the age of the
+newest record, which is all the service tells, is never 0."""
+TABLE_CATCH_UP_FACTOR = 3
+
 
 class Shared(Generic[T]):
     """What `ask` returns, asked for once for all who want to know it within `fresh_s`."""
@@ -64,16 +87,6 @@ class Shared(Generic[T]):
                 self._answer = await self._ask()
                 self._answered_at = self._clock.monotonic()
             return self._answer
-
-
-NAMING_FRESH_S = 5.0
-"""How long an answer, or its absence, is good for others. Kinesis takes longer to delete a stream and make it again."""
-ATTEMPTS_MAX = 4
-"""DescribeStreamSummary is allowed 20 times a second in an account, and a whole fleet may be starting."""
-RETRY_S = 1.0
-NAMING_ANSWER_S = 10.0
-"""Longest wait for one answer."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StreamNaming:
@@ -115,11 +128,6 @@ def _written(created_ms: int) -> str:
     return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-FRESH_S = 60.0
-"""How long an answer counts. A stream is changed to on-demand mode, which takes a while, before its strategy is."""
-ANSWER_S = 5.0
-
-
 class Placement:
     """Knows it of one stream; asks only if somebody wants to know, and all of a worker's shards together."""
 
@@ -146,10 +154,6 @@ class Placement:
             return False
 
 
-LABELS = {StreamKind.KINESIS: "Kinesis", StreamKind.DYNAMODB: "DynamoDB Streams"}
-"""How people name the service."""
-
-
 def kind_of(arn: str | None) -> StreamKind:
     """Return the kind of the stream with this ARN; without one it is of Kinesis."""
     return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
@@ -166,14 +170,6 @@ def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, 
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
         return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page)
     return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)
-
-
-NewReader = Callable[[str, ShardMetrics], ShardReader]
-"""Makes the reader of the shard with this id, which counts there what it reads."""
-TABLE_CATCH_UP_FROM_S = 60.0
-"""A shard of a DynamoDB stream further behind than this is read more often, by Amazon's adapter too; the age of the
-newest record, which is all the service tells, is never 0."""
-TABLE_CATCH_UP_FACTOR = 3
 
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:

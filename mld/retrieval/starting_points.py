@@ -22,6 +22,14 @@ LATEST_MARGIN_S = 10.0
 The price: such a restart may deliver records up to this much older than LATEST was.
 """
 
+SAFE_AGE_S = 300.0
+"""Records younger than this are in every stream: what was read up to so recently has lost nothing."""
+PROOF_EVERY_S = 5.0
+"""How long a reader that is further behind goes on by the iterators of its answers: they skip what was trimmed, and do
+not say so. Each proof costs a GetShardIterator and one record that is read again."""
+FIRST_STEP_BACK_S = 60.0
+"""How much earlier an anchor becomes that Kinesis refuses, because it lies in its future; doubled each time."""
+
 
 def initial_position(configured: InitialPositionSetting) -> InitialPosition:
     """Return where leases without a number begin, by the settings."""
@@ -48,15 +56,6 @@ def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: flo
 def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
     """Return whether the lease says AT_TIMESTAMP, but this worker is not configured with a time."""
     return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
-
-
-SAFE_AGE_S = 300.0
-"""Records younger than this are in every stream: what was read up to so recently has lost nothing."""
-PROOF_EVERY_S = 5.0
-"""How long a reader that is further behind goes on by the iterators of its answers: they skip what was trimmed, and do
-not say so. Each proof costs a GetShardIterator and one record that is read again."""
-FIRST_STEP_BACK_S = 60.0
-"""How much earlier an anchor becomes that Kinesis refuses, because it lies in its future; doubled each time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,19 @@ PLAIN, ZLIB = 0, 5
 PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
 """Of one record, as its child gets it. A record of Kinesis has 10 MiB at most; zlib makes a gigabyte of one."""
 
+REQUEST = Struct(">cHI")
+"""SCHEMA or PAYLOAD, the schema's number (0: none) with ZLIB_BIT where it is compressed, and how many bytes follow."""
+ANSWER = Struct(">cI")
+"""DONE or FAILED, and how many bytes follow: base64, or a text that says why not."""
+SCHEMA, PAYLOAD, DONE, FAILED = b"S", b"P", b"D", b"F"
+ZLIB_BIT = 0x8000
+SCHEMAS_MAX = 256
+MEMORY_BYTES_MAX = 512 * 1024 * 1024
+"""Address space. A record of 10 MiB of small values takes some 200 MB as Python objects."""
+CPU_S = 0.2
+CPU_S_PER_MB = 0.4  # three times what small values take on a slow machine
+_WHY_CHARS_MAX = 500
+
 
 class UndecodableError(Exception):
     """A framed record that stays as it is; the text says why, and its child reads it."""
@@ -139,19 +152,6 @@ def _instant(value: datetime) -> str:
 
 
 # --- the process -----------------------------------------------------------------------------------------------------
-
-REQUEST = Struct(">cHI")
-"""SCHEMA or PAYLOAD, the schema's number (0: none) with ZLIB_BIT where it is compressed, and how many bytes follow."""
-ANSWER = Struct(">cI")
-"""DONE or FAILED, and how many bytes follow: base64, or a text that says why not."""
-SCHEMA, PAYLOAD, DONE, FAILED = b"S", b"P", b"D", b"F"
-ZLIB_BIT = 0x8000
-SCHEMAS_MAX = 256
-MEMORY_BYTES_MAX = 512 * 1024 * 1024
-"""Address space. A record of 10 MiB of small values takes some 200 MB as Python objects."""
-CPU_S = 0.2
-CPU_S_PER_MB = 0.4  # three times what small values take on a slow machine
-_WHY_CHARS_MAX = 500
 
 
 def _decoded(text: bytes, *, is_compressed: bool) -> bytes:

@@ -48,6 +48,11 @@ FEW_OF = 8
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 """Of one batch, as children get it. A page has 10 MiB, and its records may inflate to 32 MiB each."""
 
+LOOKUPS_AT_ONCE_MAX = 4
+
+_DATA_START = len(b'{"data":"')
+_HEADER_CHARS = HEADER_BYTES // 3 * 4  # a whole number of base64's groups, so the payload's base64 begins there
+
 
 class UnframedBatch(Part):
     """The records of another batch, with other data; what was wrong with its aggregates is told here, too."""
@@ -207,8 +212,6 @@ def _bounded(result: FramedRecord | Failure, before: int, size: int) -> FramedRe
 
 # --- from the settings ------------------------------------------------------------------------------------------------
 
-LOOKUPS_AT_ONCE_MAX = 4
-
 
 class RegistryPreparer(SchemaPreparer):
     """The one that the settings ask for, with the registry's client and cache; opened and closed with the daemon."""
@@ -253,10 +256,6 @@ def registry_of(
 
 
 # --- what becomes of a framed record ----------------------------------------------------------------------------------
-
-
-_DATA_START = len(b'{"data":"')
-_HEADER_CHARS = HEADER_BYTES // 3 * 4  # a whole number of base64's groups, so the payload's base64 begins there
 
 
 @dataclass(frozen=True, slots=True)

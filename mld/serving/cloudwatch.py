@@ -42,6 +42,22 @@ SPREAD_S_MAX = 10.0
 SPREAD_SHARE = 1 / 6
 """Workers take their values at the same moment, and send them at one of their own within this share of the period."""
 
+CALL_TIMEOUT_S = 5.0  # as Java's
+DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
+PASSING = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "LimitExceeded",
+        "LimitExceededException",
+        "RequestExpired",
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+    }
+)
+"""Refusals that another time may end otherwise; so may everything from 500 on."""
+
 
 class Publisher:
     """`take` gives the datums noted since the last call. `run` sends them until `close`, which sends what is left.
@@ -143,22 +159,6 @@ async def publishing(settings: Settings, metrics: Metrics, factory: ClientFactor
 
 
 # --- CloudWatch -------------------------------------------------------------------------------------------------------
-
-CALL_TIMEOUT_S = 5.0  # as Java's
-DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
-PASSING = frozenset(
-    {
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "LimitExceeded",
-        "LimitExceededException",
-        "RequestExpired",
-        "RequestLimitExceeded",
-        "Throttling",
-        "ThrottlingException",
-    }
-)
-"""Refusals that another time may end otherwise; so may everything from 500 on."""
 
 
 def cloudwatch_service(factory: ClientFactory) -> AwsService:

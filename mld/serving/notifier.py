@@ -39,8 +39,10 @@ _MARKUP = re.compile(r"@(?=\w)|\](?=\()")
 SUBJECTS_MAX = 20
 """Named in a post; all are counted."""
 
-
 TABLE = FleetFault("table", "lease table")
+
+Look = Callable[[], Awaitable[tuple[FleetStatus | None, str | None]]]
+"""Gives the fleet, and why its tables could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,6 @@ def _subject(fault: FleetFault, scrub: Scrubber) -> Mapping[str, Any]:
         "why": scrub(fault.words) or None,
         "remedy": scrub(fault.remedy) or None,
     }
-
-
-Look = Callable[[], Awaitable[tuple[FleetStatus | None, str | None]]]
-"""Gives the fleet, and why its tables could not be read."""
 
 
 @dataclass(eq=False)

@@ -37,6 +37,13 @@ from mld.properties.redaction import Scrubber
 SAID_BY_OTHERS = ("why", "note", "lastError", "words", "remedy")
 """Texts that children, AWS and rows of the table have a part in."""
 
+EVENTS_SHOWN = 20
+SHARDS_PER_STEP = 20  # between two turns of the loop, 10 µs for each
+COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little
+DIGITS_OF_SHARES = 9  # a stream of 10,000 shards has shares of 0.0001
+
+Document = dict[str, Any]
+
 
 class RecordRates:
     """Records a second of each shard between the last two looks."""
@@ -57,14 +64,6 @@ class RecordRates:
     def of(self, key: str) -> float | None:
         """Return the rate of a shard; None before the second look."""
         return self._rates.get(key)
-
-
-EVENTS_SHOWN = 20
-SHARDS_PER_STEP = 20  # between two turns of the loop, 10 µs for each
-COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little
-DIGITS_OF_SHARES = 9  # a stream of 10,000 shards has shares of 0.0001
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,9 @@ from mld.core.steps import SLICE, Steps, in_order
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 from mld.leases.lease import Lease
 
+SIGHTINGS_MIN = 3
+"""leasesRecoveryAuditorInconsistencyConfidenceThreshold: audits in a row that make an unexplained hole urgent."""
+
 
 class ShardGraph:
     """One listing, indexed. A parent that is named but not listed is outside: it has been trimmed."""
@@ -352,10 +355,6 @@ def ancestors_first(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> S
             yield
         leases.append(new_lease(graph.shards[shard_id], checkpoints[shard_id]))
     return tuple(leases)
-
-
-SIGHTINGS_MIN = 3
-"""leasesRecoveryAuditorInconsistencyConfidenceThreshold: audits in a row that make an unexplained hole urgent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,20 @@ from mld.shards.graph import (
 )
 from mld.shards.identity import Survey, foreign_evidence
 
+_log = logging.getLogger(__name__)
+
+BACKOFF_S = 1.5  # listShardsBackoffTimeInMillis
+ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, per page: about 75 s of throttling
+# Transient errors include ones that only an operator can end (access denied), so they are given up much sooner.
+TRANSIENT_ATTEMPTS_MAX = 5
+TRANSIENT_BACKOFF_FIRST_S = 0.2
+RESTARTS_MAX = 3  # a page token lives 300 s; needing more than that four times over means that something else is wrong
+PAGES_MAX = 10_000  # 10 million shards: the service is repeating itself
+
+# A reshard takes the service a moment; a listing that straddles one is repeated this often, this far apart.
+LISTINGS_MAX = 3
+LISTING_SPACING_S = 1.0
+
 
 class ShardRows(Protocol):
     """The rows of one stream. Their keys are shard ids; each method is that of `leases.table.LeaseTable`."""
@@ -64,15 +78,6 @@ class ShardRows(Protocol):
     async def get(self, key: str) -> Lease | None: ...
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT: ...
-
-
-BACKOFF_S = 1.5  # listShardsBackoffTimeInMillis
-ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, per page: about 75 s of throttling
-# Transient errors include ones that only an operator can end (access denied), so they are given up much sooner.
-TRANSIENT_ATTEMPTS_MAX = 5
-TRANSIENT_BACKOFF_FIRST_S = 0.2
-RESTARTS_MAX = 3  # a page token lives 300 s; needing more than that four times over means that something else is wrong
-PAGES_MAX = 10_000  # 10 million shards: the service is repeating itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +199,6 @@ class ShardDetector:
         _log.info(
             "ListShards is tried again", extra={"action": "list_shards_retry", "error": str(error), "in_s": delay_s}
         )
-
-
-_log = logging.getLogger(__name__)
-
-# A reshard takes the service a moment; a listing that straddles one is repeated this often, this far apart.
-LISTINGS_MAX = 3
-LISTING_SPACING_S = 1.0
 
 
 @dataclass(eq=False)

@@ -46,6 +46,19 @@ from mld.tracking.stream_set import Loop, Standing, TrackedStreams, sorted_by_st
 
 log = logging.getLogger(__name__)
 
+PERIOD_S = 20.0  # a new stream is to be read a minute after its line was written: this twice, an assignment, a start
+FIRST_PERIOD_S = 2.0  # while there is no list: a leader of a fleet that has just started is about to write it
+ASKED_IN_TURN = 20  # streams a pass, to notice those that were deleted and made again
+ASKED_PER_SECOND = 15  # DescribeStreamSummary is allowed 20 times a second in an account
+
+_ByName = Mapping[tuple[str, str], ListedStream]
+
+SYNCS_AT_ONCE_MAX = 8
+SYNC_S_MIN = 0.1  # with the number above 80 syncs a second: ListShards is allowed 100 times a second in an account
+SEEN_FORMER_S = 3600.0  # before leases are deleted, however wrong the wall clock of a leader is
+LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was read just now
+DELETIONS_PER_PASS_MAX = 1_000
+
 
 @raises_only(TableUnavailableError)
 class ListTable:
@@ -69,12 +82,6 @@ class ListTable:
             raise TableUnavailableError(str(error)) from error
         params = {"Item": {rows.KEY: {"S": stream_list.KEY}, **values}, **stream_list.unchanged(streams.seen)}
         return replace(streams, seen=values) if await self._calls.accepts("PutItem", params) else None
-
-
-PERIOD_S = 20.0  # a new stream is to be read a minute after its line was written: this twice, an assignment, a start
-FIRST_PERIOD_S = 2.0  # while there is no list: a leader of a fleet that has just started is about to write it
-ASKED_IN_TURN = 20  # streams a pass, to notice those that were deleted and made again
-ASKED_PER_SECOND = 15  # DescribeStreamSummary is allowed 20 times a second in an account
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +278,6 @@ class ListFollower:
         self._complaints[label] = why
 
 
-_ByName = Mapping[tuple[str, str], ListedStream]
-
-
 def _by_name(in_table: Iterable[StreamId]) -> Mapping[tuple[str, str], Sequence[StreamId]]:
     found: dict[tuple[str, str], list[StreamId]] = {}
     for one in in_table:
@@ -300,13 +304,6 @@ def _identified(
     if isinstance(found, str):
         return found
     return ListedStream(str(found), one.label, answer.arn, answer.created_ms)
-
-
-SYNCS_AT_ONCE_MAX = 8
-SYNC_S_MIN = 0.1  # with the number above 80 syncs a second: ListShards is allowed 100 times a second in an account
-SEEN_FORMER_S = 3600.0  # before leases are deleted, however wrong the wall clock of a leader is
-LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was read just now
-DELETIONS_PER_PASS_MAX = 1_000
 
 
 @dataclass(eq=False)

@@ -30,6 +30,7 @@ _ARN = re.compile(
     re.ASCII,
 )
 ROW_BYTES_MAX = 380_000  # DynamoDB's limit of 400 KB, less the other attributes
+_VERSION = OwnAttribute("version", "N", integer(INTEGER_MAX - 1, low=1), "7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,6 @@ def values_of(streams: TrackedList) -> dict[str, dict[str, Any]]:
 
 
 _ENTITY = OwnAttribute("entityType", "S", _entity, ENTITY)
-_VERSION = OwnAttribute("version", "N", integer(INTEGER_MAX - 1, low=1), "7")
 _STREAMS = OwnAttribute(
     "streams",
     "S",

@@ -49,11 +49,18 @@ from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey, oddity
 from mld.shards.sync import ShardDetector, ShardRows, ShardsListed, ShardSync, StreamLeases, SyncResult, SyncStatus
 from mld.tracking.stream_list import ListedStream
 
+log = logging.getLogger(__name__)
+
 SCAN_VALID_S = 5.0
 """How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
 ROWS_PER_TURN = 500
 ANCESTORS_MAX = 1_000
 """So many shards that it follows a child is told, the nearest first: an environment has no room for any number."""
+
+SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
+
+Loop = tuple[Callable[[], Awaitable[None]], str]
+"""What runs until it is cancelled, and what it does, for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +162,6 @@ class VisibleTable:
         return replace(scan, leases=tuple(lease for lease in scan.leases if lease.stream in self.streams))
 
 
-log = logging.getLogger(__name__)
-
-
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:
     """Return the first parent of `lease` that still has to end, by name; None if the shard may start.
 
@@ -192,9 +196,6 @@ async def parents_complete(table: ShardRows, lease: Lease) -> str | None:
     return None
 
 
-SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
-
-
 @dataclass(frozen=True, slots=True)
 class TrackingNeeds:
     """What all streams of a worker share."""
@@ -222,10 +223,6 @@ def require_rows(result: SyncResult, scan: TableScan) -> bool:
             raise StreamNotFoundError(result.sentence)
         case SyncStatus.STREAM_NOT_READY | SyncStatus.INCONSISTENT_LISTING:
             raise StreamUnavailableError(result.sentence)
-
-
-Loop = tuple[Callable[[], Awaitable[None]], str]
-"""What runs until it is cancelled, and what it does, for the log."""
 
 
 class Standing(Enum):

@@ -56,8 +56,20 @@ from mld.properties.settings import Settings
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 OnAssigned = Callable[[tuple[str, ...]], None]
 """Hears of leases that come to ourselves, at once or by a handoff."""
+
+FAILED_RUNS_MAX = 3
+ALONE_S = 5.0  # two captures before a first report, and the start of a worker
+ALONE_LEASES_MAX = 32  # so that a small application begins at once
+FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
+
+LOAD_RETRY_S = 0.5  # most throttling is over by then
+WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
+HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
+HOLD_OFF_JITTER_S = 15.0
 
 
 @dataclass(slots=True)
@@ -151,12 +163,6 @@ def _fields(action: str, move: Move) -> dict[str, object]:
     }
 
 
-FAILED_RUNS_MAX = 3
-ALONE_S = 5.0  # two captures before a first report, and the start of a worker
-ALONE_LEASES_MAX = 32  # so that a small application begins at once
-FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
-
-
 @dataclass(frozen=True, slots=True)
 class Leadership:
     """A leadership that began at `since` (monotonic). Early runs, those between two scheduled ones, do not count."""
@@ -204,14 +210,6 @@ def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
         return True
     since = wall_s - TRACE_S
     return any(report.worker != alone and (report.updated_at_s or 0) > since for report in seen.reports)
-
-
-T = TypeVar("T")
-
-LOAD_RETRY_S = 0.5  # most throttling is over by then
-WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
-HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
-HOLD_OFF_JITTER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)

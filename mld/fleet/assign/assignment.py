@@ -61,10 +61,17 @@ from mld.leases.rows import LEASE_TABLE_KEY, Row
 from mld.properties.settings import Settings
 from mld.properties.values import AssignmentStrategy
 
+T = TypeVar("T")
+
 SHARE = "T"
 """Metric name of the share, Java's name of its throughput metric."""
 FULL_SHARE = 100.0
 STEP_REPORTS = 25  # one with ten figures takes some 20 microseconds to read
+Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]
+"""In which order a worker's leases are offered; `shuffling` in production."""
+
+STEP_MOVES = 50  # a move costs about 10 microseconds
+RECIPIENTS_TRIED_MAX = 8  # with one metric the best one decides; with several, a few more may have room
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,14 +406,6 @@ def _averages(measured: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 def _amount(number: float) -> float:
     return number if is_amount(number) else 0.0
-
-
-T = TypeVar("T")
-Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]
-"""In which order a worker's leases are offered; `shuffling` in production."""
-
-STEP_MOVES = 50  # a move costs about 10 microseconds
-RECIPIENTS_TRIED_MAX = 8  # with one metric the best one decides; with several, a few more may have room
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,34 @@ from mld.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+WRITE_S_MAX = 10.0
+"""A write without an answer for so long is looked for in the row, where its version tells: a lost request is not waited
+for while the lock runs out."""
+
+UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
+HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
+RELEASE_ATTEMPTS_MAX = 3  # each takes at most a request's time-out
+HOOK_TIMEOUT_S = 30.0  # a check that hangs must not stop everybody who asks for the leader
+CLOSE_TIMEOUT_S = 8.0  # a check under way, and a release; afterwards the row expires. A stop in the start takes 10 s
+
+CheckHook = Callable[[bool], Awaitable[None]]
+
+SEED = 1947
+LEADERS = 1  # numPeriodicShardSyncWorkers, a constant of the Java library
+
+_MULTIPLIER = 0x5DEECE66D
+_INCREMENT = 0xB
+_STATE_BITS = 48
+_STATE_MASK = (1 << _STATE_BITS) - 1
+_INT_BITS = 31
+
+FIRST_REELECTION_S = 60.0  # Java's
+REELECTION_S = 300.0  # Java's
+NO_OWNERS_RECHECK_S = 1.0  # while nobody owns leases everybody leads, and Java elects at every question
+LONG_AGO = float("-inf")
+
 
 class LeaderDecider:
     """Who leads: here, nobody. Never sleeps, never raises for an unreachable table: "not known" is False."""
@@ -72,11 +100,6 @@ class LeaderDecider:
 
     def abandon(self) -> None:
         """End without a request: the row stays until it expires, as after a crash."""
-
-
-WRITE_S_MAX = 10.0
-"""A write without an answer for so long is looked for in the row, where its version tells: a lost request is not waited
-for while the lock runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +144,6 @@ class LockTable:
         except RefusedError as refused:
             return Refused(lock.parse_lock(refused.row) if refused.row else await self.read())
         return None
-
-
-UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
-HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
-RELEASE_ATTEMPTS_MAX = 3  # each takes at most a request's time-out
-HOOK_TIMEOUT_S = 30.0  # a check that hangs must not stop everybody who asks for the leader
-CLOSE_TIMEOUT_S = 8.0  # a check under way, and a release; afterwards the row expires. A stop in the start takes 10 s
-
-CheckHook = Callable[[bool], Awaitable[None]]
 
 
 async def _nothing(_: bool) -> None:
@@ -454,18 +468,6 @@ def _who(seen: SeenLock) -> str:
     return "something unreadable is" if isinstance(seen, DamagedLock) else f"{seen.owner} is"
 
 
-T = TypeVar("T")
-
-SEED = 1947
-LEADERS = 1  # numPeriodicShardSyncWorkers, a constant of the Java library
-
-_MULTIPLIER = 0x5DEECE66D
-_INCREMENT = 0xB
-_STATE_BITS = 48
-_STATE_MASK = (1 << _STATE_BITS) - 1
-_INT_BITS = 31
-
-
 class JavaRandom:
     """`java.util.Random`, as far as a shuffle needs it."""
 
@@ -510,12 +512,6 @@ def leaders(owners: Iterable[str]) -> frozenset[str]:
 def leads(worker: str, elected: frozenset[str]) -> bool:
     """Return whether `worker` is a leader. While nobody owns a lease everybody is."""
     return not elected or worker in elected
-
-
-FIRST_REELECTION_S = 60.0  # Java's
-REELECTION_S = 300.0  # Java's
-NO_OWNERS_RECHECK_S = 1.0  # while nobody owns leases everybody leads, and Java elects at every question
-LONG_AGO = float("-inf")
 
 
 @dataclass(eq=False)

@@ -27,6 +27,18 @@ from mld.fleet.migrate import bare_table
 from mld.fleet.migrate.bare_table import Outline
 from mld.leases.rows import ENTITY_TYPE, LEASE_TABLE_KEY, EntityType, Place, Row
 
+MODIFIED_BY = "mb"
+MODIFIED_AT = "mts"
+HISTORY = "h"
+HISTORY_MAX = 10  # Java's limit; older entries are dropped
+SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
+
+Params: TypeAlias = dict[str, Any]
+
+PAGES_MAX = 100  # of 1 MB each; a coordinator table has a handful of rows and one for each stream
+CANCELLED_CODE = "TransactionCanceledException"
+CONDITION_REASON = "ConditionalCheckFailed"
+
 
 class ClientVersion(Enum):
     """`cv` of the row `Migration3.0`: in which mode the fleet assigns leases."""
@@ -48,12 +60,6 @@ class TableStatus(Enum):
 
 
 StateT = TypeVar("StateT", ClientVersion, TableStatus)
-
-MODIFIED_BY = "mb"
-MODIFIED_AT = "mts"
-HISTORY = "h"
-HISTORY_MAX = 10  # Java's limit; older entries are dropped
-SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 
 
 class UnreadableStateError(MldError):
@@ -204,9 +210,6 @@ def _integer(item: Row, name: str) -> int | None:
     return int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else None
 
 
-Params: TypeAlias = dict[str, Any]
-
-
 def _creation(row: StateRow[StateT], place: Place) -> Params:
     return {"TableName": place.table, "Item": item_of(row, place), **_absent(place)}
 
@@ -249,11 +252,6 @@ def _fence(legacy: Place, leader: str) -> Params:
             "ExpressionAttributeValues": {":me": {"S": leader}},
         }
     }
-
-
-PAGES_MAX = 100  # of 1 MB each; a coordinator table has a handful of rows and one for each stream
-CANCELLED_CODE = "TransactionCanceledException"
-CONDITION_REASON = "ConditionalCheckFailed"
 
 
 @raises_only(TableUnavailableError)

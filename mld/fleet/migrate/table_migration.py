@@ -42,6 +42,21 @@ from mld.properties.values import ClientVersionConfig, MetadataLayout
 
 log = logging.getLogger(__name__)
 
+LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is in such a hurry
+UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row
+MOVE_RETRY_S = 30.0  # a move that left rows behind needs somebody's help
+LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
+SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
+
+ORDINALS = {
+    TableStatus.INIT: 1,
+    TableStatus.DEPLOYED: 2,
+    TableStatus.PENDING: 3,
+    TableStatus.COMPLETE: 4,
+}
+UNKNOWN = 0
+"""What KCL counts each status as."""
+
 
 @dataclass(eq=False)
 class RowMover:
@@ -98,22 +113,6 @@ class RowMover:
                 why,
                 extra={"action": "row_not_movable"},
             )
-
-
-LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is in such a hurry
-UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row
-MOVE_RETRY_S = 30.0  # a move that left rows behind needs somebody's help
-LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
-SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
-
-ORDINALS = {
-    TableStatus.INIT: 1,
-    TableStatus.DEPLOYED: 2,
-    TableStatus.PENDING: 3,
-    TableStatus.COMPLETE: 4,
-}
-UNKNOWN = 0
-"""What KCL counts each status as."""
 
 
 class MigrationCompletedError(MldError):

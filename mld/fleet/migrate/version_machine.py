@@ -33,6 +33,18 @@ log = logging.getLogger(__name__)
 
 STABLE_S = 600.0  # Java's: the fleet must have been ready that long without a break
 UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: who finds a lease for that long cannot take it
+_LEFT_2X = frozenset({ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X})
+
+_WHEN_NONE_STORED = {
+    Configured.COMPATIBLE_WITH_2X_PHASE1: ClientVersion.INIT,
+    Configured.COMPATIBLE_WITH_2X: ClientVersion.UPGRADE_FROM_2X,
+    Configured.VERSION_3X: ClientVersion.V3X,
+}
+
+MONITOR_S = 60.0  # Java's
+MONITOR_JITTER_S = 30.0  # Java's, before the first look
+RETRY_S = 1.0  # Java's, after a transition that failed
+START_ATTEMPTS_MAX = 20  # Java's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +76,6 @@ _COMPONENTS = {
     ),
     ClientVersion.V3X: Components(assigner=True, sampler=True, reporter=True, index=True),
 }
-_LEFT_2X = frozenset({ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X})
 
 
 def components(version: ClientVersion, stored: ClientVersion | None = None) -> Components:
@@ -76,12 +87,6 @@ def components(version: ClientVersion, stored: ClientVersion | None = None) -> C
 
 
 # --- start and transitions -------------------------------------------------------------------------------------------
-
-_WHEN_NONE_STORED = {
-    Configured.COMPATIBLE_WITH_2X_PHASE1: ClientVersion.INIT,
-    Configured.COMPATIBLE_WITH_2X: ClientVersion.UPGRADE_FROM_2X,
-    Configured.VERSION_3X: ClientVersion.V3X,
-}
 
 
 def initial_version(
@@ -154,12 +159,6 @@ def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness
 def may_flip(seen: Readiness, now: float) -> bool:
     """Return whether the leader writes 3X_WITH_ROLLBACK now."""
     return seen.ready_since is not None and now - seen.ready_since >= STABLE_S
-
-
-MONITOR_S = 60.0  # Java's
-MONITOR_JITTER_S = 30.0  # Java's, before the first look
-RETRY_S = 1.0  # Java's, after a transition that failed
-START_ATTEMPTS_MAX = 20  # Java's
 
 
 OnState: TypeAlias = Callable[[ClientVersion, Components], Awaitable[None]]

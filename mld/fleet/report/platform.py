@@ -37,6 +37,13 @@ CPU_NUMBER_MAX = 100_000  # more processors than any machine has; keeps a damage
 MICROS_PER_S = 1e6
 SHARE_WHEN_MISSING = 2.0  # what Docker gives a container that asks for nothing
 
+ECS_V4 = "ECS_CONTAINER_METADATA_URI_V4"
+ECS_V3 = "ECS_CONTAINER_METADATA_URI"
+EKS_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path, and only its existence counts
+PROC_STAT = "/proc/stat"
+CGROUP = "/sys/fs/cgroup"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
 
 # --- the whole machine: /proc/stat ------------------------------------------------------------------------------------
 
@@ -214,14 +221,6 @@ def _ecs_number(parent: Any, name: str, default: float | None = None) -> float:
 def percent(value: float) -> float | None:
     """Return `value` if it is a percentage, None for anything else, NaN included."""
     return value if 0.0 <= value <= PERCENT_MAX else None
-
-
-ECS_V4 = "ECS_CONTAINER_METADATA_URI_V4"
-ECS_V3 = "ECS_CONTAINER_METADATA_URI"
-EKS_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path, and only its existence counts
-PROC_STAT = "/proc/stat"
-CGROUP = "/sys/fs/cgroup"
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LoadSource(Protocol):

@@ -45,6 +45,8 @@ from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.properties.settings import FleetSettings
 
+log = logging.getLogger(__name__)
+
 Request: TypeAlias = dict[str, Any]
 
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
@@ -52,6 +54,11 @@ ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 _IS_REPORT = "#entityType = :report"
 _IS_LEGACY_REPORT = "(attribute_not_exists(#entityType) OR #entityType = :report)"
 _REPORT_VALUE = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
+
+SAMPLES_MAX = 300  # ten times what a period yields by default
+FIRST_REPORT_CAPTURES = 2  # Java's delay before the first report
+RETRY_S_MAX = 5.0  # several tries before a row of default age limit expires
+RETRIES_PER_PERIOD = 6
 
 
 @raises_only(TableUnavailableError)
@@ -180,14 +187,6 @@ class StoredReports:
                     await contained(ReportsTable(self._service, place).delete_stale(report), "deleting reports")
                 except TableError as error:
                     log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})
-
-
-log = logging.getLogger(__name__)
-
-SAMPLES_MAX = 300  # ten times what a period yields by default
-FIRST_REPORT_CAPTURES = 2  # Java's delay before the first report
-RETRY_S_MAX = 5.0  # several tries before a row of default age limit expires
-RETRIES_PER_PERIOD = 6
 
 
 class Activity(Enum):

@@ -61,6 +61,21 @@ ENDS_MAX = 5
 ENDS_CHARACTERS_MAX = 300
 PID_DIGITS_MAX = 10
 
+FAILED = -1.0
+"""Stands for an interval in which a metric could not be measured."""
+RANGE_PERCENT = 100
+"""Operating range of every metric we report."""
+THROUGHPUT_NAME = "THROUGHPUT"
+"""A metric with this name makes a default worker."""
+EXPIRED_AFTER_PERIODS = 2
+FIGURE_MAX = 10**15  # far beyond any time in seconds, share or speed; squares and sums of such figures stay finite
+SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
+_SIX_DECIMALS = Decimal("0.000001")
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+CLOCK_OFF_MAX_S = 60.0
+"""Reports are written late, clocks are never quite right, and both are no news."""
+
 
 def _seconds(found: Any) -> str:
     """Return the text of a time in epoch seconds."""
@@ -80,18 +95,6 @@ OWN_MEMBERS = {
 """Member of `WorkerReport.mld` -> attribute."""
 TOLD = frozenset(OWN_MEMBERS) - {"drain"}
 """The members that a worker writes with each report."""
-
-FAILED = -1.0
-"""Stands for an interval in which a metric could not be measured."""
-RANGE_PERCENT = 100
-"""Operating range of every metric we report."""
-THROUGHPUT_NAME = "THROUGHPUT"
-"""A metric with this name makes a default worker."""
-EXPIRED_AFTER_PERIODS = 2
-FIGURE_MAX = 10**15  # far beyond any time in seconds, share or speed; squares and sums of such figures stay finite
-SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
-_SIX_DECIMALS = Decimal("0.000001")
-NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,10 +472,6 @@ class Sightings:
 
     def forget(self) -> None:
         self._seen.clear()
-
-
-CLOCK_OFF_MAX_S = 60.0
-"""Reports are written late, clocks are never quite right, and both are no news."""
 
 
 def clock_off_s(told_s: int | None, wall_s: float, within_s: float) -> float:
