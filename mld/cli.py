@@ -20,11 +20,11 @@ import click
 
 import mld
 from mld.core.errors import MldError
+from mld.core.installed import NotReadyError
 from mld.core.terminal import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
     Duration,
-    NotReadyError,
     chosen_file,
     complain,
     leave_terminal,
@@ -165,7 +165,7 @@ def run(
         raise click.UsageError("--max-time goes with --until-caught-up")
     if processes is not None and until_caught_up:
         raise click.UsageError("--until-caught-up is for one worker: leave --processes out")
-    from mld.daemon.group import claim_definitions, claim_membership
+    from mld.daemon.group_membership import claim_definitions, claim_membership
     from mld.daemon.reload import LogOptions, Reloader
     from mld.logging import logs
     from mld.properties.lines import ConfigurationError

@@ -25,7 +25,8 @@ from rich.text import Text
 from mld.check import price
 from mld.check.refusals import refusals
 from mld.core import sparkhosts
-from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, find_executable
+from mld.core.installed import find_executable
+from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK
 from mld.properties.keytypes import Section
 from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load

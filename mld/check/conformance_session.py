@@ -21,8 +21,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from mld.consumer.checkpoint_range import CheckpointRange, Illegal, Write
 from mld.consumer.child import PipeChild
-from mld.consumer.lifecycle import CheckpointRange, Illegal, Write
 from mld.consumer.processor import settle
 from mld.core.positions import Position
 from mld.properties.redaction import printable

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mld import pip_install
-from mld.core.terminal import find_executable, is_installed
+from mld.core.installed import find_executable, is_installed
 from mld.properties.keys import key_of_stream
 from mld.properties.lines import Level, Remark
 from mld.properties.redaction import Shown, redacted

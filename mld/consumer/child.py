@@ -3,51 +3,37 @@
 Rules: protocol#child-command, protocol#child-outputs, protocol#ending-a-child. The command is split on spaces and
 looked up on PATH; there is no shell. The child gets the daemon's environment, a few `MLD_*` variables and a process
 group of its own (a Ctrl-C at a terminal must not reach it first). No wait for it is unbounded. stdin is written while
-stdout is read, neither blocks the loop; stderr and everything unexpected on stdout go to the log.
-
-*Children forked by a warm fork server*, without a program of their own to stand for them (docs/use/fork-server.md). The
-command `mld-zygote` works under any daemon: it asks the server, and then stands in for the child until that ends.
-We can ask the server ourselves, which saves that process: some 7 ms of CPU and 0.1 MB a child, more than the fork
-costs. Only a running server is asked; everything else is left to the command, which starts servers, and starts children
-without one where it must.
+stdout is read, and neither blocks the loop; stderr and everything unexpected on stdout go to the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import fcntl
 import logging
 import os
 import signal
-import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import PurePath
-from typing import IO, cast
+from typing import cast
 
 from mld.consumer.child_log import ChildLogger, LoggedLines
+from mld.consumer.child_pipes import ChildInput, ChildOutput
+from mld.consumer.forked_child import ForkedProcess, fork
 from mld.consumer.guard import ChildGuard
 from mld.consumer.ports import ChildStartError, ShardAddress
-from mld.core.clock import Clock, wait_for_event
+from mld.core.clock import Clock
+from mld.core.installed import find_executable
 from mld.core.log_fields import about
-from mld.core.terminal import find_executable
-from mld.protocol import meeting
+from mld.core.waits import wait_for_event
 from mld.protocol.codec import LineSplitter
-from mld.protocol.meeting import MeetingError, Request
 from mld.protocol.messages import StreamLabel, shell_command
-from mld.retrieval.reader_factory import StreamNaming
+from mld.retrieval.stream_naming import StreamNaming
 
 log = logging.getLogger(__name__)
-
-ANSWER_TIMEOUT_S = 10.0  # a server that is still importing answers late; one that is stopped, never
-
-PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
-F_SETPIPE_SZ = 1031
 
 UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
 LOGGED_PER_STEP = 50  # lines, of some 20 us each; stderr is paused while more wait
@@ -67,207 +53,6 @@ _START_REMEDIES = {
     errno.EAGAIN: "there are too many processes: raise LimitNPROC or TasksMax, or set maxLeasesForWorker",
     errno.ENOMEM: "the memory is used up: give the machine more, or set maxLeasesForWorker",
 }
-
-
-class ForkedProcess:
-    """The part of `subprocess.Popen` that `child` uses, for a process that is not our child.
-
-    It leads a process group of its own. The server, its parent, reports its end on `line`.
-    """
-
-    def __init__(self, pid: int, line: socket.socket, pipes: Sequence[IO[bytes]]) -> None:
-        self.pid = pid
-        self.stdin, self.stdout, self.stderr = pipes
-        self.returncode: int | None = None
-        self._line = line
-
-    def exit_handle(self) -> int:
-        """Return a new descriptor that is readable once `poll` knows the end."""
-        return os.dup(self._line.fileno())
-
-    def poll(self) -> int | None:
-        """Return the exit code, or the negative number of the signal that ended it; None while it runs."""
-        if self.returncode is None:
-            with contextlib.suppress(BlockingIOError):
-                self.returncode = _code(_receive(self._line))
-                self._line.close()
-        return self.returncode
-
-
-def _receive(line: socket.socket) -> bytes:
-    try:
-        return line.recv(meeting.RECORD_BYTES)
-    except ConnectionError:
-        return b""
-
-
-def _code(record: bytes) -> int:
-    match meeting.decode_record(record):
-        case (meeting.EXIT, number):
-            return number
-        case (meeting.SIGNAL, number):
-            return -number
-    return -signal.SIGKILL  # the server is gone too: the status is lost
-
-
-async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
-    """Return a child forked by the server of this command; None if it is another command, or if no server forks one."""
-    if PurePath(command[0]).name != meeting.PROGRAM or len(command) < 2:
-        return None
-    arguments = [os.fsencode(argument) for argument in command[1:]]
-    variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-    request = Request.of(os.getcwdb(), arguments, variables, own_group=True)  # noqa: PTH109
-    line = _connect(request, meeting.runtime_places(variables))
-    if line is None:
-        return None
-    with contextlib.ExitStack() as undo:
-        undo.callback(line.close)
-        (stdin, stdout, stderr), theirs = _pipes(undo)
-        try:
-            meeting.send_request(line, request, theirs)
-            _close_all(theirs)
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                record = await asyncio.get_running_loop().sock_recv(line, meeting.RECORD_BYTES)
-        except (OSError, TimeoutError) as error:
-            log.debug("the fork server does not answer: %r", error, extra={"action": "fork_unanswered"})
-            return None
-        if (answer := meeting.decode_record(record)) is None or answer[0] != meeting.PID:
-            return None
-        undo.pop_all()
-        return ForkedProcess(answer[1], line, (stdin, stdout, stderr))
-
-
-def _close_all(descriptors: list[int]) -> None:
-    while descriptors:
-        os.close(descriptors.pop())
-
-
-def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
-    owner = meeting.process_identity(os.getpid())
-    directory = owner and meeting.find(meeting.PROGRAM, owner, places, meeting.NAME_BYTES_MAX)
-    if directory is None:
-        return None
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.close(meeting.open_runtime_directory(directory))
-        line.setblocking(False)
-        line.connect(meeting.socket_path(directory, request.server_name()))
-        if meeting.peer(line)[1] == os.getuid():
-            return line
-    except (OSError, MeetingError):
-        pass
-    line.close()
-    return None
-
-
-def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
-    """Return our ends as files and the child's ends as descriptors, in the order of stdin, stdout, stderr."""
-    theirs: list[int] = []
-    undo.callback(_close_all, theirs)
-    ours: list[IO[bytes]] = []
-    for mode in ("wb", "rb", "rb"):
-        ends = os.pipe()
-        near, far = ends[::-1] if mode == "wb" else ends
-        theirs.append(far)
-        ours.append(undo.enter_context(open(near, mode, buffering=0)))  # noqa: PTH123, SIM115
-    return ours, theirs
-
-
-class ChildInput:
-    """stdin: pieces go straight into the pipe, without a buffer of ours; `write` returns when the pipe has them."""
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-        os.set_blocking(pipe.fileno(), False)
-        with contextlib.suppress(OSError):  # beyond what one user may have in pipes, or not Linux: any size will do
-            fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
-
-    def write_now(self, piece: bytes) -> memoryview:
-        """Return what the pipe has no room for, without waiting; all of the piece if it is closed, which `write`
-        reports.
-        """
-        rest = memoryview(piece)
-        if self._waiter is None and not self._pipe.closed:
-            with contextlib.suppress(OSError):
-                rest = rest[os.write(self._pipe.fileno(), rest) :]
-        return rest
-
-    async def write(self, piece: bytes | memoryview) -> None:
-        """Write, one writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
-        rest = memoryview(piece)
-        while True:
-            if self._pipe.closed:
-                raise BrokenPipeError("the child's stdin is closed")
-            with contextlib.suppress(BlockingIOError):
-                rest = rest[os.write(self._pipe.fileno(), rest) :]
-            if not rest:
-                return
-            await self._room()
-
-    async def _room(self) -> None:
-        """Wait until the pipe takes more, or is closed."""
-        assert self._waiter is None, "one writer at a time"
-        waiter = self._waiter = self._loop.create_future()
-        self._loop.add_writer(self._pipe, _wake, waiter)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if not self._pipe.closed:
-                self._loop.remove_writer(self._pipe)
-
-    def close(self) -> None:
-        """End of input for the child, which can still read what is in the pipe. Idempotent."""
-        if self._pipe.closed:
-            return
-        if self._waiter is not None:
-            self._loop.remove_writer(self._pipe)
-            _wake(self._waiter)
-        self._pipe.close()
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-class ChildOutput(asyncio.Protocol):
-    """Passes the bytes of a pipe, and its end, to two callbacks."""
-
-    def __init__(self, pipe: IO[bytes], on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        self._pipe = pipe
-        self._on_bytes = on_bytes
-        self._on_end = on_end
-        self._transport: asyncio.ReadTransport | None = None
-
-    async def connect(self) -> None:
-        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._pipe)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.ReadTransport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._on_bytes(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_end()
-
-    def pause(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    def close(self) -> None:
-        (self._transport or self._pipe).close()
 
 
 @dataclass(frozen=True, slots=True)

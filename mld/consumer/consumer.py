@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from mld.consumer.failures import RESTART_REASONS, Failures, ShardCheckpoints, in_words
+from mld.consumer.aggregate_reports import AggregateReports
+from mld.consumer.checkpoints import ShardCheckpoints
+from mld.consumer.failures import RESTART_REASONS, Failures, in_words
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
-from mld.consumer.parts import Part, Stopping, Wishes, batch_of, holding_of, holding_part, records_of
+from mld.consumer.parts import Part, batch_of, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
-from mld.consumer.warnings import AggregateReports
+from mld.consumer.stopping import Stopping
+from mld.consumer.wishes import Wishes
 from mld.core.clock import millis_since
 from mld.core.error_boundary import contained
 from mld.core.errors import LeaseLostError, StreamError, TableError

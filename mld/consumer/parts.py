@@ -1,78 +1,22 @@
-"""What a consumer is asked for, and what it gives to its child.
+"""The batches that a child gets: those of a page without what it already has, and parts of them.
 
-`Stopping`: the stop that it was asked for, and waits that end with it.
-
-`batch_of` makes of a page what a child gets: the records that are new to it, without what others put around them.
-
-In the search for a record that kills (`Bisecting`), batches are taken apart into records, and batches made of some of
-them. Nothing else looks into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
-
-`Wishes`: what operators want of the holder of a shard, as the row of its lease says: a pause, records left out, a new
-child. Rules: leases#pauses, leases#records-left-out, leases#new-children. The words for a new child differ with each
-asking; those of before this holding were meant for another child. A wish is never a failure of the record processor.
+`batch_of` makes of a page the batch of records that are new to the child. In the search for a record that kills its
+processor (`Bisecting`), batches are taken apart into records, and batches are made of some of them. Nothing else looks
+into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from mld.consumer.lifecycle import StopReason
 from mld.consumer.ports import ShardSource
-from mld.core.clock import Clock, Interruption, in_turns
-from mld.core.log_fields import about
-from mld.core.positions import SUB_MAX, Position
+from mld.consumer.stopping import Stopping
+from mld.core.positions import Position
 from mld.core.streams import ChildBatch, HashRange, Page, PlainBatch
-from mld.leases.lease import Lease
+from mld.core.turns import in_turns
 from mld.protocol.codec import RECORDS_HEAD, FramedRecord, Splitter, line_of, records_tail
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-class Stopping:
-    """`stop` is None until one is asked for; a stronger one replaces a weaker one, and none is ever taken back."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.stop: StopReason | None = None
-        self._clock = clock
-        self._interruption: Interruption | None = None
-
-    def ask(self, stop: StopReason) -> None:
-        if self.stop is None or stop > self.stop:
-            self.stop = stop
-            if self._interruption is not None:
-                asyncio.get_running_loop().call_soon(self._interruption.end)
-
-    async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
-        """Return the awaitable's value, or None as soon as a stop is asked for or `over` is done."""
-        assert self._interruption is None, "one wait at a time"
-        with Interruption() as interruption:
-            self._interruption = interruption
-            if over is not None:
-                over.add_done_callback(interruption.end)
-            if self.stop is not None:
-                asyncio.get_running_loop().call_soon(interruption.end)
-            try:
-                value = await awaitable
-                return value if self.stop is None else None
-            finally:
-                self._interruption = None
-                if over is not None:
-                    over.remove_done_callback(interruption.end)
-        return None
-
-    async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
-        """Sleep, but wake at once when a stop is asked for or `also` is set."""
-        over = None if also is None else asyncio.ensure_future(also.wait())
-        try:
-            await self.unless(self._clock.sleep(seconds), over)
-        finally:
-            if over is not None:
-                over.cancel()
 
 
 async def batch_of(
@@ -180,66 +124,3 @@ def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:
 def holding_part(part: Part) -> dict[str, object]:
     """Return the same for a part, in user records."""
     return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}
-
-
-class Wishes:
-    """Those of one holding. `on_pause` hears when a pause begins or ends."""
-
-    def __init__(self, lease: Lease, on_pause: Callable[[bool], None]) -> None:
-        self._unpaused = asyncio.Event()
-        self._unpaused.set()
-        self._on_pause = on_pause
-        self.restart_asked = asyncio.Event()
-        """A new child is due, without a pause; cleared when it starts."""
-        self._key = lease.key
-        self._left_out: frozenset[str] = frozenset()
-        self._restart = lease.restart
-        self.heed(lease, is_waiting=False)
-
-    def heed(self, lease: Lease, *, is_waiting: bool) -> bool:
-        """Take in what the row says now; whether the child is to be killed. `is_waiting`: for its next start."""
-        if (lease.paused is None) is not self._unpaused.is_set():
-            self._on_pause(lease.paused is not None)
-            if lease.paused is None:
-                self._unpaused.set()
-                log.info("resumed", extra=about("shard_resumed", self._key))
-            else:
-                self._unpaused.clear()
-                log.info("paused: %s", lease.paused, extra=about("shard_paused", self._key))
-        is_unblocked = is_waiting and not lease.left_out <= self._left_out
-        is_asked = lease.restart is not None and lease.restart != self._restart
-        self._left_out, self._restart = lease.left_out, lease.restart
-        if is_asked:
-            log.info("a new child is wanted: %s", lease.restart, extra=about("child_restart_asked", self._key))
-        if is_asked or is_unblocked:
-            self.restart_asked.set()
-        return is_asked
-
-    async def unpaused(self, awaitable: Awaitable[T]) -> T:
-        """Return the awaitable's value, held back while the shard is paused. What is cancelled here is read again from
-        the checkpoint.
-        """
-        value = await awaitable
-        await self._unpaused.wait()
-        return value
-
-    def concern(self, batch: ChildBatch, after: Position) -> bool:
-        """Return whether a record that is to be left out may be in a batch of what comes after a position."""
-        if batch.largest is None:
-            return False
-        parts = (mark.partition("/") for mark in self._left_out)
-        firsts = (Position(sequence, int(sub or 0)) for sequence, _, sub in parts)
-        return any(first <= batch.largest and Position(first.sequence, SUB_MAX) > after for first in firsts)
-
-    def kept(self, records: Iterable[PlacedRecord]) -> list[PlacedRecord]:
-        """Return the records but for those that are to be left out, which are logged."""
-        kept = []
-        for record in records:
-            sequence, sub = record.framed.sequence, record.framed.sub
-            if sequence in self._left_out or f"{sequence}/{sub}" in self._left_out:
-                log.warning(
-                    "record %s is left out, as asked", record.position, extra=about("record_left_out", self._key)
-                )
-            else:
-                kept.append(record)
-        return kept

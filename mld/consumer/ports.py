@@ -32,8 +32,8 @@ from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.protocol.codec import FramedRecord
 from mld.protocol.messages import StreamLabel
+from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader
-from mld.retrieval.reader_factory import Placement
 
 
 @dataclass(frozen=True, slots=True)

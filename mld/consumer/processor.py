@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NoReturn
 
 from mld.consumer.child_log import ChildLogger
+from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
 from mld.consumer.protocol_trace import ProtocolTrace
-from mld.consumer.warnings import Holds, Overdue
 from mld.core.clock import Clock
 from mld.core.log_fields import about
 from mld.metrics.shard import ShardMetrics

@@ -5,10 +5,7 @@ raise anything, anywhere. Like an error of AWS, that means *unknown*: never lost
 treats it like our own errors, and tries again. It is logged with its trace and counted.
 
 An AssertionError is the exception to the rule: an invariant of ours is broken, nothing that follows can be trusted, and
-the daemon ends. So it does for one inside an ExceptionGroup.
-
-A `Task` is one line of a worker's list of tasks, and a `TaskList` runs those that the worker's state asks for, each
-within the boundary.
+the daemon ends. An AssertionError inside an ExceptionGroup counts as well.
 """
 
 from __future__ import annotations
@@ -16,11 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TypeVar
 
 from mld.core.clock import Clock
 from mld.core.errors import MldError, StartupError, UnexpectedError
@@ -29,13 +24,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-StateT = TypeVar("StateT")
-
 RESTART_PAUSE_S = 1.0  # before a loop that failed is restarted: the period of the busiest loops
 
 _counts: Counter[tuple[str, str]] = Counter()
 """Counts of this process, by what was being done and the kind of exception."""
-OnFailure: TypeAlias = Callable[[BaseException | None], None]
 
 
 def survived(error: Exception, doing: str, shard: str | None = None) -> MldError:
@@ -120,96 +112,3 @@ def counts() -> dict[tuple[str, str], int]:
 def total() -> int:
     """Return how many exceptions this process has survived."""
     return sum(_counts.values())
-
-
-class Until(IntEnum):
-    """How long a task runs when the worker stops, the shortest first."""
-
-    LEAVING = 1
-    """Until a stop is asked for: it could bring more leases."""
-    RELEASED = 2
-    """Until nothing is held any more."""
-    CLOSED = 3
-    """To the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task(Generic[StateT]):
-    """What runs until it is cancelled, in which states of the fleet, and how long while the worker stops."""
-
-    name: str
-    run: Callable[[], Awaitable[None]]
-    runs_in: Callable[[StateT], bool] = lambda _: True
-    until: Until = Until.LEAVING
-
-
-class TaskList(Generic[StateT]):
-    """Runs the tasks of the list that the state entered last asks for, from when that is allowed."""
-
-    def __init__(self, tasks: Sequence[Task[StateT]], clock: Clock) -> None:
-        self._list = tasks
-        self._clock = clock
-        self._on_failure: OnFailure | None = None
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._wanted: tuple[Task[StateT], ...] = ()
-
-    async def enter(self, state: StateT) -> None:
-        """Let exactly the tasks of this state run, once `allow` was called. Returns when the others have ended."""
-        self._wanted = tuple(task for task in self._list if task.runs_in(state))
-        await self._adjust()
-
-    async def allow(self, on_failure: OnFailure) -> None:
-        """Start what is wanted, now and from now on; `on_failure` hears of a task that ended by itself."""
-        self._on_failure = on_failure
-        await self._adjust()
-
-    async def end(self, until: Until) -> None:
-        """End the tasks that run so long and no longer."""
-        self._wanted = tuple(task for task in self._wanted if task.until > until)
-        await self._adjust()
-
-    def running(self) -> frozenset[str]:
-        """Return the names of the tasks that run."""
-        return frozenset(self._running)
-
-    async def _adjust(self) -> None:
-        wanted = {} if self._on_failure is None else {task.name: task for task in self._wanted}
-        ending = [self._running.pop(name) for name in list(self._running) if name not in wanted]
-        for task in ending:
-            task.cancel()
-        for name in [name for name in wanted if name not in self._running]:
-            task = asyncio.ensure_future(kept_running(wanted[name].run, name, self._clock))
-            self._running[name] = task
-            task.add_done_callback(self._on_done)
-        others = [task for task in ending if task is not asyncio.current_task()]
-        if others:
-            await asyncio.wait(others)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task in self._running.values():
-            assert self._on_failure is not None, "no task starts before it is allowed"
-            self._on_failure(task.exception())
-
-
-class BackgroundTasks:
-    """Tasks that nobody waits for."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start one."""
-        task = asyncio.ensure_future(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return task
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether one is running."""
-        return bool(self._running)
-
-    def cancel(self) -> None:
-        """End all of them without waiting."""
-        for task in self._running:
-            task.cancel()

@@ -1,7 +1,7 @@
 """Long decisions cut into slices, so that no single turn of the event loop takes more than 2 ms. Pure.
 
 A decision over thousands of shards is written as a generator that yields now and then and returns its result. It stays
-a plain function of values: `finish` runs it in one go, `clock.in_turns` gives others a turn of the loop at each yield.
+a plain function of values: `finish` runs it in one go, `turns.in_turns` gives others a turn of the loop at each yield.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """`mld run` with more than one worker: a process that starts them, and starts again those that die.
 
-To a worker it is the service manager: each has a notify socket of its own, on which it says what it says to systemd.
-It touches no stream and no table. What a worker knows of it is its `Membership`.
+To a worker it is the service manager: each worker has a notify socket of its own, on which it sends what it would send
+to systemd. The group touches no stream and no table. A worker knows the group as its `Membership`.
 
-*The fence of a dead worker.* The supervisor tells the others of a worker that has ended, with a time on the clock of
-this machine until which that is true whatever happens: it starts no process under that name before. Rows that were
-read before that time were written by the process that is dead, so the others may take them without waiting for the
-lease duration; their writes are conditional on what they read, as always.
-
-`Membership`: what a worker has from its supervisor: its name, a place for its pages, and a lifeline. The lifeline is a
-stream that the supervisor holds the other end of. It brings news of members that have ended, a line of JSON each, and
-it ends when the supervisor does, however that happens: then the worker stops, as if asked.
+*The fence of a dead worker.* The supervisor tells the other workers when one has ended, with a time on the clock of
+this machine before which it starts no process under that name, whatever happens. Rows that were read before that time
+were written by the dead process, so the others may take them without waiting for the lease duration; their writes are
+conditional on what they read, as always.
 """
 
 from __future__ import annotations
@@ -26,29 +22,23 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
-from typing import Any
 
-from mld.core.clock import wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError, StartupError
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.core.waits import wait_for_event
 from mld.core.whereabouts import new_worker_id
+from mld.daemon.group_membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
 from mld.daemon.signals import EXIT_SIGNAL_BASE, SIGNAL_ECHO_S, HangUp, hang_up_here, warn_without_init
 from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, ServiceManager, claim_manager
 from mld.properties.settings import Settings
 from mld.properties.values import ONE_FOR_EACH_CPU
 
 log = logging.getLogger(__name__)
-
-LIFELINE = "MLD_UNIT_LIFELINE"
-WORKER = "MLD_UNIT_WORKER"
-PAGES = "MLD_UNIT_PAGES"
-DEFINED = "MLD_UNIT_DEFINED"
-"""The `--define` of the command line, as JSON: they may be secret, and everybody can read a command line."""
 
 FENCE_S = 3.0
 """How long nobody runs under the name of a worker that has ended; others read the lease table several times in that."""
@@ -63,59 +53,6 @@ PLACE_BYTES_MAX = 90  # the address of a socket has room for 107
 EXTEND = b"EXTEND_TIMEOUT_USEC="
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """`pages` is the socket where the supervisor asks for this worker's pages; `lifeline` is a descriptor."""
-
-    worker_id: str
-    pages: Path
-    lifeline: int
-
-
-def claim_definitions(environ: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Return the overrides that a supervisor hands on; taken from the environment, so that no child sees them."""
-    return tuple(json.loads(environ.pop(DEFINED, "[]")))
-
-
-def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
-    """Take this process's membership in a group from the environment, so that no child speaks for us; None: in none."""
-    lifeline, worker, pages = (environ.pop(name, None) for name in (LIFELINE, WORKER, PAGES))
-    if lifeline is None or worker is None or pages is None:
-        return None
-    os.set_inheritable(int(lifeline), False)
-    return Membership(worker, Path(pages), int(lifeline))
-
-
-async def hold_on(membership: Membership, on_ended: Callable[[str, float], None], on_alone: Callable[[], None]) -> None:
-    """Follow the lifeline to its end, which is that of the supervisor: `on_alone`.
-
-    `on_ended` hears of each other member that has ended, and until when, in monotonic seconds of this machine, nobody
-    runs under its name.
-    """
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=membership.lifeline))
-    try:
-        with contextlib.suppress(ConnectionError):
-            while line := await reader.readline():
-                try:
-                    _pass_on(json.loads(line), on_ended)
-                except Exception as error:  # the end of the lifeline is to be noticed whatever a line said
-                    log.debug("news of the group are lost: %s", survived(error, "hearing of the group"))
-        log.error("the supervisor of this worker is gone: stopping", extra={"action": "supervisor_gone"})
-        on_alone()
-    finally:
-        writer.close()
-
-
-def _pass_on(news: dict[str, Any], on_ended: Callable[[str, float], None]) -> None:
-    if "ended" in news:
-        on_ended(news["ended"], news["until"])
-
-
-def news_of_end(worker: str, until: float) -> bytes:
-    """Return the line by which the others learn that `worker` has ended."""
-    return json.dumps({"ended": worker, "until": until}).encode() + b"\n"
 
 
 def worker_names(base: str, count: int) -> tuple[str, ...]:
@@ -427,7 +364,7 @@ def workers_wanted(settings: Settings) -> int:
     """Return how many workers `mld.processes` means here."""
     if settings.processes != ONE_FOR_EACH_CPU:
         return settings.processes
-    from mld.fleet.report.platform import parse_cpu_max  # with clients of AWS, which a supervisor has no use for
+    from mld.fleet.report.cpu_formulas import parse_cpu_max  # with clients of AWS, which a supervisor has no use for
 
     try:
         quota_cpus = parse_cpu_max(CPU_MAX.read_text())

@@ -2,8 +2,6 @@
 
 Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
 came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
-
-`StreamClients`: the ports of a worker's streams, with one client for each region and each set of credentials.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import PurePath
 from random import Random
@@ -28,32 +25,32 @@ from mld.consumer.child import ChildCommand, PipeHost
 from mld.core.clock import Clock, LoopClock
 from mld.core.disks import places_of
 from mld.core.errors import MldError
-from mld.core.streams import StreamKind, Streams, StreamSummary
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, is_installed, runnable
+from mld.core.installed import is_installed, runnable
+from mld.core.streams import StreamKind, Streams
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 from mld.core.whereabouts import new_worker_id, place_of_process
-from mld.daemon.group import Membership, hold_on
+from mld.daemon.assembly import assemble
+from mld.daemon.group_membership import Membership, hold_on
 from mld.daemon.reload import Reloader, StreamsReader, note_looks, refuse_unusable, reload_worker
 from mld.daemon.showing import ShowingParts, showing
 from mld.daemon.signals import StopSignals, hang_up_here, warn_without_init
+from mld.daemon.stream_clients import StreamClients
 from mld.daemon.systemd import claim_manager
 from mld.daemon.until_tip import RunUntilTip, UntilTip
-from mld.daemon.worker import SourcePorts, StreamPorts, Worker, assemble
+from mld.daemon.worker import Worker
 from mld.fleet.fleet import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.slots import ROOM_MAX
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
-from mld.properties.credentials import CredentialsChain
 from mld.properties.redaction import Scrubber
-from mld.properties.settings import Settings, StreamSetting
+from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM
 from mld.properties.values import ChildLog
-from mld.protocol.codec import record_keys
 from mld.protocol.messages import StreamLabel, split_command
-from mld.retrieval.reader_factory import LABELS, StreamNaming, fan_out_of, kind_of, service_name, streams_port
+from mld.retrieval.reader_factory import LABELS, service_name
+from mld.retrieval.stream_naming import StreamNaming
 from mld.schemas.preparer import RegistryPreparer, registry_of
-from mld.tracking.followed_streams import WantedStream
-from mld.tracking.stream_list import ListedStream, account_and_name
 
 log = logging.getLogger(__name__)
 
@@ -67,134 +64,6 @@ STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
 SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
 KEPT_MEMORY_BYTES = 16 * 1024 * 1024  # an answer; see `_keep_freed_memory`
 COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    kind: StreamKind
-    region: str | None
-    credentials: CredentialsChain
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStream:
-    """A stream that was opened; `own` is what this worker's settings say of it."""
-
-    streams: Streams
-    own: StreamSetting | None
-
-
-class StreamClients:
-    """Opens clients when they are needed, and keeps them until `close`.
-
-    `new_service` makes the client of these settings for streams of a kind, not open yet; `read_streams` reads the
-    list of the settings again, and gives what it had if that is damaged.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        new_service: Callable[[Settings, StreamKind], CountedService],
-        read_streams: Callable[[], Awaitable[Sequence[StreamSetting]]],
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._read: dict[str | None, ReadStream] = {}
-        self._only: StreamPorts | None = None
-        self._new_service = new_service
-        self._read_streams = read_streams
-        self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
-        self._services: dict[_Place, CountedService] = {}
-        self._opening = asyncio.Lock()
-
-    def ports(self) -> SourcePorts:
-        """Return what a worker asks of this."""
-        return SourcePorts(self.open_stream, self.wanted, self.describe)
-
-    async def wanted(self) -> Sequence[WantedStream]:
-        """Return the streams of the settings, read again."""
-        streams = await self._read_streams()
-        self._known = {one.name: one for one in streams}
-        return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
-
-    async def describe(self, wanted: WantedStream) -> StreamSummary:
-        """Return what the service says of a stream. Raises `errors.StreamError`."""
-        return await (await self._streams(wanted.label, wanted.arn))[1].describe()
-
-    async def open_stream(self, listed: ListedStream | None) -> StreamPorts:
-        """Return the ports of a stream of the list; settings of ours with its label add credentials and positions.
-
-        None: of the one stream of the settings.
-        """
-        settings = self._settings
-        if listed is None and self._only is not None:
-            return self._only
-        if listed is None:
-            own, arn, consumer_arn = None, settings.stream_arn, settings.fanout.consumer_arn
-            service = await self._service_at(self._place(arn, settings.kinesis.region))
-            streams, extra = streams_port(service, self._clock, settings.stream_name, arn), b""
-        else:
-            own, arn = self._known.get(listed.label), listed.arn
-            consumer_arn = None if own is None else own.consumer_arn
-            service, streams = await self._streams(listed.label, arn)
-            settings = replace(settings, stream_name=account_and_name(arn)[1], stream_arn=arn)
-            extra = self._extra(settings.stream_name)
-        self._read[None if listed is None else listed.stream] = ReadStream(streams, own)
-        kind = kind_of(arn)
-        return StreamPorts(
-            streams,
-            fan_out_of(settings, service, streams, extra) if kind is StreamKind.KINESIS else None,
-            consumer_arn,
-            None if own is None else own.initial_position,
-            kind,
-        )
-
-    def read_stream(self, stream: str | None) -> ReadStream:
-        """Return the stream with this identifier, or the only one, which was opened."""
-        return self._read[stream]
-
-    async def open(self) -> None:
-        """Open the one stream; of several, each client is opened for the first stream that needs it.
-
-        Raises StartupError if the stream cannot be read as the settings want.
-        """
-        if not self._settings.is_multi_stream:
-            self._only = await self.open_stream(None)
-
-    async def close(self) -> None:
-        """Close all clients."""
-        await asyncio.gather(*(service.close() for service in self._services.values()))
-
-    async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, Streams]:
-        service = await self._service(label, arn)
-        name = label if arn is None else account_and_name(arn)[1]
-        return service, streams_port(service, self._clock, name, arn, self._extra(name))
-
-    def _extra(self, name: str) -> bytes:
-        return record_keys({"streamName": name}) if self._settings.reader.adds_stream_name else b""
-
-    async def _service(self, label: str, arn: str | None) -> CountedService:
-        own = self._known.get(label)
-        region = self._settings.kinesis.region if arn is None else arn.split(":")[3]
-        return await self._service_at(self._place(arn, region, None if own is None else own.credentials))
-
-    def _place(self, arn: str | None, region: str | None, credentials: CredentialsChain | None = None) -> _Place:
-        return _Place(kind_of(arn), region, credentials or self._settings.kinesis.credentials)
-
-    async def _service_at(self, place: _Place) -> CountedService:
-        async with self._opening:
-            if place not in self._services:
-                kinesis = replace(self._settings.kinesis, region=place.region, credentials=place.credentials)
-                settings = replace(self._settings, kinesis=kinesis)
-                service = self._new_service(settings, place.kind)
-                try:
-                    await service.open()
-                except BaseException:
-                    await service.close()
-                    raise
-                self._services[place] = service
-            return self._services[place]
 
 
 def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> T:

@@ -134,7 +134,7 @@ def is_spark(settings: Settings) -> bool:
 
 
 def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
-    from mld.daemon.systemd import announcing
+    from mld.daemon.announcements import announcing
     from mld.serving.summary import status_line
 
     return announcing(

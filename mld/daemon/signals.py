@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from mld.core.clock import unless
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK
+from mld.core.waits import unless
 
 if TYPE_CHECKING:
     from mld.daemon.until_tip import RunUntilTip

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
-from mld.core.clock import Clock, unless, wait_for_event
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError, TableError, TableMissingError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import Position
+from mld.core.waits import unless, wait_for_event
 from mld.daemon.catching_up import (
     CatchingUp,
     CatchUpEnd,

@@ -1,20 +1,16 @@
-"""`Departure`: where leases go of a worker that stops, or has more than it may have.
+"""`Departure`: gives away the leases of a worker that stops, or that holds more than it may.
 
-Rules: coordination#leaving-workers, leases#release-on-stop. Before this the worker says on its report that it leaves.
-It gives each lease to a living worker as soon as its consumer is done (`GivingAway.leave_to`), instead of leaving it
-to the next assignment run: one scan tells who is there. Who leaves, is drained or is dead gets nothing
-(`FleetMembership`), and as a consumer may take long to end, the receiver's report is read once more before each gift.
-At the end it releases the leases that were assigned to it meanwhile.
+Rules: coordination#leaving-workers, leases#release-on-stop, coordination#surplus. Before it stops, the worker reports
+that it leaves. It gives each lease to a living worker as soon as its consumer is done (`GivingAway.leave_to`), instead
+of leaving it to the next assignment run: one scan shows who is there. Workers that leave, are drained or are dead get
+nothing (`FleetMembership`). Because a consumer may take long to end, the receiver's report is read once more before
+each gift. At the end it releases the leases that were assigned to it meanwhile.
 
-A worker gives away what it holds above its limit, which is 0 while an operator drains it, as far as others have room
-(coordination#surplus). Two may have given it leases at once, and a Java leader does not know of drained ones.
+A worker also gives away what it holds above its limit, which is 0 while an operator drains it, as far as others have
+room. Two workers may have given it leases at once, and a Java leader does not know which workers are drained.
 
-The mark of an operator stands on the worker's report (`reports.DRAIN`), and each report that the worker writes reads it
-back. Leaders and failover watchers of ours respect it, and the operator's command has begun the handoffs.
-
-`ChildAdopter`: takes the leases of child shards that this worker has just created (coordination#child-leases).
-
-As many as this worker has room for; the others are left to the fleet, and taken by anybody a moment later.
+The operator's mark stands on the worker's report (`reports.DRAIN`), and the worker reads it back with each report that
+it writes. Our leaders and failover watchers respect it, and the operator's command has begun the handoffs.
 """
 
 from __future__ import annotations
@@ -25,15 +21,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
-from mld.core.error_boundary import BackgroundTasks, contained, survived
+from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError, TableError
-from mld.fleet.observations import FleetMembership
-from mld.fleet.report.reporter import StoredReports
+from mld.core.tasks import BackgroundTasks
+from mld.fleet.membership import FleetMembership
 from mld.fleet.report.reports import WorkerReport, is_drained
+from mld.fleet.report.reports_table import StoredReports
 from mld.leases import writes
-from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import Lease, loads_of
+from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
 
 log = logging.getLogger(__name__)
@@ -163,52 +159,3 @@ class Departure:
             log.warning("not all leases are given away yet: %s", failure, extra={"action": "surplus_kept"})
         finally:
             self._is_giving = False
-
-
-@dataclass(eq=False)
-class ChildAdopter:
-    """Assigns them to `worker_id` in the background, one after the other, each held before the next."""
-
-    table: LeaseTable
-    keeper: LeaseKeeper
-    discovery: LeaseDiscovery
-    departure: Departure
-    _: KW_ONLY
-    worker_id: str
-
-    def __post_init__(self) -> None:
-        self._one_by_one = asyncio.Lock()
-        self._adopting = BackgroundTasks()
-        self._stopped = False
-
-    def adopt(self, keys: Iterable[str]) -> None:
-        """Take those of these leases that are still nobody's. Errors are logged."""
-        self._adopting.spawn(self._adopt(keys))
-
-    def stop(self) -> None:
-        """Take no more."""
-        self._stopped = True
-
-    def abandon(self) -> None:
-        """End without waiting."""
-        self._adopting.cancel()
-
-    async def _adopt(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            try:
-                async with self._one_by_one:
-                    await self._adopt_one(key)
-            except TableError as error:
-                log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
-
-    async def _adopt_one(self, key: str) -> None:
-        lease = await contained(self.table.get(key), "adopting a child lease", key)
-        if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
-            return
-        row = await contained(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
-        if not isinstance(row, Refusal):
-            await self.keeper.resumer.reacquire([row])
-
-    def _has_room(self) -> bool:
-        held = loads_of(one.lease for one in self.keeper.held().values())
-        return held[self.worker_id] + len(self.discovery.pending) < self.departure.room

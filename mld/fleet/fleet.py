@@ -1,19 +1,16 @@
 """`Fleet`: makes run, in one worker, what the mode of the fleet asks for.
 
 Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases. The version machine says
-which mode it is; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and failover watcher in
-those of 3.x, reports in between. Everything about one's own leases is the keeper's and the worker's.
+which mode the fleet is in, and this shell starts and stops its tasks: the taker in the modes of 2.x; discovery,
+assigner and failover watcher in those of 3.x; reports in between. The keeper and the worker look after the worker's own
+leases.
 
 A worker that stops deletes its report last, because others count on it while the worker owns leases.
-
-`ensure_index` and what follows: what a worker does for the lease table itself, its index of leases by owner
-(leases#owner-index), and the table made again that somebody has deleted under a living fleet (leases#lost-table).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,39 +22,39 @@ import mld
 from mld.aws.service import Service
 from mld.aws.threads import HostReader
 from mld.core.clock import Clock
-from mld.core.error_boundary import OnFailure, Task, TaskList, Until
-from mld.core.errors import TableError
+from mld.core.tasks import OnFailure, Task, TaskList, Until
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.failover_watcher import FailoverWatcher
-from mld.fleet.departure import ChildAdopter, Departure
-from mld.fleet.leader.election import AdaptiveElection, LeaderDecider, LockElection, LockTable, ShuffleElection
-from mld.fleet.migrate.states import ClientVersion, StatesTable, TableStatus
+from mld.fleet.child_adopter import ChildAdopter
+from mld.fleet.departure import Departure
+from mld.fleet.leader.decider import LeaderDecider
+from mld.fleet.leader.election import AdaptiveElection
+from mld.fleet.leader.lock_election import LockElection
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.shuffle_election import ShuffleElection
+from mld.fleet.membership import FleetMembership
+from mld.fleet.migrate.states import ClientVersion, TableStatus
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import Components, FleetView, VersionMachine
-from mld.fleet.observations import FleetMembership
 from mld.fleet.other_applications import refuse_living_others
 from mld.fleet.report.platform import LoadSource, detect
-from mld.fleet.report.reporter import Activity, Reporter, ReportsTable, StoredReports
+from mld.fleet.report.reporter import Activity, Reporter
 from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, WorkerReport
+from mld.fleet.report.reports_table import ReportsTable, StoredReports
+from mld.fleet.table_upkeep import LostTable, ensure_index, keep_index
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.rows import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, Place
-from mld.leases.table import IndexStatus, LeaseIndex, LeaseTable, StoredTable, TableScan
+from mld.leases.table import IndexStatus, LeaseTable, StoredTable, TableScan
 from mld.leases.table_maker import LegacyTable
 from mld.leases.taker import LeaseTaker
-from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import ClientVersionConfig
 
-log = logging.getLogger(__name__)
-
 DetectLoad = Callable[[], Awaitable[LoadSource | None]]
-
-INDEX_RETRY_S = 60.0
-"""An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
-LOST_TABLE_LOOK_S = 1.0
 
 
 @dataclass(eq=False)
@@ -425,71 +422,3 @@ async def no_load() -> None:
 def load_of_this_host(clock: Clock) -> DetectLoad:
     """Return what reads CPU figures of the machine or container we run in."""
     return partial(detect, HostReader(), os.environ, clock)
-
-
-async def ensure_index(index: LeaseIndex) -> None:
-    """Create the index if it is missing. Raises TableError."""
-    if await index.ensure() is IndexStatus.FORBIDDEN:
-        log.warning(
-            "the index of leases by owner cannot be created: allow dynamodb:UpdateTable and dynamodb:DescribeTable "
-            "on the lease table. Until then leases are found by scans",
-            extra={"action": "index_forbidden"},
-        )
-
-
-async def keep_index(index: LeaseIndex, clock: Clock) -> None:
-    """Ask for the index again whenever it is missing, until cancelled."""
-    while True:
-        await clock.sleep(INDEX_RETRY_S)
-        try:
-            if await index.status() is IndexStatus.MISSING:
-                await ensure_index(index)
-        except TableError as error:
-            log.warning("owner index unknown: %s", error, extra={"action": "index_unknown"})
-
-
-@dataclass(eq=False)
-class LostTable:
-    """Makes a lost table again. `forget` ends what was believed of its rows."""
-
-    table: StoredTable
-    clock: Clock
-    worker_id: str
-    forget: Callable[[], None]
-    metrics: Metrics
-
-    async def keep(self, lease_duration_s: float) -> None:
-        """Watch the table until cancelled.
-
-        After a lease duration nobody believes to hold a lease, and whoever deleted the table has had time to see.
-        """
-        while True:
-            await self.clock.sleep(LOST_TABLE_LOOK_S)
-            if (lost_since := self.table.lost_since) is None:
-                continue
-            log.error(
-                "the lease table is gone; unless this worker is stopped, it is made again after %.0f s, with the "
-                "positions known here",
-                lease_duration_s,
-                extra={"action": "table_lost"},
-            )
-            self.metrics.worker.tables_lost += 1
-            self.forget()
-            await self.clock.sleep(max(0.0, lost_since + lease_duration_s - self.clock.monotonic()))
-            while self.table.lost_since is not None:
-                await self._restore(lost_since)
-                if self.table.lost_since is not None:
-                    await self.clock.sleep(lease_duration_s)
-
-    async def _restore(self, lost_since: float) -> None:
-        try:
-            count = await self.table.restore(self.worker_id)
-        except TableError as error:
-            log.error("the lease table cannot be made again yet: %s", error, extra={"action": "table_lost"})
-            return
-        self.forget()
-        log.error("the lease table was made again, %d rows of it here", count, extra={"action": "table_restored"})
-        if count:  # the others have found all rows there, and need not say so too
-            ago_s = self.clock.monotonic() - lost_since
-            self.metrics.events.note(EventKind.TABLE, "the lease table is gone", ago_s=ago_s)
-            self.metrics.events.note(EventKind.TABLE, f"the lease table was made again, {count} rows by this worker")

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from mld.core.clock import Clock
 from mld.core.errors import StartupError
 from mld.core.periods import RENEWALS_PER_LEASE
-from mld.fleet.observations import FleetMembership
-from mld.fleet.report.reporter import StoredReports
+from mld.fleet.membership import FleetMembership
 from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules, WorkerReport, newest_of_each, sort_out
+from mld.fleet.report.reports_table import StoredReports
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.properties.settings import Settings

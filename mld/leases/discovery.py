@@ -16,9 +16,10 @@ import logging
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
-from mld.core.clock import Clock, wait_for_event
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.periods import DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
+from mld.core.waits import wait_for_event
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseIndex, LeaseTable

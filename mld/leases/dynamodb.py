@@ -1,11 +1,7 @@
 """The lease table in DynamoDB: one request per call, no retries.
 
 Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. Never
-writes without a condition and never hides an error: what is not a definite answer leaves as a `TableError`.
-
-`OwnerIndex`: creates the index of leases by owner, asks for its status, reads it, and does without it
-(leases#owner-index). While the index is missing, still filling, or forbidden to us, a scan answers instead. A scan
-reads the whole table, so one is begun at most once in `SCAN_SPACING_S`, and it serves every worker asked for.
+writes without a condition and never hides an error: an answer that is not definite leaves as a `TableError`.
 """
 
 from __future__ import annotations
@@ -13,46 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mld.aws.service import ANSWER_S_MAX, REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
 from mld.core.clock import Clock
-from mld.core.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.core.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.log_fields import about
 from mld.core.positions import LATEST
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
-from mld.leases.rows import CorruptRowError, Row
-from mld.leases.table import AnswerT, IndexStatus, LeaseWrite, Overtaken, Refusal, TableScan
+from mld.leases.own_attribute import Row
+from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
+from mld.leases.rows import CorruptRowError
+from mld.leases.table import AnswerT, LeaseWrite, Overtaken, Refusal, TableScan
 from mld.leases.table_maker import TableMaker, on_demand
-from mld.leases.writes import request_of
+from mld.leases.write_request import request_of
 from mld.properties.settings import TableSettings
 
 log = logging.getLogger(__name__)
-
-INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
-SCAN_SPACING_S = 10.0  # Java's discovery period: a fleet without the index costs no more than a few takers' scans
-KEYS_PER_SLICE = 256  # keys noted before the loop gets a turn: well below 2 ms
-FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied")
-BUSY_CODES = (
-    "ResourceInUseException",
-    "ValidationException",
-    "LimitExceededException",
-)  # what a creator gets that comes too late
-UNUSABLE_CODES = ("ValidationException", *FORBIDDEN_CODES)
-_QUERY = {
-    "IndexName": INDEX_NAME,
-    "KeyConditionExpression": "#leaseOwner = :owner",
-    "ExpressionAttributeNames": {"#leaseOwner": rows.OWNER},
-}
-_OWNED_KEYS = {
-    "FilterExpression": "attribute_exists(#leaseOwner)",
-    "ProjectionExpression": "#leaseKey, #leaseOwner",
-    "ExpressionAttributeNames": {"#leaseKey": rows.KEY, "#leaseOwner": rows.OWNER},
-}
-
 CORRUPT_REPORTED_EVERY_S = 3600.0
 """How often a row that stays unreadable is logged."""
 SEGMENTS_MAX = 32
@@ -61,146 +37,6 @@ TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every s
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 GETS_PER_BATCH = 100  # DynamoDB's limit
 RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
-
-
-@raises_only(TableUnavailableError)
-class OwnerIndex:
-    """The `LeaseIndex` port."""
-
-    def __init__(self, calls: TableCalls, clock: Clock) -> None:
-        self._calls = calls
-        self._clock = clock
-        self._scanned: dict[str, tuple[str, ...]] | None = None
-        self._scan_due_at = clock.monotonic()
-        self._scanning = asyncio.Lock()
-        self._told_code: str | None = None
-
-    async def ensure(self) -> IndexStatus:
-        """Create the index if no index of that name exists, in whatever state. Raises TableError."""
-        try:
-            table = await self._describe()
-            if _find(table) is not None:
-                return status_in(table)
-            return await self._create(table)
-        except RefusedError as refused:
-            log.warning("cannot create %s: %s", INDEX_NAME, refused, extra={"action": "index_forbidden"})
-            return IndexStatus.FORBIDDEN
-
-    async def _create(self, table: Mapping[str, Any]) -> IndexStatus:
-        """Create the index, or see what has become of it: somebody else may be quicker, and a reply may be lost."""
-        try:
-            await self._calls.send("UpdateTable", creation(table), refusals=BUSY_CODES + FORBIDDEN_CODES)
-        except (RefusedError, TableError) as error:
-            if isinstance(error, RefusedError) and error.code in FORBIDDEN_CODES:
-                raise
-            status = await self.status()
-            if status is IndexStatus.MISSING and isinstance(error, TableError):
-                raise
-            log.debug("%s not created: %s", INDEX_NAME, error, extra={"action": "index_not_created"})
-            return status
-        log.info("creating %s", INDEX_NAME, extra={"action": "index_created"})
-        return IndexStatus.CREATING
-
-    async def status(self) -> IndexStatus:
-        """Return the state of the index. Raises TableError."""
-        try:
-            return status_in(await self._describe())
-        except RefusedError:
-            return IndexStatus.FORBIDDEN
-
-    async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Return the keys of the leases of a worker. Raises TableError."""
-        try:
-            keys = await self._query(worker)
-        except RefusedError as refused:
-            self._tell(refused)
-            return (await self._scan_if_due()).get(worker, ())
-        self._told_code = None
-        return keys
-
-    def _tell(self, refused: RefusedError) -> None:
-        level = logging.DEBUG if self._told_code == refused.code else logging.WARNING
-        self._told_code = refused.code
-        log.log(
-            level,
-            "the table is scanned instead of its index %s: %s",
-            INDEX_NAME,
-            refused,
-            extra={"action": "index_unusable"},
-        )
-
-    async def _describe(self) -> dict[str, Any]:
-        answer = await self._calls.send("DescribeTable", {}, refusals=FORBIDDEN_CODES)
-        table: dict[str, Any] = answer["Table"]
-        return table
-
-    async def _query(self, worker: str) -> tuple[str, ...]:
-        params = _QUERY | {"ExpressionAttributeValues": {":owner": {"S": worker}}}
-        pages = self._calls.pages("Query", params, refusals=UNUSABLE_CODES)
-        return tuple([row[rows.KEY]["S"] async for page in pages for row in page])
-
-    async def _scan_if_due(self) -> Mapping[str, tuple[str, ...]]:
-        async with self._scanning:
-            now = self._clock.monotonic()
-            if now >= self._scan_due_at:
-                self._scan_due_at = now + SCAN_SPACING_S
-                self._scanned = None
-                self._scanned = await self._scan()
-            if self._scanned is None:
-                raise TableUnavailableError(
-                    f"{INDEX_NAME} cannot be used, and the scan in its place failed; "
-                    f"the next one is made in {self._scan_due_at - now:.0f} s"
-                )
-            return self._scanned
-
-    async def _scan(self) -> dict[str, tuple[str, ...]]:
-        """Return the keys of the whole table by owner."""
-        found: dict[str, list[str]] = {}
-        async for page in self._calls.pages("Scan", _OWNED_KEYS):
-            for number, row in enumerate(page, start=1):
-                found.setdefault(row[rows.OWNER].get("S", ""), []).append(row[rows.KEY]["S"])
-                if number % KEYS_PER_SLICE == 0:
-                    await asyncio.sleep(0)
-        return {owner: tuple(keys) for owner, keys in found.items()}
-
-
-def creation(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return UpdateTable's parameters for the index of a table as DescribeTable shows it, with its present capacity."""
-    index: dict[str, Any] = {
-        "IndexName": INDEX_NAME,
-        "KeySchema": [
-            {"AttributeName": rows.OWNER, "KeyType": "HASH"},
-            {"AttributeName": rows.KEY, "KeyType": "RANGE"},
-        ],
-        "Projection": {"ProjectionType": "KEYS_ONLY"},
-    }
-    capacity = table.get("ProvisionedThroughput", {})
-    on_demand = table.get("BillingModeSummary", {}).get("BillingMode") == "PAY_PER_REQUEST"
-    if not on_demand and capacity.get("ReadCapacityUnits"):
-        index["ProvisionedThroughput"] = {
-            name: int(capacity[name]) for name in ("ReadCapacityUnits", "WriteCapacityUnits")
-        }
-    return {
-        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in (rows.OWNER, rows.KEY)],
-        "GlobalSecondaryIndexUpdates": [{"Create": index}],
-    }
-
-
-def status_in(table: Mapping[str, Any]) -> IndexStatus:
-    """Return the status of the index in a DescribeTable answer. It can be read while its capacity is being changed."""
-    index = _find(table)
-    match None if index is None else index.get("IndexStatus", "ACTIVE"):
-        case None | "DELETING":
-            return IndexStatus.MISSING
-        case "CREATING":
-            return IndexStatus.CREATING
-        case _:
-            return IndexStatus.ACTIVE
-
-
-def _find(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    indexes: list[Mapping[str, Any]] = table.get("GlobalSecondaryIndexes") or []
-    return next((index for index in indexes if index["IndexName"] == INDEX_NAME), None)
 
 
 @raises_only(TableUnavailableError)

@@ -22,10 +22,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mld.core.clock import wait_for_event
-from mld.core.error_boundary import BackgroundTasks, survived
+from mld.core.error_boundary import survived
 from mld.core.errors import MldError
 from mld.core.log_fields import about
+from mld.core.tasks import BackgroundTasks
+from mld.core.waits import wait_for_event
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.own_writes import OPEN_MAX, OwnWrites

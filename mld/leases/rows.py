@@ -5,38 +5,27 @@ leases#strict-creation. Existing rows are never rewritten from here: `new_row` i
 a partial update in `writes`.
 
 Anybody may have written anything that DynamoDB takes into a row: any type, 38 digits, exponents up to 125, 400 KB of
-text. What is not in bounds makes the row corrupt, or is ignored where nothing depends on it.
-
-Attributes that mld adds to the rows of its tables, each declared by its type, its bounds and what damage stands for.
-
-Rule: leases#attributes-of-mld. Pure. Whoever may write the table may put anything there that DynamoDB takes. So reading
-an attribute of ours never raises, whatever its `meaning` stumbles over. Damage is absence, or what `if_damaged` says.
+text. A value out of bounds makes the row corrupt, or is ignored where nothing depends on it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any
 
 from mld.core.errors import TableError
-from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position, parse_stream_id, stream_of_key
+from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
+from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
+from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
 from mld.metrics.shard import TREND_STEPS
-
-T = TypeVar("T")
-
-Row: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""A row as DynamoDB gives it: a value by its type, by the name of the attribute."""
-
-ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's; for texts that are compared with what we wrote, and not shown
-INTEGER_DIGITS_MAX = 19  # of a long, in Java
 
 LEASE_TABLE_KEY = KEY = "leaseKey"
 COORDINATOR_TABLE_KEY = "key"
@@ -98,61 +87,15 @@ WHY_CHARACTERS_MAX = 200  # of an error, so that the row stays within one write 
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
 
-
-@dataclass(frozen=True, slots=True)
-class OwnAttribute(Generic[T]):
-    """One attribute: its name, its type in DynamoDB, what a value of that type says, and one as mld writes it.
-
-    Whatever `meaning` raises is damage.
-    """
-
-    name: str
-    kind: str
-    meaning: Callable[[Any], T]
-    example: Any
-    if_damaged: T | None = None
-
-    def read(self, row: Row) -> T | None:
-        """Return what the row says; None if it says nothing."""
-        value = row.get(self.name)
-        if value is None:
-            return None
-        try:
-            return self.meaning(value[self.kind])
-        except Exception:
-            return self.if_damaged
-
-
-def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
-    """Return a meaning: the text itself, which is not empty."""
-
-    def read(found: Any) -> str:
-        if not isinstance(found, str) or not 0 < len(found) <= characters_max:
-            raise ValueError("no text, or too long")
-        return found
-
-    return read
-
-
-def words(characters_max: int) -> Callable[[Any], str]:
-    """Return a meaning: what somebody wrote for people, of which the beginning is enough."""
-    return lambda found: some_text()(found)[:characters_max]
-
-
-def integer(high: int, low: int = 0) -> Callable[[Any], int]:
-    """Return a meaning: plain ASCII digits, as mld writes them, from `low` to `high`."""
-
-    def read(found: Any) -> int:
-        if not (found.isascii() and found.isdigit() and len(found) <= INTEGER_DIGITS_MAX and low <= int(found) <= high):
-            raise ValueError("no such integer")
-        return int(found)
-
-    return read
-
-
-def binary(found: Any) -> bytes:
-    """Return the bytes themselves, as what they mean."""
-    return bytes(memoryview(found))
+HEARTBEAT_OF = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
+_PAUSE = OwnAttribute(PAUSED, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
+_RESTART = OwnAttribute(RESTART, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="asked for")
+_PIN = OwnAttribute(PINNED_UNTIL, "N", integer(INTEGER_MAX), "1763661600")
+_ACTIVITY = OwnAttribute(STATE, "S", some_text(SHOWN_MAX), "processing")
+_AT = OwnAttribute(BEHIND_AT, "N", integer(SINCE_S_MAX), "1763661600")
+_BEHIND = OwnAttribute(BEHIND_MS, "N", integer(INTEGER_MAX), "340")
+_WHY = OwnAttribute(WHY, "S", words(WHY_CHARACTERS_MAX), "failed twice")
+_TREND = OwnAttribute(TREND, "S", some_text(TREND_STEPS), "--00147A")
 
 
 class EntityType(Enum):
@@ -477,15 +420,6 @@ def _delivered(found: str) -> Position:
     return Position(sequence, integer(SUB_MAX)(sub) if sub else 0)
 
 
-HEARTBEAT_OF = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
 _NOTE = OwnAttribute(FAILING, "M", _note, failing_value(Failing(2, 1_763_661_600, TRIM_HORIZON, 1, SHARD_END))["M"])
-_PAUSE = OwnAttribute(PAUSED, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
 _LEFT_OUT = OwnAttribute(LEFT_OUT, "SS", _records, ["4903905", "4903905/7"])
-_RESTART = OwnAttribute(RESTART, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="asked for")
-_PIN = OwnAttribute(PINNED_UNTIL, "N", integer(INTEGER_MAX), "1763661600")
-_ACTIVITY = OwnAttribute(STATE, "S", some_text(SHOWN_MAX), "processing")
-_AT = OwnAttribute(BEHIND_AT, "N", integer(SINCE_S_MAX), "1763661600")
-_BEHIND = OwnAttribute(BEHIND_MS, "N", integer(INTEGER_MAX), "340")
 _DELIVERED = OwnAttribute(DELIVERED, "S", _delivered, "4903905/7")
-_WHY = OwnAttribute(WHY, "S", words(WHY_CHARACTERS_MAX), "failed twice")
-_TREND = OwnAttribute(TREND, "S", some_text(TREND_STEPS), "--00147A")

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from mld.leases.lease import Lease
-from mld.leases.rows import Row
+from mld.leases.own_attribute import Row
 
 AnswerT = TypeVar("AnswerT")
 

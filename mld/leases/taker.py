@@ -15,10 +15,10 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from mld.core.clock import wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.log_fields import about
 from mld.core.periods import EPSILON_S
+from mld.core.waits import wait_for_event
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease

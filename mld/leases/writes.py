@@ -20,9 +20,6 @@ decides (`judge_refused`):
     hands meanwhile
     ours                           `Overtaken`: nothing was written. `own_writes` knows whether our other writes explain
                                    the counter; if not, it is lost to a twin: same worker id, other process
-
-`request_of` makes a write a request of DynamoDB, without TableName: each attribute stands in the expressions under its
-own name with a `#`, as KCL writes it.
 """
 
 from __future__ import annotations
@@ -32,12 +29,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from mld.core.errors import TableUnavailableError
-from mld.core.positions import SHARD_END_NAME, Position, key_of
+from mld.core.positions import SHARD_END_NAME, Position
+from mld.core.stream_ids import key_of
 from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.own_attribute import Row
 from mld.leases.own_writes import Span
-from mld.leases.rows import Row
 from mld.leases.table import AnswerT, Condition, LeaseWrite, Overtaken, Refusal, Value
 
 RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
@@ -478,32 +476,3 @@ def _text(name: str, text: str) -> Value:
 
 def _number(name: str, number: int) -> Value:
     return Value(name, {"N": str(number)})
-
-
-def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
-    """Return the operation and its parameters."""
-    clauses = (
-        ("SET", [f"#{attribute} = {value.name}" for attribute, value in write.sets]),
-        ("REMOVE", [f"#{attribute}" for attribute in write.removes]),
-        ("ADD", [f"#{attribute} {value.name}" for attribute, value in write.adds]),
-    )
-    update = " ".join(f"{word} {', '.join(parts)}" for word, parts in clauses if parts)
-    condition = " AND ".join(one.text for one in write.conditions)
-    request: dict[str, Any] = (
-        {"Key": {key_name: {"S": write.key}}} if write.item is None else {"Item": write.item}
-    ) | {"ConditionExpression": condition}
-    if update:
-        request["UpdateExpression"] = update
-    request["ExpressionAttributeNames"] = rows.names_in(condition + update)
-    values: dict[str, Any] = {":key": {"S": write.key}} if EXISTS in write.conditions else {}
-    values |= {value.name: value.typed for one in write.conditions for value in one.values}
-    values |= {value.name: value.typed for _, value in (*write.sets, *write.adds)}
-    if values:
-        request["ExpressionAttributeValues"] = values
-    if write.item is not None:
-        return "PutItem", request
-    if write.deletes:
-        return "DeleteItem", request
-    if write.wants_row:
-        request["ReturnValues"] = "ALL_NEW"
-    return "UpdateItem", request | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any
 from mld.local.dynamo_streams import DynamoStreamsError, TableStreams
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import StateDelays
-from mld.local.stream_state import KinesisError
+from mld.local.kinesis_errors import KinesisError
 
 if TYPE_CHECKING:
     from mld.local.server import EmbeddedServer

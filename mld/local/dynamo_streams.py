@@ -27,8 +27,10 @@ from enum import Enum
 from typing import Any
 
 from mld.local.json_api import OperationRequest, parse
-from mld.local.records import pack, unpack
-from mld.local.stream_state import Bucket, ServiceError, ShardLog
+from mld.local.kinesis_errors import ServiceError
+from mld.local.shard_limits import Bucket
+from mld.local.shard_log import ShardLog
+from mld.local.tokens import pack, unpack
 from mld.properties.values import partition_of
 
 DynamoItem = Mapping[str, Any]

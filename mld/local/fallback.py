@@ -37,8 +37,9 @@ from typing import Any
 
 from mld.local.dynamo_streams import ItemChange, TableStreamKey, TableStreams, ViewType, coalesced
 from mld.local.http import HttpRequest, HttpResponse
+from mld.local.kinesis_errors import ServiceError
+from mld.local.legacy_conditions import UnsupportedConditionError, rewrite_expected
 from mld.local.routing import DYNAMODB, Call
-from mld.local.stream_state import ServiceError
 
 log = logging.getLogger(__name__)
 
@@ -265,34 +266,6 @@ def _plain(value: Any) -> dict[str, Any]:
 
 def _text(content: Any) -> str:
     return base64.b64encode(content).decode() if isinstance(content, bytes) else str(content)
-
-
-# --- moto's applications ----------------------------------------------------------------------------------------------
-
-
-class UnsupportedConditionError(ValueError):
-    """A condition that this rewrite does not know."""
-
-
-def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the same request with a ConditionExpression in place of `Expected`; unchanged if there is none."""
-    expected = request.get("Expected")
-    if not expected or "ConditionExpression" in request:
-        return request
-    terms, names, values = [], {}, {}
-    for number, (attribute, rule) in enumerate(sorted(expected.items())):
-        if "ComparisonOperator" in rule or "ConditionalOperator" in request:
-            raise UnsupportedConditionError(f"Expected.{attribute}: the embedded AWS knows Value and Exists only")
-        name, value = f"#expected{number}", f":expected{number}"
-        names[name] = attribute
-        if rule.get("Exists") is False:
-            terms.append(f"attribute_not_exists({name})")
-        else:
-            values[value] = rule["Value"]
-            terms.append(f"{name} = {value}")
-    kept = {k: v for k, v in request.items() if k != "Expected"}
-    kept |= {"ConditionExpression": " AND ".join(terms), "ExpressionAttributeNames": names}
-    return kept | ({"ExpressionAttributeValues": values} if values else {})
 
 
 class OtherServices:

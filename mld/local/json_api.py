@@ -16,27 +16,12 @@ from typing import Any, TypeVar
 
 from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import LIST_SHARDS_DEFAULT, Kinesis
-from mld.local.records import (
-    PutEntry,
-    PutResult,
-    ShardSubscription,
-    account_of_token,
-    hash_range_json,
-    pack,
-    page_json,
-    unpacked,
-)
-from mld.local.stream_state import (
-    Consumer,
-    FilterType,
-    KinesisError,
-    ListFilter,
-    ShardState,
-    Stream,
-    invalid,
-    missing,
-    validation,
-)
+from mld.local.kinesis_errors import KinesisError, invalid, missing, validation
+from mld.local.records import PutEntry, PutResult, hash_range_json, page_json
+from mld.local.shard_filter import FilterType, ListFilter
+from mld.local.shard_subscription import ShardSubscription
+from mld.local.stream_state import Consumer, ShardState, Stream
+from mld.local.tokens import account_of_token, pack, unpacked
 
 T = TypeVar("T")
 

@@ -12,40 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mld.core.streams import IteratorType, StartingPoint
-from mld.local.records import (
-    ITERATOR_LIFE_S,
-    PAGE_RECORDS_MAX,
-    SHARD_ITERATOR,
-    SHARDS_TOKEN,
-    TAKEOVER_S,
-    LogPage,
-    PutEntry,
-    PutResult,
-    ShardIterator,
-    ShardSubscription,
-    check_entries,
-    decode_iterator,
-    pack,
-    read_page,
-    shard_of,
-    start_position,
-    store,
-    unpacked,
-)
-from mld.local.stream_state import (
+from mld.local.kinesis_errors import (
     ACCOUNT,
-    ON_DEMAND_SHARDS,
-    RETENTION_H_MAX,
-    Consumer,
-    FilterType,
     KinesisError,
-    ListFilter,
-    ShardState,
-    Stream,
     in_use,
     invalid,
     limit_exceeded,
-    matches,
     missing,
     not_found,
     shard_not_found,
@@ -53,6 +25,12 @@ from mld.local.stream_state import (
     throttled,
     validation,
 )
+from mld.local.records import ITERATOR_LIFE_S, TAKEOVER_S, PutEntry, PutResult, check_entries, shard_of, store
+from mld.local.shard_filter import FilterType, ListFilter, matches
+from mld.local.shard_reading import LogPage, read_page, start_position
+from mld.local.shard_subscription import PAGE_RECORDS_MAX, ShardSubscription
+from mld.local.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Consumer, ShardState, Stream
+from mld.local.tokens import SHARD_ITERATOR, SHARDS_TOKEN, ShardIterator, decode_iterator, pack, unpacked
 from mld.properties.values import partition_of
 
 REGION = "us-east-1"

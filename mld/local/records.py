@@ -1,57 +1,28 @@
-"""Putting records: limits, routing, and the JSON text under which a record will be read. And reading them: where a
-position starts, and what one page holds (retrieval#starting-point).
-
-A *position* inside the model is the lowest sequence number to deliver. Reading never decodes the data of a record.
-
-A subscription of enhanced fan-out is a value that is asked for its next event (retrieval#service-limits). The holder
-calls `next_step(now)` when the shard got records, when the time of the last `Idle` has come, and after each event. The
-subscription itself never waits.
-"""
+"""Putting records into the model: limits, routing, and the JSON text under which a record will be read. Pure."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from typing import Any, NamedTuple
 
-from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
-from mld.local.stream_state import (
-    READ_BYTES_PER_S,
-    KinesisError,
-    LogSpan,
-    ShardState,
-    Stream,
-    hash_of,
-    index_of_number,
-    invalid,
-    missing,
-    validation,
-)
+from mld.core.streams import HASH_KEY_MAX, HashRange
+from mld.local.kinesis_errors import KinesisError, invalid, missing, validation
+from mld.local.shard_reading import LogPage
+from mld.local.shard_subscription import SubscriptionEvent
+from mld.local.stream_state import ShardState, Stream, hash_of
 
 PUT_RECORDS_MAX = 500
 PUT_BYTES_MAX = 10 * 1024 * 1024
 PARTITION_KEY_CHARS_MAX = 256
-
-PAGE_RECORDS_MAX = 10_000
-PAGE_BYTES_MAX = 10 * 1024 * 1024
-
-LIFE_S = 300.0
 TAKEOVER_S = 5.0
 """A second call within this time of a successful one is refused; later it takes the subscription over."""
-HEARTBEAT_S = 5.0
-EVENT_BYTES_MAX = 1024 * 1024
-Find = Callable[[float], tuple[Stream, ShardState]]
 
 ITERATOR_LIFE_S = 300.0
 """Iterators and page tokens expire five minutes after they were given out."""
-_CHECKSUM_BYTES = 4
-
-SHARD_ITERATOR, SHARDS_TOKEN = "I", "S"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,154 +118,6 @@ def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, n
     return PutResult(shard.shard_id, str(number))
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """One answer. `position` is where the next one starts; None at the end of a closed shard, and only then are there
-    `children`."""
-
-    span: LogSpan
-    position: int | None
-    millis_behind_latest: int
-    children: tuple[ChildShard, ...]
-
-
-def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
-    """Return the position of a GetShardIterator or SubscribeToShard start. Raises InvalidArgument for a number that
-    does not belong to the shard, and for a time to come.
-    """
-    match start.type:
-        case IteratorType.TRIM_HORIZON:
-            return shard.starting
-        case IteratorType.LATEST:
-            return stream.sequencer.tip(shard.index) + 1
-        case IteratorType.AT_TIMESTAMP:
-            return _position_at_time(stream, shard, start.timestamp_s, now)
-        case IteratorType.AT_SEQUENCE_NUMBER:
-            return _own_number(stream, shard, start.sequence)
-        case IteratorType.AFTER_SEQUENCE_NUMBER:
-            return _own_number(stream, shard, start.sequence) + 1
-
-
-def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | None, now: float) -> int:
-    if timestamp_s is None:
-        raise invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.")
-    if timestamp_s > now:
-        raise invalid(
-            f"The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
-            f"timestampInMillis: {round(timestamp_s * 1000)}, currentTimestampInMillis: {round(now * 1000)}"
-        )
-    number = shard.log.number_at_time(timestamp_s)
-    return stream.sequencer.tip(shard.index) + 1 if number is None else number
-
-
-def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
-    if text is None:
-        raise invalid("Must specify startingSequenceNumber parameter for this iterator type.")
-    number = int(text)
-    top = stream.sequencer.tip(shard.index) if shard.ending is None else shard.ending
-    if index_of_number(number) != shard.index or not shard.starting <= number <= top:
-        raise invalid(
-            f"StartingSequenceNumber {text} used in GetShardIterator on shard {shard.shard_id} in stream "
-            f"{stream.name} is invalid because it did not come from this stream."
-        )
-    return number
-
-
-def read_page(
-    stream: Stream, shard: ShardState, position: int, now: float, *, limit: int, bytes_max: int = PAGE_BYTES_MAX
-) -> LogPage:
-    """Return the records at `position` and after, within `limit` and `bytes_max`, but at least one if there is any."""
-    shard.log.trim(stream.horizon_s(now))
-    span = shard.log.span(position, limit=limit, bytes_max=bytes_max)
-    ended = not span.more and not shard.is_open
-    position = position if span.last is None else span.last + 1
-    behind_ms = max(1, round((now - span.seen_s) * 1000)) if span.more else 0
-    return LogPage(span, None if ended else position, behind_ms, shard.children if ended else ())
-
-
-# --- subscriptions of enhanced fan-out --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionEvent:
-    """A SubscribeToShardEvent. `continuation` None: the shard has ended and the response ends after this event."""
-
-    page: LogPage
-    continuation: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Nothing to send before `until_s`, unless the shard changes."""
-
-    until_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The response ends, after `error` as an exception event if there is one."""
-
-    error: KinesisError | None = None
-
-
-Step = SubscriptionEvent | Idle | Finished
-
-
-class ShardSubscription:
-    """`find` looks stream and shard up again, because either may vanish; it raises KinesisError if so."""
-
-    def __init__(self, find: Find, position: int, now: float, *, enforce: bool) -> None:
-        self.started_s = now
-        self.stopped: Finished | None = None
-        self.event_records_max = PAGE_RECORDS_MAX
-        self._find = find
-        self._position = position
-        self._heartbeat_s = now
-        self._paced_until_s = now
-        self._enforce = enforce
-
-    @property
-    def is_live(self) -> bool:
-        return self.stopped is None
-
-    def stop(self, error: KinesisError | None = None) -> None:
-        """End it from outside: the client went away, another subscriber took over, the consumer was deregistered."""
-        if self.stopped is None:
-            self.stopped = Finished(error)
-
-    def next_step(self, now: float) -> Step:
-        if self.stopped is None and now - self.started_s >= LIFE_S:
-            self.stop()
-        if self.stopped is not None:
-            return self.stopped
-        try:
-            stream, shard = self._find(now)
-        except KinesisError as error:
-            self.stop(error)
-            return Finished(error)
-        if self._enforce and now < self._paced_until_s:
-            return Idle(self._paced_until_s)
-        page = read_page(stream, shard, self._position, now, limit=self.event_records_max, bytes_max=EVENT_BYTES_MAX)
-        if not page.span.fragments and page.position is not None and now < self._heartbeat_s:
-            return Idle(min(self._heartbeat_s, self.started_s + LIFE_S))
-        return self._send(stream, shard, page, now)
-
-    def _send(self, stream: Stream, shard: ShardState, page: LogPage, now: float) -> SubscriptionEvent:
-        self._heartbeat_s = now + HEARTBEAT_S
-        self._paced_until_s = max(self._paced_until_s, now) + page.span.size_bytes / READ_BYTES_PER_S
-        if page.position is None:
-            self.stop()
-            return SubscriptionEvent(page, None)
-        # At the tip the continuation is the tip itself: it moves on even when this shard gets no records.
-        at_tip = not page.span.more and shard.is_open
-        number = stream.sequencer.tip(shard.index) if at_tip else page.span.last or self._position - 1
-        self._position = number + 1
-        return SubscriptionEvent(page, str(number))
-
-
 def hash_range_json(hash_range: HashRange) -> dict[str, str]:
     return {"StartingHashKey": str(hash_range.start), "EndingHashKey": str(hash_range.end)}
 
@@ -319,56 +142,3 @@ def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
 def event_json(event: SubscriptionEvent) -> bytes:
     """Return the payload of the event's frame."""
     return page_json(event.page, "ContinuationSequenceNumber", event.continuation)
-
-
-# --- shard iterators and page tokens ---------------------------------------------------------------------------------
-
-
-def pack(kind: str, *fields: object) -> str:
-    """Return an opaque text for clients to hand back: base64 of a checksum and of JSON. The fields describe the place
-    themselves, so that a model remembers none. Each names its stream by the time of creation too; a stream made again
-    under the same name refuses the old ones.
-    """
-    body = json.dumps([kind, *fields]).encode()
-    return base64.b64encode(zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") + body).decode()
-
-
-def unpack(kind: str, text: str) -> list[Any] | None:
-    """Return the fields of a text of this kind; None if we did not make it."""
-    try:
-        raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
-        checksum, body = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
-        found, *fields = json.loads(body) if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") == checksum else [None]
-    except ValueError:
-        return None
-    return fields if found == kind else None
-
-
-def unpacked(kind: str, text: str, refusal: str = "NextToken is invalid.") -> list[Any]:
-    """Return the fields of a text of this kind. Raises KinesisError for a text we did not make."""
-    fields = unpack(kind, text)
-    if fields is None:
-        raise invalid(refusal)
-    return fields
-
-
-class ShardIterator(NamedTuple):
-    """`position` is the lowest sequence number to deliver; `issued_s` epoch seconds."""
-
-    account: str
-    stream: str
-    created_ms: int
-    shard_index: int
-    position: int
-    issued_s: float
-
-
-def decode_iterator(text: str) -> ShardIterator:
-    """Decode an iterator. Raises KinesisError for a text we did not make."""
-    return ShardIterator(*unpacked(SHARD_ITERATOR, text, "Invalid ShardIterator."))
-
-
-def account_of_token(text: str) -> str | None:
-    """Return the account that an iterator or a page token of shards names; None for other texts."""
-    fields = unpack(SHARD_ITERATOR, text) or unpack(SHARDS_TOKEN, text)
-    return fields[0] if fields else None

@@ -1,55 +1,24 @@
-"""Finds the service and the account that a request is for, and answers those for any other service. Pure, but for the
-accounts that it learns.
+"""Finds the service that a request is for, and answers requests for any other service. Pure.
 
 Every request to these services is a POST to ``/``, with the operation in a header or in a form. Nothing else is passed
 on, so that no other service of moto, none of its pages and none of its controls (``/moto-api``) can be reached.
-
-The embedded AWS has no passwords and no IAM; it tells accounts apart by the access key of the signature alone:
-
-* an access key of twelve digits is the account of that number (as in other stand-ins for AWS);
-* a key that STS gave for a role is of the role's account;
-* every other key is of the account 123456789012.
-
-Every account may read and write the streams of every other one, if it names them by ARN.
-
-Our models speak JSON. CBOR, which the SDK for Java speaks by default, is translated at the door: data are byte strings
-instead of base64, times are integers of milliseconds under tag 1 instead of seconds. The codec is the library `cbor2`,
-of the extra ``mld[local]``. The answer of SubscribeToShard is a stream of frames of
-`application/vnd.amazon.eventstream`: total length, header length, CRC of both, headers (all of type string), payload,
-CRC of everything before.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-import struct
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
+from mld.local.accounts import Accounts
+from mld.local.encodings import CBOR, encoding_of
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import REGION
-from mld.local.stream_state import ACCOUNT, KinesisError, ServiceError
-
-_EPOCH_TIME = 1
-"""The tag."""
-_DATA = "Data"
-_TIME_SUFFIX = "Timestamp"
+from mld.local.kinesis_errors import ServiceError
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
-_STRING_TYPE = 7
-
-_CREDENTIAL = re.compile(r"Credential=([^/]+)/")
-_NUMBER = re.compile(r"\d{12}")
-_KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
-_ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
-_KEYS_MAX = 10_000
-"""Keys remembered; the oldest are forgotten first."""
 
 KINESIS = "kinesis"
 DYNAMODB = "dynamodb"
@@ -62,118 +31,6 @@ FORM = "application/x-www-form-urlencoded"
 _ASKED_CHARACTERS_MAX = 200
 """Longest quotation of what was asked for in the answer."""
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
-
-
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """`read` and `write` translate a whole body from and to JSON; `read` raises KinesisError."""
-
-    content_type: str
-    read: Callable[[bytes], bytes]
-    write: Callable[[bytes], bytes]
-
-
-def encoding_of(headers: Mapping[str, str]) -> Encoding:
-    """Return the encoding of a request, and of its answer. `headers` have lower-case names."""
-    return CBOR if headers.get("content-type", "").startswith(CBOR.content_type) else JSON
-
-
-def _unchanged(body: bytes) -> bytes:
-    return body
-
-
-def _json_of(body: bytes) -> bytes:
-    import cbor2  # only some SDKs speak it
-
-    try:
-        fields = cbor2.loads(body, semantic_decoders={_EPOCH_TIME: _seconds}) if body else {}
-        return json.dumps(fields, default=_base64).encode()
-    except (cbor2.CBORDecodeError, TypeError, ValueError, RecursionError) as error:
-        raise KinesisError("SerializationException", f"The request is not CBOR of Kinesis: {error}") from None
-
-
-def _seconds(milliseconds: Any, _immutable: bool) -> float:
-    return float(milliseconds) / 1000
-
-
-def _base64(value: object) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"a value of type {type(value).__name__}")
-
-
-def _cbor_of(body: bytes) -> bytes:
-    import cbor2
-
-    if not body:
-        return b""
-
-    def typed(fields: dict[str, Any]) -> dict[str, Any]:
-        for name, value in fields.items():
-            if name == _DATA:
-                fields[name] = base64.b64decode(value)
-            elif name.endswith(_TIME_SUFFIX):
-                fields[name] = cbor2.CBORTag(_EPOCH_TIME, round(value * 1000))
-        return fields
-
-    return cbor2.dumps(json.loads(body, object_hook=typed))
-
-
-JSON = Encoding("application/x-amz-json-1.1", _unchanged, _unchanged)
-CBOR = Encoding("application/x-amz-cbor-1.1", _json_of, _cbor_of)
-
-
-# --- streams of events -----------------------------------------------------------------------------------------------
-
-
-def frame(headers: dict[str, str], payload: bytes) -> bytes:
-    head = b"".join(
-        bytes((len(name),)) + name.encode() + struct.pack(">BH", _STRING_TYPE, len(value.encode())) + value.encode()
-        for name, value in headers.items()
-    )
-    prelude = struct.pack(">II", 12 + len(head) + len(payload) + 4, len(head))
-    start = prelude + struct.pack(">I", zlib.crc32(prelude)) + head
-    return start + payload + struct.pack(">I", zlib.crc32(payload, zlib.crc32(start)))
-
-
-def initial_response(encoding: Encoding = JSON) -> bytes:
-    """Return the event that must come first, or boto3 refuses the stream."""
-    return event("initial-response", b"{}", encoding)
-
-
-def event(event_type: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
-    """Return an event. `payload` is JSON, and is sent in `encoding`."""
-    headers = {":event-type": event_type, ":content-type": encoding.content_type, ":message-type": "event"}
-    return frame(headers, encoding.write(payload))
-
-
-def exception(code: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
-    headers = {":exception-type": code, ":content-type": encoding.content_type, ":message-type": "exception"}
-    return frame(headers, encoding.write(payload))
-
-
-# --- services and accounts --------------------------------------------------------------------------------------------
-
-
-class Accounts:
-    """Mutable: STS's answers are shown to it."""
-
-    def __init__(self) -> None:
-        self._given: dict[str, str] = {}
-
-    def of(self, authorization: str) -> str:
-        """Return the account of a request with this Authorization header."""
-        credential = _CREDENTIAL.search(authorization)
-        key = credential[1] if credential else ""
-        return key if _NUMBER.fullmatch(key) else self._given.get(key, ACCOUNT)
-
-    def learn(self, answer: bytes) -> None:
-        """Remember the account of the key that this answer of STS gives, if it gives one."""
-        key, role = _KEY_GIVEN.search(answer), _ROLE_GIVEN.search(answer)
-        if key and role:
-            self._given[key[1].decode("latin-1")] = role[1].decode()
-            if len(self._given) > _KEYS_MAX:
-                del self._given[next(iter(self._given))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,31 +26,21 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from mld.core.errors import MldError
-from mld.core.terminal import require
+from mld.core.installed import require
 from mld.core.webrule import FORBIDDEN, WebRule
-from mld.local import control, json_api, routing
+from mld.local import control, encodings, json_api, routing
 from mld.local import dynamo_streams as table_streams
+from mld.local.accounts import Accounts
 from mld.local.control import Fault, FaultPlan
 from mld.local.dynamo_streams import TableStreams
+from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices, TableEvent
 from mld.local.http import Connections, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import REGION, SHARD_LIMIT, Kinesis, StateDelays
-from mld.local.records import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
-from mld.local.routing import (
-    DYNAMODB_STREAMS,
-    JSON,
-    KINESIS,
-    NAMES,
-    STS,
-    Accounts,
-    Call,
-    Encoding,
-    encoding_of,
-    error_answer,
-    identify,
-    unknown_service,
-)
-from mld.local.stream_state import ACCOUNT, KinesisError, ServiceError
+from mld.local.kinesis_errors import ACCOUNT, KinesisError, ServiceError
+from mld.local.records import event_json
+from mld.local.routing import DYNAMODB_STREAMS, KINESIS, NAMES, STS, Call, error_answer, identify, unknown_service
+from mld.local.shard_subscription import Finished, Idle, ShardSubscription, SubscriptionEvent
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +264,7 @@ class EmbeddedServer:
         self, subscription: ShardSubscription, peer: Peer, encoding: Encoding, wake: asyncio.Event, fault: Fault
     ) -> None:
         peer.start_stream(routing.EVENT_STREAM, self._request_id())
-        await peer.send(routing.initial_response(encoding))
+        await peer.send(encodings.initial_response(encoding))
         sent = 0
         while peer.is_open:
             if fault.after_events is not None and sent >= fault.after_events:
@@ -285,7 +275,7 @@ class EmbeddedServer:
             wake.clear()
             match subscription.next_step(self.now()):
                 case SubscriptionEvent() as event:
-                    await peer.send(routing.event("SubscribeToShardEvent", event_json(event), encoding))
+                    await peer.send(encodings.event("SubscribeToShardEvent", event_json(event), encoding))
                     sent += 1
                 case Idle(until_s):
                     with contextlib.suppress(TimeoutError):
@@ -293,7 +283,7 @@ class EmbeddedServer:
                             await wake.wait()
                 case Finished(error):
                     if error is not None:
-                        await peer.send(routing.exception(error.code, error.body, encoding))
+                        await peer.send(encodings.exception(error.code, error.body, encoding))
                     peer.end_stream()
                     return
 

@@ -1,4 +1,4 @@
-"""One stream and its shards, their records and limits; and the refusals of Kinesis.
+"""One stream of the model and its shards. Pure.
 
 States follow from times alone: a stream is CREATING until `active_s`, UPDATING until `updated_s`, and DELETING as soon
 as `gone_s` is set, until then. A change of shards takes effect at once; the state only shows it for a while.
@@ -8,42 +8,19 @@ Sequence numbers have 56 digits, increase over a whole stream, and tell their sh
 at bit 40, the shard's index below. The first two never decrease and the counter always increases, hence a child's first
 number is above its parent's last one, and the numbers of a stream that was made again under the same name are above
 those of its predecessor.
-
-A shard's records stand in columns, so that a page of them is two bisects and a slice. The JSON text of each is made
-once, when it is put; reading joins ready pieces and never looks inside.
-
-The limits of a shard are token buckets over passed-in time (retrieval#service-limits), used only if the model enforces
-them: a bucket never sleeps or queues, it says yes or no. Which shards a ListShards call names is one predicate for each
-filter (shards#listing-filter; API: ShardFilter).
-
-Refusals have the codes and HTTP statuses that AWS uses. Messages follow the service's wording where it is known; do not
-match on them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 
-from mld.core.errors import MldError
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
-
-READS_PER_S = 5
-READ_BYTES_PER_S = 2 * 1024 * 1024
-WRITE_BYTES_PER_S = 1024 * 1024
-WRITE_RECORDS_PER_S = 1000
-FULL_PAGE_PAUSE_S = 5.0
-"""After a response of the full 10 MiB, calls within this time are refused."""
-
-_DROP_RECORDS_MIN = 1024
-"""Expired records are hidden at once but freed in lots of this size: freeing the head of a list moves the rest."""
-
-ACCOUNT = "123456789012"
-"""That of callers who name none."""
+from mld.local.kinesis_errors import invalid
+from mld.local.shard_limits import ShardLimits
+from mld.local.shard_log import ShardLog
 
 _VERSION_BIT = 184
 _EPOCH_BIT = 128
@@ -57,152 +34,6 @@ ON_DEMAND_SHARDS = 4
 DEFAULT_RECORD_KIB = 1024
 _RESHARD_STEP_S = 0.001
 """Two changes of shards are at least this far apart in a stream's own history, so that filters can tell them apart."""
-
-
-class Bucket:
-    """`rate` tokens flow in each second; it holds those of one second at most."""
-
-    __slots__ = ("_at", "_level", "_rate")
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._level = rate
-        self._at: float | None = None
-
-    def level(self, now: float) -> float:
-        if self._at is not None and now > self._at:
-            self._level = min(self._rate, self._level + (now - self._at) * self._rate)
-        if self._at is None or now > self._at:
-            self._at = now
-        return self._level
-
-    def has(self, amount: float, now: float) -> bool:
-        """Return whether `amount` may pass; more than the whole bucket may pass when the bucket is full."""
-        return self.level(now) >= min(amount, self._rate)
-
-    def take(self, amount: float) -> None:
-        """Spend, even below zero: the debt is paid by waiting."""
-        self._level -= amount
-
-
-class ShardLimits:
-    """What one shard still allows."""
-
-    __slots__ = ("_iterators", "_read_bytes", "_reads", "_refuse_until", "_write_bytes", "_write_records")
-
-    def __init__(self) -> None:
-        self._reads = Bucket(READS_PER_S)
-        self._iterators = Bucket(READS_PER_S)
-        self._read_bytes = Bucket(READ_BYTES_PER_S)
-        self._write_bytes = Bucket(WRITE_BYTES_PER_S)
-        self._write_records = Bucket(WRITE_RECORDS_PER_S)
-        self._refuse_until = float("-inf")
-
-    def admit_iterator(self, now: float) -> bool:
-        if not self._iterators.has(1, now):
-            return False
-        self._iterators.take(1)
-        return True
-
-    def admit_read(self, now: float) -> bool:
-        """Return whether a GetRecords call may go on; its bytes are reported to `spent` afterwards."""
-        if now < self._refuse_until or self._read_bytes.level(now) <= 0 or not self._reads.has(1, now):
-            return False
-        self._reads.take(1)
-        return True
-
-    def spent(self, size_bytes: int, now: float, *, full_page: bool) -> None:
-        self._read_bytes.take(size_bytes)
-        if full_page:
-            self._refuse_until = now + FULL_PAGE_PAUSE_S
-
-    def admit_write(self, size_bytes: int, now: float) -> bool:
-        if not (self._write_records.has(1, now) and self._write_bytes.has(size_bytes, now)):
-            return False
-        self._write_records.take(1)
-        self._write_bytes.take(size_bytes)
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class LogSpan:
-    """Some records one after another: their texts, and the number of the last one, None if there is none.
-
-    `more` come after, which would have come along but for their size if `cut_by_size`. With `more`, `seen_s` is when
-    the last one arrived, or the next one if there is none.
-    """
-
-    fragments: list[bytes]
-    last: int | None
-    seen_s: float
-    size_bytes: int
-    more: bool
-    cut_by_size: bool
-
-
-class ShardLog:
-    """Append-only, except at its old end."""
-
-    __slots__ = ("_arrivals", "_base_bytes", "_first", "_fragments", "_numbers", "_totals", "trimmed_through")
-
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-        self._arrivals: list[float] = []
-        self._totals: list[int] = []
-        self._fragments: list[bytes] = []
-        self._base_bytes = 0
-        self._first = 0
-        self.trimmed_through: int | None = None
-        """The number of the newest record that is hidden or freed."""
-
-    @property
-    def last_arrival(self) -> float:
-        """Arrival of the newest record, epoch seconds; minus infinity if there is none."""
-        return self._arrivals[-1] if self._arrivals else float("-inf")
-
-    def append(self, number: int, arrival: float, size_bytes: int, fragment: bytes) -> None:
-        assert not self._numbers or (number > self._numbers[-1] and arrival >= self._arrivals[-1])
-        self._totals.append((self._totals[-1] if self._totals else self._base_bytes) + size_bytes)
-        self._numbers.append(number)
-        self._arrivals.append(arrival)
-        self._fragments.append(fragment)
-
-    def trim(self, horizon: float) -> None:
-        """Hide the records that arrived before `horizon`; they are freed in lots."""
-        self._first = bisect_left(self._arrivals, horizon)
-        if not self._first:
-            return
-        self.trimmed_through = self._numbers[self._first - 1]
-        if self._first < _DROP_RECORDS_MIN and self._first < len(self._arrivals):
-            return
-        self._base_bytes = self._totals[self._first - 1]
-        for column in (self._numbers, self._arrivals, self._totals, self._fragments):
-            del column[: self._first]
-        self._first = 0
-
-    def span(self, position: int, *, limit: int, bytes_max: int) -> LogSpan:
-        """Return the records with a number of `position` or more that are not hidden, within the limits; at least one
-        if there is any.
-        """
-        start = max(self._first, bisect_left(self._numbers, position))
-        wanted = min(len(self._numbers), start + limit)
-        before = self._totals[start - 1] if start else self._base_bytes
-        stop = max(bisect_right(self._totals, before + bytes_max, start, wanted), min(start + 1, wanted))
-        more = stop < len(self._numbers)
-        seen = max(start, stop - 1)
-        return LogSpan(
-            fragments=self._fragments[start:stop],
-            last=self._numbers[stop - 1] if stop > start else None,
-            seen_s=self._arrivals[seen] if more else 0.0,
-            size_bytes=self._totals[stop - 1] - before if stop > start else 0,
-            more=more,
-            cut_by_size=stop < wanted,
-        )
-
-    def number_at_time(self, timestamp: float) -> int | None:
-        """Return the number of the first record that arrived at `timestamp` or later; None if there is none."""
-        index = bisect_left(self._arrivals, timestamp)
-        return self._numbers[index] if index < len(self._numbers) else None
 
 
 def shard_id(index: int) -> str:
@@ -277,109 +108,6 @@ class ShardState:
             parent_id=None if self.parent is None else shard_id(self.parent),
             adjacent_parent_id=None if self.adjacent_parent is None else shard_id(self.adjacent_parent),
         )
-
-
-class FilterType(Enum):
-    AFTER_SHARD_ID = "AFTER_SHARD_ID"
-    AT_TRIM_HORIZON = "AT_TRIM_HORIZON"
-    FROM_TRIM_HORIZON = "FROM_TRIM_HORIZON"
-    AT_LATEST = "AT_LATEST"
-    AT_TIMESTAMP = "AT_TIMESTAMP"
-    FROM_TIMESTAMP = "FROM_TIMESTAMP"
-
-
-@dataclass(frozen=True, slots=True)
-class ListFilter:
-    """`shard_id` goes with AFTER_SHARD_ID, `timestamp_s` (epoch seconds) with the two timestamp filters."""
-
-    type: FilterType
-    shard_id: str | None = None
-    timestamp_s: float | None = None
-
-
-def matches(shard: ShardState, wanted: ListFilter, horizon_s: float) -> bool:
-    """Return whether a shard inside retention passes the filter.
-
-    `horizon_s` is the trim horizon: the end of retention, or the birth of the stream if that is later. A time before
-    it counts as the horizon itself; AWS documents that for FROM_TIMESTAMP, we assume it of AT_TIMESTAMP.
-    """
-    match wanted.type:
-        case FilterType.AT_LATEST:
-            return shard.is_open
-        case FilterType.FROM_TRIM_HORIZON:
-            return True
-        case FilterType.AFTER_SHARD_ID:
-            return shard.shard_id > (wanted.shard_id or "")
-        case FilterType.AT_TRIM_HORIZON:
-            return shard.created_s <= horizon_s and (shard.closed_s is None or shard.closed_s > horizon_s)
-        case FilterType.AT_TIMESTAMP:
-            time_s = max(wanted.timestamp_s or 0.0, horizon_s)
-            return shard.created_s <= time_s and (shard.closed_s is None or shard.closed_s >= time_s)
-        case FilterType.FROM_TIMESTAMP:
-            return shard.closed_s is None or shard.closed_s >= max(wanted.timestamp_s or 0.0, horizon_s)
-
-
-class ServiceError(MldError):
-    """The refusal of an operation by a service that we model.
-
-    `code` goes to the client as ``__type``, after `namespace`; `status` is the HTTP status.
-    """
-
-    namespace = ""
-
-    def __init__(self, code: str, message: str, status: int = 400) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
-        self.status = status
-
-    @property
-    def body(self) -> bytes:
-        """What the client reads."""
-        return json.dumps({"__type": self.namespace + self.code, "message": self.message}).encode()
-
-
-class KinesisError(ServiceError):
-    """An operation was refused."""
-
-
-def stream_not_found(name: str, account: str = ACCOUNT) -> KinesisError:
-    return not_found(f"Stream {name} under account {account} not found.")
-
-
-def shard_not_found(shard_id: str, name: str, account: str = ACCOUNT) -> KinesisError:
-    return not_found(f"Could not find shard {shard_id} in stream {name} under account {account}.")
-
-
-def not_found(message: str) -> KinesisError:
-    return KinesisError("ResourceNotFoundException", message)
-
-
-def in_use(message: str) -> KinesisError:
-    return KinesisError("ResourceInUseException", message)
-
-
-def invalid(message: str) -> KinesisError:
-    return KinesisError("InvalidArgumentException", message)
-
-
-def validation(message: str) -> KinesisError:
-    return KinesisError("ValidationException", f"1 validation error detected: {message}")
-
-
-def missing(name: str) -> KinesisError:
-    return validation(f"Value null at '{name}' failed to satisfy constraint: Member must not be null")
-
-
-def limit_exceeded(message: str) -> KinesisError:
-    return KinesisError("LimitExceededException", message)
-
-
-def throttled(shard_id: str, name: str, account: str = ACCOUNT) -> KinesisError:
-    return KinesisError(
-        "ProvisionedThroughputExceededException",
-        f"Rate exceeded for shard {shard_id} in stream {name} under account {account}.",
-    )
 
 
 def index_of_number(number: int) -> int | None:

@@ -27,7 +27,7 @@ from typing import Any, TextIO, cast
 
 from pythonjsonlogger.json import JsonFormatter
 
-from mld.core.positions import OF_THIS_STREAM
+from mld.core.stream_ids import OF_THIS_STREAM
 from mld.logging.logback import LogbackError, LogbackLevels, levels_of
 from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.redaction import Scrubber, printable, secrets_of_environment

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate, takewhile
 
-from mld.core.positions import shard_of_key
 from mld.core.steps import Steps, at_once
+from mld.core.stream_ids import shard_of_key
 
 EVENTS_MAX = 200
 KEPT_S = 7 * 86_400.0

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mld.core.clock import iso_time
-from mld.core.positions import Position, shard_of_key, stream_of_key
+from mld.core.positions import Position
+from mld.core.stream_ids import shard_of_key, stream_of_key
 from mld.core.streams import ChildBatch, Page
 from mld.metrics.declaring import (
     BYTES,

@@ -17,35 +17,30 @@ from typing import Any, NoReturn, TypeAlias
 
 from mld.aws.service import Service, TableCalls
 from mld.aws.service_time import ServiceTime
-from mld.core.clock import Clock, LoopClock, in_turns
+from mld.core.clock import Clock, LoopClock
 from mld.core.errors import TableMissingError
-from mld.core.positions import stream_of_key
+from mld.core.stream_ids import stream_of_key
 from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
+from mld.core.turns import in_turns
 from mld.fleet.migrate.bare_table import outline
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import StoredTable
-from mld.operating.acting import DOUBT, Report, note_act, perform, read_table, save_rows
+from mld.operating.acting import DOUBT, Report, note_act, perform, read_table
+from mld.operating.backup import save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, if_there, with_stream
-from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
-from mld.operating.operator_hold import (
-    Observed,
-    OperatorHold,
-    is_operator,
-    living,
-    operator_hold,
-    operator_id,
-    owners_of,
-    refusal,
-)
+from mld.operating.naming import only_stream, settings_of_one
+from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
+from mld.operating.operator_hold import OperatorHold, is_operator, operator_hold, operator_id
 from mld.operating.options import Asked, finish
+from mld.operating.owner_life import Observed, living, owners_of, refusal
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.operating.stream_access import streams_of
 from mld.properties.settings import Settings, StreamSetting
 from mld.retrieval.reader_factory import kind_of
+from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
-from mld.shards.sync import NotListed, ShardDetector
 
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0

@@ -28,18 +28,20 @@ from mld.aws.wire.requests import proxies_of
 from mld.check.refusals import faults_of
 from mld.core.disks import DiskPlace, room_of
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
+from mld.core.installed import find_executable, runnable
 from mld.core.streams import IteratorType, Shard, StartingPoint, StreamKind
-from mld.core.terminal import FILE_VARIABLE, find_executable, runnable
-from mld.fleet.report.reporter import ReportsTable
+from mld.core.terminal import FILE_VARIABLE
 from mld.fleet.report.reports import WorkerReport
-from mld.leases.dynamodb import INDEX_NAME
+from mld.fleet.report.reports_table import ReportsTable
+from mld.leases.owner_index import INDEX_NAME
 from mld.leases.rows import KEY, REPORTS_TABLE_KEY, Place
 from mld.operating import findings
+from mld.operating.daemon_link import WantedDaemon, find_daemons
 from mld.operating.faults import FleetSight, Listed
 from mld.operating.findings import Diagnosis, Health, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
-from mld.operating.here import WantedDaemon, find_daemons
-from mld.operating.naming import OTHER_FORM, settings_of_one
+from mld.operating.naming import settings_of_one
+from mld.operating.one_stream import OTHER_FORM
 from mld.operating.stream_access import all_shards, streams_of
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings

@@ -17,11 +17,13 @@ from random import Random
 from typing import Any
 
 from mld.aws.service import REFUSED_CODE, RefusedError, TableCalls, raises_only
-from mld.core.clock import Clock, in_turns
+from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import TableUnavailableError
-from mld.leases import rows
-from mld.leases.rows import EntityType, OwnAttribute, Row
+from mld.core.turns import in_turns
+from mld.leases import own_attribute, rows
+from mld.leases.own_attribute import OwnAttribute, Row
+from mld.leases.rows import EntityType
 from mld.metrics.events import (
     EVENTS_MAX,
     LINES_CHARACTERS_MAX,
@@ -48,7 +50,9 @@ LAST_WRITE_S = 1.0
 """What the end of a daemon waits for its last events."""
 ALERTS_MAX = 200
 
-_EVENTS = OwnAttribute("events", "B", lambda found: unpack(rows.binary(found)), pack((Event(EventKind.ENDED, at_s=1),)))
+_EVENTS = OwnAttribute(
+    "events", "B", lambda found: unpack(own_attribute.binary(found)), pack((Event(EventKind.ENDED, at_s=1),))
+)
 _ALERTS = OwnAttribute("alerts", "SS", lambda found: frozenset(map(str, found[:ALERTS_MAX])), ["failing shardId-0"])
 
 

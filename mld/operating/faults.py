@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from mld.core.positions import stream_of_key
+from mld.core.stream_ids import stream_of_key
 from mld.core.streams import Shard
 from mld.metrics.instruments import LateLoop
 from mld.operating.fleet_status import FleetStatus, ShardView

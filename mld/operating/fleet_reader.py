@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 from mld.aws.client_factory import client_factory, service_of
 from mld.aws.service import RawService, Service, TableCalls, table_error
 from mld.aws.service_time import ServiceTime
-from mld.core.clock import Clock, LoopClock, a_few_at_a_time, in_turns
+from mld.core.clock import Clock, LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, TableError, TableMissingError
-from mld.core.positions import keys_meant
 from mld.core.steps import Steps
-from mld.fleet.leader.election import LockTable
+from mld.core.stream_ids import keys_meant
+from mld.core.turns import a_few_at_a_time, in_turns
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
-from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow, StatesTable
-from mld.fleet.report.reporter import ReportsTable
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.report.reports import ReportRules, ReportScan, WorkerReport, parse_rows
+from mld.fleet.report.reports_table import ReportsTable
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, UNKNOWN_KEY, Place

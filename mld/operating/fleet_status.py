@@ -15,8 +15,9 @@ from itertools import groupby
 
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
-from mld.core.positions import TRIM_HORIZON, stream_of_key
+from mld.core.positions import TRIM_HORIZON
 from mld.core.steps import SLICE, Steps, at_once, in_order
+from mld.core.stream_ids import stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import (
@@ -32,7 +33,8 @@ from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.events import Event
 from mld.metrics.shard import ShardActivity, ShardMetrics
 from mld.operating.naming import names_of
-from mld.shards.graph import hole_steps, id_order
+from mld.shards.graph import id_order
+from mld.shards.holes import hole_steps
 
 UNITS = ((2.0, "s", 1.0), (120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
 DAY_S = 86_400.0
@@ -148,7 +150,7 @@ class ShardView:
     age_s: float | None
     """How old what the row tells is; None if it tells nothing."""
     is_probed: bool = False
-    """Kinesis was asked how far behind it is (`stream_access.probed`)."""
+    """Kinesis was asked how far behind it is (`probes.probed`)."""
     label: str | None = None
     """What people call its stream, among several."""
     why: str | None = None

@@ -17,11 +17,12 @@ from mld.leases import rows, writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import COORDINATOR_TABLE_KEY, Place
 from mld.leases.table import Condition, LeaseTable, LeaseWrite, Value
-from mld.operating.acting import Report, carry_out, perform, save_rows
+from mld.operating.acting import Report, carry_out, perform
 from mld.operating.application import Application
+from mld.operating.backup import save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S
-from mld.operating.operator_hold import Observed, reporting_workers
 from mld.operating.options import Asked
+from mld.operating.owner_life import Observed, reporting_workers
 from mld.operating.plan import ActPlan, Change, Outcome, RawTable, Row
 
 TITLE = "the lease table becomes one that KCL 2.x can read"

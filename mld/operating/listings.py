@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
 from mld.core.clock import iso_time
-from mld.core.positions import Position, shard_of_key
+from mld.core.positions import Position
+from mld.core.stream_ids import shard_of_key
 from mld.metrics.events import NOBODY, Event
 from mld.operating.faults import FleetFault, fault_value, is_of_shard
 from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration, furthest
 from mld.operating.naming import names_of
-from mld.properties.redaction import printable, printable_lines
 
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
@@ -27,16 +23,6 @@ IF_TOLD = frozenset({"stream", "where", "up"})
 """Columns that are shown if there is something in them."""
 FAULTS_SHOWN = 20
 """Told below a listing; a program gets them all."""
-
-# What a producer sends is not trusted: opened payloads are bounded, and control characters are never printed.
-
-
-OPENED_BYTES_MAX = 16 << 20
-HEX_BYTES_MAX = 1_024
-TEXT_CHARS_MAX = 100_000
-HEX_COLUMNS = 16
-GZIP_MAGIC = b"\x1f\x8b"
-_ALLOWED_CONTROLS = "\n\t\r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,135 +364,3 @@ def fleet_value(
         ],
         "corrupt": [{"key": key, "reason": why} for key, why in status.corrupt],
     }
-
-
-# --- records ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """Bytes after opening; `opened` names what was opened; `note` says what could not be."""
-
-    data: bytes
-    opened: tuple[str, ...] = ()
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordView:
-    """One record. `sub` is its number within its aggregate."""
-
-    sequence: str
-    sub: int
-    partition_key: str
-    arrived_ms: int
-    size: int
-    payload: Payload
-
-
-def open_payload(data: bytes) -> Payload:
-    """Open gzip."""
-    if not data.startswith(GZIP_MAGIC):
-        return Payload(data)
-    opening = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        found = opening.decompress(data, OPENED_BYTES_MAX)
-    except zlib.error as error:
-        return Payload(data, note=f"looks like gzip, but cannot be opened: {error}")
-    if not opening.unconsumed_tail and opening.eof:
-        return Payload(found, ("gzip",))
-    is_long = len(found) >= OPENED_BYTES_MAX
-    return Payload(
-        data, note=f"gzip of more than {OPENED_BYTES_MAX >> 20} MiB is not opened" if is_long else "gzip, cut off"
-    )
-
-
-# --- for people -------------------------------------------------------------------------------------------------------
-
-
-def headline(record: RecordView) -> str:
-    """Return where the record is, in one line."""
-    sub = f"/{record.sub}" if record.sub else ""
-    opened = f" [{' '.join(record.payload.opened)}]" if record.payload.opened else ""
-    note = f" ({record.payload.note})" if record.payload.note else ""
-    at = _time(record.arrived_ms)
-    key = printable(record.partition_key)
-    return f"{record.sequence}{sub}  {at}  key={key}  {record.size} bytes{opened}{note}"
-
-
-def body(payload: Payload) -> str:
-    """Return the payload as people read it; cut off where it is long."""
-    kind, value = read(payload.data)
-    if kind == "json":
-        return _cut(printable_lines(json.dumps(value, indent=2, ensure_ascii=False)))
-    if kind == "text":
-        return _cut(printable_lines(value))
-    return hex_dump(payload.data)
-
-
-def _cut(text: str) -> str:
-    more = len(text) - TEXT_CHARS_MAX
-    return text if more <= 0 else f"{text[:TEXT_CHARS_MAX]}\n… {more} characters more"
-
-
-def read(data: bytes) -> tuple[str, Any]:
-    """Read a payload: (`json`, a value), (`text`, a string) or (`bytes`, as they are)."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return "bytes", data
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            return "json", json.loads(text)
-        except (ValueError, RecursionError):
-            pass
-    is_text = all(character.isprintable() or character in _ALLOWED_CONTROLS for character in text[:TEXT_CHARS_MAX])
-    return ("text", text) if is_text else ("bytes", data)
-
-
-def hex_dump(data: bytes) -> str:
-    """Show offset, bytes and what of them can be read, 16 in a line."""
-    lines = []
-    for start in range(0, min(len(data), HEX_BYTES_MAX), HEX_COLUMNS):
-        part = data[start : min(start + HEX_COLUMNS, HEX_BYTES_MAX)]
-        readable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"{start:08x}  {part.hex(' '):<{3 * HEX_COLUMNS}} {readable}")
-    if len(data) > HEX_BYTES_MAX:
-        lines.append(f"… {len(data) - HEX_BYTES_MAX} bytes more")
-    return "\n".join(lines)
-
-
-def _time(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-# --- for machines -----------------------------------------------------------------------------------------------------
-
-
-def record_value(shard_id: str, record: RecordView) -> dict[str, Any]:
-    """Return one record in plain values; the payload is `json`, `text` or `base64`."""
-    kind, value = read(record.payload.data)
-    return {
-        "shardId": shard_id,
-        "sequenceNumber": record.sequence,
-        "subSequenceNumber": record.sub,
-        "partitionKey": record.partition_key,
-        "approximateArrivalTimestamp": _time(record.arrived_ms),
-        "bytes": record.size,
-        "opened": list(record.payload.opened),
-        "note": record.payload.note,
-        **({kind: value} if kind != "bytes" else {"base64": base64.b64encode(value).decode("ascii")}),
-    }
-
-
-def view_of(fields: Mapping[str, Any]) -> RecordView:
-    """Return a record as a child gets it (`processRecords`)."""
-    data = base64.b64decode(fields["data"])
-    return RecordView(
-        sequence=fields["sequenceNumber"],
-        sub=fields["subSequenceNumber"],
-        partition_key=fields["partitionKey"],
-        arrived_ms=fields["approximateArrivalTimestamp"],
-        size=len(data),
-        payload=open_payload(data),
-    )

@@ -1,9 +1,7 @@
-"""Which shard and which stream a person means, and one stream of a table with several as commands see and write it.
-Pure.
+"""Which shard and which stream a person means. Pure.
 
 A shard is written as its id, its number, ``STREAM:SHARD`` or the key of its lease; a stream as its label in the file,
-its own name or its identifier. Commands on one of several streams plan with the shards' own names, as in a table of one
-stream. What they plan becomes writes of the rows of that stream, and of no other.
+its own name or its identifier.
 """
 
 from __future__ import annotations
@@ -12,19 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mld.core.positions import StreamId, keys_meant, parse_stream_id, stream_of_key
-from mld.leases import writes
+from mld.core.stream_ids import StreamId, keys_meant, parse_stream_id, stream_of_key
 from mld.leases.lease import Lease
-from mld.leases.table import TableScan
-from mld.operating.plan import ActPlan, ActRefusedError, RawTable
+from mld.operating.plan import ActRefusedError
 from mld.properties.settings import Settings, StreamSetting
-from mld.tracking import stream_list
-from mld.tracking.stream_list import TrackedList
-from mld.tracking.stream_set import within_stream
 
 NAMED_MAX = 5
-OTHER_FORM = "mld export and mld restore --from-another"
-"""The way of leases into a table of the other form."""
 _SHARD_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 _SHARD_ID = re.compile(r"shardId-(?=[0-9]{12}(?![0-9-]))0*([0-9]+)", re.ASCII)
@@ -178,80 +169,4 @@ def settings_of_one(settings: Settings, setting: StreamSetting) -> Settings:
         ),
         child=replace(settings.child, command=setting.executable_name or settings.child.command),
         fanout=replace(settings.fanout, consumer_arn=setting.consumer_arn),
-    )
-
-
-# --- streams of the table ---------------------------------------------------------------------------------------------
-
-
-def of_stream(table: RawTable, stream: str | None) -> RawTable:
-    """Return the table with the leases of this stream only; all of it without a stream. The raw rows stay all."""
-    if stream is None:
-        return table
-    scan = table.scan
-    leases = tuple(lease for lease in scan.leases if lease.stream == stream)
-    corrupt = tuple((key, why) for key, why in scan.corrupt if stream_of_key(key) == stream)
-    return RawTable(table.rows, TableScan(leases, corrupt, scan.others))
-
-
-def within(table: RawTable) -> RawTable:
-    """Return the table with the shards' own names as keys of its leases."""
-    if all(lease.stream is None for lease in table.scan.leases):
-        return table
-    return RawTable(table.rows, replace(table.scan, leases=tuple(map(within_stream, table.scan.leases))))
-
-
-def in_stream(plan: ActPlan, stream: str | None) -> ActPlan:
-    """Return the plan for the rows of this stream; as it is without one."""
-    if stream is None:
-        return plan
-    changes = (replace(change, write=writes.of_stream(change.write, stream)) for change in plan.changes)
-    return replace(plan, changes=tuple(changes))
-
-
-def require_form(table: RawTable, *, is_several: bool) -> None:
-    """Raise ActRefusedError for a table that is not of the form that the file has."""
-    other = next((lease for lease in table.scan.leases if (lease.stream is not None) is not is_several), None)
-    if other is not None:
-        holds, names, key = (
-            ("one stream", "several", "streamName") if is_several else ("several streams", "one", "mld.streams")
-        )
-        raise ActRefusedError(
-            f"the lease table holds {holds} (lease {other.key}), but the file names {names}: use the file with {key}, "
-            f"or another tableName, with the leases of this table by {OTHER_FORM}"
-        )
-
-
-def listed(table: RawTable) -> TrackedList:
-    """Return the list of streams in the table."""
-    return stream_list.parse(table.row(stream_list.KEY) or {})
-
-
-def streams_in(leases: Iterable[Lease]) -> tuple[StreamId, ...]:
-    """Return the streams that the leases name."""
-    found = {parse_stream_id(lease.stream) for lease in leases if lease.stream is not None}
-    return tuple(sorted(one for one in found if one is not None))
-
-
-def stream_id_in(table: RawTable, setting: StreamSetting, wanted: str | None = None) -> str:
-    """Return the identifier that the leases of a stream of the file have; `wanted` may be one itself.
-
-    Of several incarnations it is the one that the list consumes. Raises ActRefusedError if there is none, or no telling
-    which.
-    """
-    ids = [str(one) for one in streams_in(table.scan.leases)]
-    if wanted is not None and wanted in ids:
-        return wanted
-    found = [one for one in ids if is_meant(setting, one)]
-    current = listed(table).current()
-    if setting.name in current and current[setting.name].stream in found:
-        return current[setting.name].stream
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ActRefusedError(
-            f"the table has leases of {names_of(found)}: say which with --stream and the whole identifier"
-        )
-    raise ActRefusedError(
-        f"the lease table has no lease of stream {setting.name}; it has {names_of(ids) or 'no leases of any'}"
     )

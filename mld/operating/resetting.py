@@ -1,30 +1,25 @@
-"""`mld reset`: the application, or one shard, begins at another place. `mld export`, `restore` and `skip` are here too.
+"""`mld reset`: the application, or one shard, begins at another place.
 
 Places become checkpoints first, while nothing is held; then the rows are written (`target`). The same command again
-finishes what broke off: what is as it should be is left alone.
+finishes what broke off: rows that are as they should be are left alone.
 
 A checkpoint is the last record that was processed, so it is the record before the first one that is wanted: a number
 that Kinesis has given to a record of this shard. Nothing else will do. An invented number may be refused, and LATEST
-would skip what arrives before somebody reads. If no record before that place is kept, TRIM_HORIZON is the checkpoint.
+would skip records that arrive before a worker reads. If no record before that place is kept, TRIM_HORIZON is the
+checkpoint.
 
-Kinesis cannot read backwards, so the record before is looked for from earlier and earlier times. Whatever is doubtful
-(arrival times that are not in order, records that came meanwhile) makes the checkpoint an earlier one: read again,
+Kinesis cannot read backwards, so the record before is looked for from earlier and earlier times. In doubt (arrival
+times that are not in order, records that came meanwhile) the checkpoint is an earlier one: records are read again,
 never skipped.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from mld.core.clock import Clock, a_few_at_a_time, in_turns
-from mld.core.positions import LATEST, LATEST_NAME, SUB_MAX, TRIM_HORIZON, Position, StreamId
+from mld.core.clock import Clock
+from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.core.steps import finish
 from mld.core.streams import (
     IteratorType,
@@ -36,47 +31,21 @@ from mld.core.streams import (
     StreamKind,
     Streams,
 )
-from mld.core.terminal import EXIT_OK
-from mld.leases import rows
+from mld.core.turns import a_few_at_a_time, in_turns
 from mld.leases.lease import Lease
-from mld.leases.rows import LEFT_OUT_MAX
-from mld.leases.table import TableScan
-from mld.operating.acting import (
-    BackupHeader,
-    PlanInput,
-    backup_name,
-    free_name,
-    read_backup,
-    read_table,
-    require_new,
-    save_rows,
-    tell,
-)
-from mld.operating.application import Application, act_on, application_of, is_like, is_of_another_shard
+from mld.operating.application import Application, act_on, is_like
 from mld.operating.naming import (
-    full_key,
-    listed,
     names_of,
-    of_stream,
-    only_stream,
     shard_id_of,
-    stream_id_in,
-    streams_in,
 )
-from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked
 from mld.operating.plan import (
     ActPlan,
     ActRefusedError,
     Change,
-    KeptLines,
     RawTable,
     ResetRows,
-    Row,
     create,
-    direction,
-    put_back,
-    raw_table,
     remove,
     rewrite,
     shard_reset,
@@ -84,26 +53,17 @@ from mld.operating.plan import (
     words_of,
 )
 from mld.operating.points import Point, PointKind
-from mld.operating.steering import end_of, plan_leave_out
 from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
-from mld.properties.settings import Settings, StreamSetting
 from mld.protocol.codec import FramedRecord
-from mld.retrieval.reader_factory import Placement
-from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
-from mld.shards.graph import ShardGraph, id_order
-from mld.shards.identity import foreign_evidence, oddity
-from mld.tracking.stream_list import account_and_name, identify
-from mld.tracking.stream_set import within_stream
+from mld.shards.graph import ShardGraph
+from mld.shards.identity import foreign_evidence
 
 NO_TIME = (
     "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "
     "sequence number; `mld replay --from TIME` sends records from a time on to another child"
 )
-_RECORD = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
 """How much earlier the record before a place is looked for, before all that is kept is read."""
-
-RECORDS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,334 +244,3 @@ def before(records: Sequence[FramedRecord], bound: int | None, time_ms: int | No
 
 def _reaches(page: Page, bound: int | None) -> bool:
     return bound is not None and page.last_sequence is not None and int(page.last_sequence) >= bound
-
-
-# --- export -----------------------------------------------------------------------------------------------------------
-
-
-async def export_tables(app: Application, path: Path | None) -> int:
-    """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
-    settings, now_s = app.settings, app.clock.wall()
-    first = path or free_name(Path(backup_name(settings.application_name, now_s)))
-    tables = {settings.lease_table.name: (await read_table(app.calls, app.clock)).rows}
-    for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
-        if found := await app.rows_of(name):
-            tables[name] = found
-    for name, found in tables.items():
-        file = first if name == settings.lease_table.name else first.with_name(f"{first.stem}-{name}{first.suffix}")
-        save_rows("export", settings, found, now_s, file, name)
-        tell(f"{len(found)} rows of {name} are saved in {file}")
-    return EXIT_OK
-
-
-# --- restore ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The leases of a file; other rows of it are not restored. `rows` has them as they were written, by key."""
-
-    header: BackupHeader
-    leases: tuple[Lease, ...]
-    rows: Mapping[str, Row]
-    stream: str | None = None
-    """Whose leases these are, if the file tells streams apart."""
-
-
-def read_saved(path: Path) -> Saved:
-    """Read a file. Raises ActRefusedError for a lease that cannot be read, BackupError."""
-    header, lines = read_backup(path)
-    leases: dict[str, Lease] = {}
-    raw: dict[str, Row] = {}
-    for row in lines:
-        try:
-            lease = rows.parse_row(row)
-        except rows.CorruptRowError as error:
-            raise ActRefusedError(f"{path}: {error}") from error
-        if lease is not None:
-            leases[lease.key], raw[lease.key] = lease, row
-    if not leases:
-        raise ActRefusedError(f"{path} holds no lease")
-    return Saved(header, tuple(leases.values()), raw)
-
-
-def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | None, name: str | None) -> Saved:
-    """Return the leases of the stream that is meant, as a table of one stream has them; all of a file of one stream.
-
-    `setting`: the one of several streams of the properties file. Raises ActRefusedError if the file has none of it, or
-    no telling which.
-    """
-    ids = streams_in(saved.leases)
-    if not ids:
-        meant = settings.stream_name if setting is None else setting.stream_name
-        if saved.header.stream not in ("", meant):
-            raise ActRefusedError(f"the file is of stream {saved.header.stream}, and not of {meant}")
-        return saved
-    if setting is not None:
-        stream = stream_id_in(RawTable((), TableScan(saved.leases)), setting, name)
-    else:
-        stream = _newest_of(settings, ids)
-    leases = tuple(within_stream(lease) for lease in saved.leases if lease.stream == stream)
-    raw = {lease.key: _within(saved.rows[f"{stream}:{lease.key}"], lease.key) for lease in leases}
-    return Saved(saved.header, leases, raw, stream)
-
-
-def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
-    """Return which of the identifiers is that of the file's stream; of one that was made again, the last."""
-    account, name = None, settings.stream_name
-    if settings.stream_arn is not None:
-        account, name = account_and_name(settings.stream_arn)
-    found = [one for one in ids if one.name == name and account in (None, one.account)]
-    if not found:
-        raise ActRefusedError(f"the file has leases of {names_of(ids)}, and the properties file names stream {name}")
-    if len({one.account for one in found}) > 1:
-        raise ActRefusedError(
-            f"the file has leases of {names_of(found)}, of several accounts: name the stream by streamArn instead of "
-            "streamName"
-        )
-    return str(max(found, key=lambda one: one.epoch))
-
-
-def _within(row: Row, key: str) -> Row:
-    own = {name: value for name, value in row.items() if name not in (rows.STREAM, rows.SHARD)}
-    return own | {rows.KEY: {"S": key}}
-
-
-def require_same_table(saved: Saved, application: str, table: str) -> None:
-    """Raise ActRefusedError for a file of another application or table."""
-    header = saved.header
-    if (header.application, header.table) != (application, table):
-        raise ActRefusedError(
-            f"the file is of application {header.application}, table {header.table}, and not of {application}, "
-            f"table {table}; --from-another restores it all the same"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Restoration:
-    """What a file and a listing make of a table; planned against its rows as often as needed."""
-
-    saved: Saved
-    graph: ShardGraph
-    may_skip: bool = False
-
-    def plan(self, table: RawTable, me: str) -> ActPlan:
-        """Return what is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
-        seen = {lease.key: lease for lease in table.scan.leases}
-        changes: list[Change] = []
-        forward: list[str] = []
-        for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
-            row = seen.get(lease.key)
-            if row is None:
-                change = put_back(self.saved.rows[lease.key], me)
-                changes.append(Change(f"put back at {lease.checkpoint}", change))
-            elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
-                changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
-                if direction(row.checkpoint, lease.checkpoint) != "back" and not self._is_odd(row):
-                    forward.append(lease.key)
-        if forward and not self.may_skip:
-            raise ActRefusedError(
-                f"the file is ahead of the table for {names_of(forward)}: records between the two would be skipped; "
-                "--skip-forward restores these as well"
-            )
-        gone, kept = self._newer(seen)
-        for key in gone:
-            changes.append(Change(f"its row goes, at {seen[key].checkpoint}; it is read again", remove(key, me)))
-        return ActPlan(
-            f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
-            tuple(changes),
-            tuple(self._notes(forward, kept)),
-        )
-
-    def _is_odd(self, row: Lease) -> bool:
-        """Return whether the row cannot be of its shard: then its checkpoint is no place that was reached."""
-        shard = self.graph.shards.get(row.key)
-        return shard is not None and oddity(shard, row) is not None
-
-    def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Return rows that the file does not have: those that go, and those that stay, from old to young."""
-        unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
-        below = finish(self.graph.below(unfinished))
-        newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
-        return [key for key in newer if key in below], [key for key in newer if key not in below]
-
-    def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
-        trimmed = [lease.key for lease in self.saved.leases if lease.key not in self.graph.shards]
-        if forward:
-            yield f"records are skipped in {names_of(forward)}"
-        if trimmed:
-            yield f"of {names_of(trimmed)} Kinesis has no records any more"
-        if kept:
-            yield f"not in the file and left alone: {names_of(kept)}"
-
-
-def as_new(lease: Lease) -> Lease:
-    """Return the lease as it would be created at its place."""
-    return Lease(
-        lease.key, lease.checkpoint, parents=lease.parents, children=lease.children, hash_range=lease.hash_range
-    )
-
-
-async def restore_from(
-    app: Application,
-    asked: Asked,
-    path: Path,
-    stream: str | None,
-    *,
-    from_another: bool,
-    may_skip: bool,
-    stop_fleet: bool,
-) -> int:
-    """Put the leases of a file back; the exit code. Raises ActRefusedError, BackupError, TableError."""
-    saved, settings = read_saved(path), app.settings
-    if not from_another:
-        require_same_table(saved, settings.application_name, settings.lease_table.name)
-    saved = of_its_stream(saved, settings, app.setting, stream)
-    there = await app.table_or_none()
-    seen = there or Observed(raw_table(()))
-    if app.setting is not None:
-        id_ = saved.stream
-        if id_ is None:
-            await app.require_no_workers(seen, "stop them first: they do not know that this stream has leases")
-            id_ = await _identifier(app, app.setting, seen.table)
-        app = replace(app, stream=id_)
-        seen = replace(seen, table=of_stream(seen.table, id_))
-    shards = await app.shards()  # rows of another stream in the table give way to those of the file
-    foreign = finish(foreign_evidence(shards, saved.leases))
-    if foreign is not None:
-        raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
-    if there is None and asked.execute:
-        await app.leases.ensure()
-    restoration = Restoration(saved, ShardGraph(shards), may_skip)
-    return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)
-
-
-async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:
-    """Return the identifier that the leases of the stream get in the table. Raises ActRefusedError, StreamError."""
-    summary = await app.streams.describe()
-    found = identify(
-        setting.name,
-        summary.arn,
-        summary.created_ms,
-        epoch=setting.epoch,
-        listed=listed(table).current().get(setting.name),
-        in_table=streams_in(table.scan.leases),
-    )
-    if isinstance(found, str):
-        raise ActRefusedError(found)
-    return str(found)
-
-
-# --- records that are left out ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted:
-    """The record `only`, or those after the checkpoint: so many (`count`), or up to the record `past`, and that one."""
-
-    only: str | None = None
-    past: str | None = None
-    count: int | None = None
-
-
-async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
-    """Plan to leave records out, which are kept in the new file `path`. Raises ActRefusedError, MldError."""
-    fleet, settings = seen.fleet, seen.reader.settings
-    leases = {view.key: view.lease for view in fleet.shards}
-    lease = leases[full_key(leases, shard, fleet.labels)]
-    label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
-    only = None if unwanted.only is None else parse_record(unwanted.only)
-    if only is not None:
-        plan_leave_out(fleet, shard, only)  # which may be refused before the stream is asked
-    async with application_of(settings, only_stream(settings, label)) as app:
-        found, marks = (
-            await records_after(app, lease, unwanted) if only is None else (await records_at(app, lease, only), [only])
-        )
-    planned = plan_leave_out(fleet, shard, *dict.fromkeys(marks))
-    if planned.changes:
-        require_new(path)
-    kept = KeptLines(path, tuple(saved_line(lease, record) for record in found))
-    more = (f"  … and {len(found) - RECORDS_SHOWN} more",) if len(found) > RECORDS_SHOWN else ()
-    notes = (*map(_short, found[:RECORDS_SHOWN]), *more, *planned.notes)
-    return replace(planned, notes=notes, kept=kept if planned.changes else None)
-
-
-def parse_record(text: str) -> str:
-    """Return ``SEQUENCE`` or ``SEQUENCE/SUB``, without needless signs. Raises ActRefusedError for anything else."""
-    found = _RECORD.fullmatch(text.strip())
-    if found is None or int(found["sub"] or 0) > SUB_MAX:
-        raise ActRefusedError(f"{text!r} is no sequence number: give digits, and /N for a user record of an aggregate")
-    return found["sequence"] if found["sub"] is None else f"{found['sequence']}/{int(found['sub'])}"
-
-
-async def records_at(app: Application, lease: Lease, record: str) -> list[FramedRecord]:
-    """Return the user record, or all of the aggregate, that is there. Raises ActRefusedError if there is none."""
-    sequence, _, sub = record.partition("/")
-    start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
-    page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()
-    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
-    found = [] if page is None else framed_records(page, lease.checkpoint, hash_range)
-    kept = [one for one in found if one.sequence == sequence and sub in ("", str(one.sub))]
-    if not kept:
-        raise ActRefusedError(f"shard {lease.key} has no record {record} (any more)")
-    return kept
-
-
-async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> tuple[list[FramedRecord], list[str]]:
-    """Return the user records after the checkpoint that are meant, and the marks that leave them out: one for a whole
-    aggregate. Raises ActRefusedError if there are fewer.
-    """
-    checkpoint, initial = lease.checkpoint, initial_position(app.settings.initial_position)
-    if checkpoint.sequence == LATEST_NAME or lacks_timestamp(checkpoint, initial):
-        raise ActRefusedError(
-            f"the checkpoint of shard {lease.key} is {checkpoint}: nothing was checkpointed yet, so it is not known "
-            "where its reader began; `mld reset --shard` to a time or a sequence number first"
-        )
-    end = None if unwanted.past is None else end_of(parse_record(unwanted.past))
-    walk = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(checkpoint, initial))
-    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
-    found: list[FramedRecord] = []
-    of_each: Counter[str] = Counter()
-
-    def is_enough() -> bool:
-        if len(of_each) > LEFT_OUT_MAX:
-            return True
-        if end is None:
-            return len(found) >= (unwanted.count or 0)
-        return bool(found) and int(found[-1].sequence) >= int(end.sequence)
-
-    while not is_enough() and (page := await walk.page_with_records()) is not None:
-        records = framed_records(page, checkpoint, hash_range)
-        found += records
-        of_each.update(record.sequence for record in records)
-    if end is None:
-        meant, wanted = found[: unwanted.count], f"{len(found)} records, and not {unwanted.count},"
-        is_there = len(meant) == unwanted.count
-    else:
-        meant, wanted = [one for one in found if _place(one) <= end], f"no record {unwanted.past}"
-        is_there = bool(meant) and meant[-1].sequence == end.sequence and end.sub in (SUB_MAX, meant[-1].sub)
-    if not is_there and len(of_each) <= LEFT_OUT_MAX:
-        raise ActRefusedError(f"shard {lease.key} has {wanted} after its checkpoint {checkpoint}")
-    meant_of_each = Counter(record.sequence for record in meant)
-    return meant, [
-        one.sequence if meant_of_each[one.sequence] == of_each[one.sequence] else f"{one.sequence}/{one.sub}"
-        for one in meant
-    ]
-
-
-def _place(record: FramedRecord) -> Position:
-    return Position(record.sequence, record.sub)
-
-
-def saved_line(lease: Lease, record: FramedRecord) -> str:
-    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
-    fields: dict[str, Any] = dict(record.fields())
-    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
-    stream = {} if lease.stream is None else {"streamId": lease.stream}
-    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"
-
-
-def _short(record: FramedRecord) -> str:
-    arrived = datetime.fromtimestamp(arrival_ms(record) / 1000, UTC)
-    sub = f"/{record.sub}" if record.sub else ""
-    return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mld.core.positions import SUB_MAX, Position
-from mld.fleet.observations import spread
+from mld.fleet.membership import spread
 from mld.fleet.report import reports
 from mld.leases import writes
 from mld.leases.lease import Lease, loads_of

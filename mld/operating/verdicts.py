@@ -46,7 +46,7 @@ from mld.operating.fleet_status import ShardView, Verdict, duration
 from mld.operating.naming import names_of
 from mld.shards.graph import ShardGraph
 from mld.shards.identity import foreign_evidence, oddity
-from mld.tracking.stream_set import within_stream
+from mld.tracking.stream_rows import within_stream
 
 NAMED_MAX = 3
 UNEVEN_HOLD_S = 600.0

@@ -24,7 +24,7 @@ from typing import Any
 from rich.table import Table
 
 from mld.core import sparkhosts
-from mld.core.terminal import NotReadyError
+from mld.core.installed import NotReadyError
 from mld.leases.lease import Lease
 from mld.quickstart.lineage import ClickEvent, Sums, TourOutcome, expected, find_faults, shard_lines
 from mld.quickstart.tour import APPLICATION, STREAM, QuickstartError, Tour, mld_command, process, tail

@@ -1,17 +1,8 @@
-"""`ShardReader`: a bounded buffer between a task that fetches and a consumer that takes; and what it delivers.
+"""`ShardReader`: a bounded buffer between a task that fetches and a consumer that takes; and the values it delivers.
 
-Subclasses bring the coroutine that fetches: `PollingReader`, and `fanout.FanOutReader`.
-
-`PollingReader` reads one shard with GetRecords, ahead of its consumer.
-
-Rules: retrieval#reader-promises, retrieval#one-page-at-a-time (the consumer asks for the next),
-retrieval#valid-answers, retrieval#polling-errors. This is the shell; `starting_points` and `pacing`
-decide what to do.
-
-Promises: every record after the start is delivered, in order, the last one of a page perhaps again at the head of the
-next one (the checkpoint filter leaves it out); the end only after all records; errors are retried for ever, because a
-reader knows nothing better. It never drops a page, never ends a shard because Kinesis does not find it, and reports
-records that the stream dropped before they were read (`losses`).
+Rules: retrieval#reader-promises, retrieval#prefetch-limits. Subclasses bring the coroutine that fetches:
+`polling.PollingReader` and `fanout.FanOutReader`. A reader never drops a page, never ends a shard because Kinesis does
+not find it, and reports records that the stream dropped before they were read (`losses`).
 """
 
 from __future__ import annotations
@@ -20,35 +11,27 @@ import asyncio
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
 
-from mld.core.clock import Clock, TimeLimit, millis_since
-from mld.core.error_boundary import contained, survived
+from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import (
-    InvalidStreamArgumentError,
     InvalidStreamResponseError,
-    IteratorExpiredError,
-    PositionRefusedError,
     StreamError,
-    StreamNotFoundError,
-    StreamThrottledError,
-    StreamUnavailableError,
 )
 from mld.core.log_fields import about
 from mld.core.positions import InitialPosition, Position
-from mld.core.streams import ChildShard, FanOut, IteratorType, Page, StartingPoint, Streams, validate_end_of_shard
-from mld.metrics.shard import FetchResult, ShardMetrics
-from mld.retrieval import pacing, starting_points
+from mld.core.streams import ChildShard, FanOut, Page, StartingPoint, Streams, validate_end_of_shard
+from mld.metrics.shard import ShardMetrics
+from mld.retrieval import starting_points
+from mld.retrieval.answer_verdicts import AnswerVerdict, judge
 from mld.retrieval.losses import EVIDENCE_S, Losses, Proofs
-from mld.retrieval.pacing import AnswerVerdict, Budget, PollingReaction, PrefetchBuffer, judge, reaction_to
+from mld.retrieval.prefetch import Budget, PrefetchBuffer
 from mld.retrieval.starting_points import ReadState, lacks_timestamp, starting_point
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 SAY_EVERY_S = 5.0
 """How often a reader says that it goes on; not with each of its polls, of which there may be hundreds a second."""
@@ -56,11 +39,6 @@ TIP_MARGIN_S = 10.0
 """How far our clock may be behind the service's before what is read after a reader's start is taken for newer."""
 STOP_TIMEOUT_S = 5.0
 """Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
-
-CALL_TIMEOUT_S = 30.0
-"""Longest wait for an answer; Java's kinesisRequestTimeout."""
-ITERATOR_AGE_MAX_S = 270.0
-"""Iterators live 300 s; one older than this is replaced, not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,191 +313,3 @@ class ShardReader(ABC):
             logging.getLogger(type(self).__module__).info(
                 "reading shard %s again", self.shard_id, extra=about("reader_recovered", self.shard_id, failures=failed)
             )
-
-
-class PollingReader(ShardReader):
-    """`max_records` is the Limit of GetRecords, if the share of the budget takes as many."""
-
-    def __init__(
-        self,
-        streams: Streams,
-        shares: ReaderShares,
-        *,
-        shard_id: str,
-        max_records: int | None,
-        intervals: pacing.Pacing,
-        deliver_empty: bool = True,
-        metrics: ShardMetrics | None = None,
-    ) -> None:
-        super().__init__(
-            shard_id,
-            shares,
-            streams,
-            pages_max=pacing.PAGES_MAX,
-            deliver_empty=deliver_empty,
-            metrics=metrics,
-            streams=streams,
-        )
-        self._streams = streams
-        self._max_records = max_records
-        self._pacing = intervals
-        self._pace = pacing.Pace()
-        self._record_bytes: float | None = None
-        self._state: starting_points.ReadState | None = None
-        self._iterator: str | None = None
-        self._iterator_issued_s = 0.0
-        self._call_limit = TimeLimit().of(CALL_TIMEOUT_S)
-
-    @property
-    def read(self) -> ReadState | None:
-        """See `ShardReader.read`."""
-        return self._state
-
-    async def start(
-        self,
-        checkpoint: Position,
-        initial: InitialPosition,
-        anchor: float | None = None,
-        read_to_s: float | None = None,
-    ) -> None:
-        """See `ShardReader.start`; gets the first iterator."""
-        start = self._starting_point(checkpoint, initial, anchor)
-        asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
-        state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor, read_to_s)
-        missing = False
-        try:
-            await self._renew_iterator(start)
-        except StreamNotFoundError:
-            missing = True
-        except InvalidStreamArgumentError:
-            if starting_points.refused(state) == state or start.type is not IteratorType.AT_TIMESTAMP:
-                raise
-            state = starting_points.refused(state)
-        self._state = state
-        self._begin(self._prefetch(missing))
-
-    # --- the fetch task -----------------------------------------------------------------------------------------------
-
-    async def _prefetch(self, missing: bool) -> None:
-        if missing:
-            await self._report_missing()
-        ended = False
-        while not ended:
-            await self._until_room()
-            now = self._clock.monotonic()
-            wait_s = pacing.delay_s(self._pacing, self._pace, now, self._rng.random())
-            if now + wait_s >= self._say_again_s:
-                self._goes_on_within(wait_s + CALL_TIMEOUT_S)
-            if wait_s > 0:
-                await self._clock.sleep(wait_s)
-            try:
-                ended = await self._fetch()
-            except Exception as error:
-                await self._recover(self._stream_error(error, "fetching records"))
-
-    async def _fetch(self) -> bool:
-        """Make one attempt; True if it ended the shard."""
-        iterator = await self._fresh_iterator()
-        asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
-        limit = pacing.records_wanted(self._max_records, self._budget.share, self._record_bytes)
-        try:
-            page = await self._bounded(self._streams.get_records(iterator, limit), "GetRecords")
-        except StreamError as error:
-            self._metrics.fetched(_result_of(error), self._clock.monotonic() - asked_s)
-            raise
-        took_s = self._clock.monotonic() - asked_s
-        if page.count:
-            self._metrics.fetched(FetchResult.RECORDS, took_s)
-        else:
-            self._metrics.fetched_nothing(took_s)
-        if logger.isEnabledFor(logging.DEBUG):
-            about = self._about("records_fetched", asked_s)
-            logger.debug("%d records of shard %s", page.count, self.shard_id, extra=about)
-        verdict = self._judge(page, "GetRecords")
-        assert self._state is not None
-        before = self._state
-        await self._report_loss(before, page)
-        self._accept(page, asked_s, asked_wall_s)
-        return self._hand_over(before, page, verdict, is_full=page.count >= (limit or pacing.ANSWER_RECORDS_MAX))
-
-    def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
-        assert self._state is not None
-        self._state = starting_points.advanced(self._state, page, asked_wall_s, asked_s)
-        self._iterator = page.next_iterator
-        self._iterator_issued_s = asked_s
-        if page.count:
-            self._record_bytes = page.data_bytes / page.count
-        self._pace = pacing.Pace(self._clock.monotonic(), page.millis_behind_latest)
-        self._recovered()
-
-    async def _recover(self, error: StreamError) -> None:
-        reaction = reaction_to(error)
-        is_slower = reaction is PollingReaction.SAME_ITERATOR_SLOWER
-        first_backoff_s = pacing.THROTTLE_BACKOFF_S if is_slower else pacing.ERROR_BACKOFF_S
-        self._pace = pacing.failed(self._pace, self._clock.monotonic(), first_backoff_s)
-        # An expired iterator is everyday business.
-        level = self._level_of(error, logging.INFO if isinstance(error, IteratorExpiredError) else logging.WARNING)
-        logger.log(
-            level,
-            "reading shard %s failed, going on with %s: %s",
-            self.shard_id,
-            reaction.value,
-            error,
-            extra=about("reader_failed", self.shard_id, failures=self._pace.failures),
-        )
-        if reaction in (PollingReaction.NEW_ITERATOR, PollingReaction.ASK_CONSUMER):
-            self._iterator = None
-        if reaction is PollingReaction.ASK_CONSUMER:
-            await self._report_missing()
-
-    # --- iterators ----------------------------------------------------------------------------------------------------
-
-    async def _fresh_iterator(self) -> str:
-        assert self._state is not None
-        now_s = self._clock.monotonic()
-        is_fresh = self._iterator is not None and now_s - self._iterator_issued_s < ITERATOR_AGE_MAX_S
-        if is_fresh and not starting_points.needs_proof(self._state, now_s, self._clock.wall()):
-            assert self._iterator is not None
-            return self._iterator
-        return await self._renew_iterator(starting_points.restart_point(self._state))
-
-    async def _renew_iterator(self, point: StartingPoint) -> str:
-        issued_s = self._clock.monotonic()
-        try:
-            iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")
-        except StreamError as error:
-            self._metrics.iterator.note(False, self._clock.monotonic() - issued_s)
-            if not isinstance(error, InvalidStreamArgumentError):
-                raise
-            if point.sequence is None:
-                if self._state is not None:
-                    self._state = starting_points.refused(self._state)
-                raise
-            raise PositionRefusedError(str(error)) from error
-        self._metrics.iterator.note(True, self._clock.monotonic() - issued_s)
-        self._iterator, self._iterator_issued_s = iterator, issued_s
-        if self._state is not None:
-            self._state = starting_points.positioned(self._state, point)
-        logger.debug("iterator of shard %s", self.shard_id, extra=self._about("reader_positioned", issued_s))
-        return iterator
-
-    def _about(self, action: str, asked_s: float) -> dict[str, object]:
-        return {"action": action, "shard": self.shard_id, "took_ms": millis_since(self._clock, asked_s)}
-
-    async def _bounded(self, call: Awaitable[T], operation: str) -> T:
-        try:
-            with self._call_limit:
-                return await contained(call, f"asking for {operation}", self.shard_id)
-        except TimeoutError:
-            reason = f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s"
-            raise StreamUnavailableError(reason) from None
-
-
-def _result_of(error: StreamError) -> FetchResult:
-    match error:
-        case StreamThrottledError():
-            return FetchResult.THROTTLED
-        case IteratorExpiredError():
-            return FetchResult.EXPIRED
-        case _:
-            return FetchResult.ERROR

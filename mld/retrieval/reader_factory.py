@@ -1,26 +1,11 @@
-"""Makes the readers of all shards from the settings: they poll, or use enhanced fan-out, over the adapter of Kinesis or
-of DynamoDB Streams.
-
-`Placement`: who chooses the shards of a stream's records, producers by their keys, or Kinesis
-(retrieval#hash-range-rule). A stream in on-demand mode has a RecordDistributionStrategy, which may be changed at any
-time; records stay where they are, and do not show by which one they came there. So only a stream without one is known
-to have its records where their keys say. What is not known is never dropped for it.
-
-`StreamNaming` tells children which stream this is: its ARN and time of creation, as another stream may have or
-have had its name.
-
-The Spark processor keeps positions in places that outlive the stream and that other streams may share, where a name is
-not enough. Kinesis is asked at the start of each child, since a stream may be deleted and made again while we run;
-children that start together share one answer. Without an answer they start all the same, and complain if they need it.
-"""
+"""Makes the readers of all shards from the settings: polling or enhanced fan-out, on Kinesis or on DynamoDB Streams."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from mld.aws.client_factory import CountedService
@@ -30,34 +15,23 @@ from mld.aws.kinesis import KinesisStreams
 from mld.aws.service import RawService
 from mld.aws.wire.client import WireService
 from mld.core.clock import Clock
-from mld.core.error_boundary import contained
-from mld.core.errors import MldError, StartupError, StreamError
+from mld.core.errors import StartupError
 from mld.core.periods import RENEWALS_PER_LEASE
-from mld.core.streams import FanOut, HashRange, StreamKind, Streams
+from mld.core.streams import FanOut, StreamKind, Streams
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import RetrievalMode
-from mld.retrieval.fanout import YIELD_S, FanOutReader, RegisteredConsumer
+from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.pacing import Pacing, beat_of
+from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawbody import page_of, page_of_event
-from mld.retrieval.reader import PollingReader, ReaderShares, ShardReader
+from mld.retrieval.reader import ReaderShares, ShardReader
+from mld.retrieval.registration import RegisteredConsumer
+from mld.retrieval.subscriptions import YIELD_S
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-NAMING_FRESH_S = 5.0
-"""How long an answer, or its absence, is good for others. Kinesis takes longer to delete a stream and make it again."""
-ATTEMPTS_MAX = 4
-"""DescribeStreamSummary is allowed 20 times a second in an account, and a whole fleet may be starting."""
-RETRY_S = 1.0
-NAMING_ANSWER_S = 10.0
-"""Longest wait for one answer."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-FRESH_S = 60.0
-"""How long an answer counts. A stream is changed to on-demand mode, which takes a while, before its strategy is."""
-ANSWER_S = 5.0
 
 LABELS = {StreamKind.KINESIS: "Kinesis", StreamKind.DYNAMODB: "DynamoDB Streams"}
 """How people name the service."""
@@ -87,71 +61,6 @@ class Shared(Generic[T]):
                 self._answer = await self._ask()
                 self._answered_at = self._clock.monotonic()
             return self._answer
-
-
-class StreamNaming:
-    """Describes one stream to all children of a daemon."""
-
-    def __init__(self, streams: Streams, clock: Clock) -> None:
-        self._streams = streams
-        self._clock = clock
-        self._shared = Shared(self._ask, clock, NAMING_FRESH_S)
-
-    async def variables(self) -> Mapping[str, str]:
-        """Return variables for the environment of a child; empty if Kinesis does not answer."""
-        return await self._shared.get()
-
-    async def _ask(self) -> dict[str, str]:
-        why = ""
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                await self._clock.sleep(RETRY_S * attempt)
-            try:
-                async with asyncio.timeout(NAMING_ANSWER_S):
-                    summary = await self._streams.describe()
-            except StreamError as error:
-                why = str(error)
-            except TimeoutError:
-                why = f"no answer within {NAMING_ANSWER_S:g} s"
-            else:
-                if summary.created_ms is None:
-                    why = "the answer has no StreamCreationTimestamp"
-                    break
-                return {"MLD_STREAM_ARN": summary.arn, "MLD_STREAM_CREATED": _written(summary.created_ms)}
-        log.warning("cannot tell children which stream this is: %s", why, extra={"action": "stream_not_described"})
-        return {}
-
-
-def _written(created_ms: int) -> str:
-    """Return a time, written as `2026-01-02T03:04:05.678Z`."""
-    created = _EPOCH + timedelta(milliseconds=created_ms)
-    return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-
-
-class Placement:
-    """Knows it of one stream; asks only if somebody wants to know, and all of a worker's shards together."""
-
-    def __init__(self, streams: Streams, clock: Clock) -> None:
-        self._streams = streams
-        self._is_by_key = Shared(self._ask, clock, FRESH_S)
-
-    async def range_of(self, hash_range: HashRange | None) -> HashRange | None:
-        """Return the range of a shard to which its records belong; None if they need not belong to it, or nobody
-        knows.
-        """
-        return hash_range if hash_range is not None and await self._is_by_key.get() else None
-
-    async def _ask(self) -> bool:
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return not (await contained(self._streams.describe(), "describing the stream")).has_strategy
-        except (MldError, TimeoutError) as error:
-            log.warning(
-                "cannot tell whether records lie where their keys say, so all of KPL aggregates are delivered: %s",
-                error or f"no answer within {ANSWER_S:g} s",
-                extra={"action": "stream_not_described"},
-            )
-            return False
 
 
 def kind_of(arn: str | None) -> StreamKind:

@@ -18,10 +18,12 @@ from random import Random
 
 from mld.aws.client_factory import AwsService, ClientFactory, service_of
 from mld.aws.service import Service
-from mld.core.clock import Clock, in_turns, wait_for_event
+from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
 from mld.core.steps import Steps
+from mld.core.turns import in_turns
+from mld.core.waits import wait_for_event
 from mld.metrics.datums import (
     DATUMS_PER_REQUEST_MAX,
     Datum,

@@ -23,10 +23,11 @@ from typing import Any
 
 from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTrace, ProtocolTraces, TooManyListenersError
 from mld.core import control_place
-from mld.core.clock import Clock, in_turns
+from mld.core.clock import Clock
 from mld.core.control_place import SUFFIX, ControlPlace, ControlPlaceError
 from mld.core.errors import MldError
-from mld.core.positions import keys_meant
+from mld.core.stream_ids import keys_meant
+from mld.core.turns import in_turns
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.status import in_pieces, own_shards
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mld.core import error_boundary
-from mld.core.clock import Clock, in_turns
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
 from mld.core.steps import finish
+from mld.core.turns import in_turns
 from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event

@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 
 from mld import pip_install
-from mld.core.clock import in_turns
 from mld.core.errors import StartupError
+from mld.core.turns import in_turns
 from mld.core.webrule import WebRule
 from mld.properties.settings import ServingSettings
 from mld.serving.daemon_status import DaemonStatus

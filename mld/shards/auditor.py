@@ -13,16 +13,17 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from mld.core.clock import in_turns
 from mld.core.error_boundary import survived
 from mld.core.log_fields import about
 from mld.core.periods import AUDIT_PERIOD_S
 from mld.core.streams import HashRange, Shard
+from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.shards.graph import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
-from mld.shards.sync import ShardsListed, ShardSync, StreamLeases, SyncResult
+from mld.shards.detector import ShardsListed
+from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
+from mld.shards.sync import ShardSync, StreamLeases, SyncResult
 
 _log = logging.getLogger(__name__)
 

@@ -19,9 +19,10 @@ from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import ChildShard, Shard
 from mld.leases import writes
 from mld.leases.lease import Lease
+from mld.shards.detector import ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver
-from mld.shards.sync import ShardsListed, ShardSync, StreamLeases, SyncResult
+from mld.shards.sync import ShardSync, StreamLeases, SyncResult
 
 _log = logging.getLogger(__name__)
 

@@ -4,47 +4,29 @@ Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table, shard
 shards#consistent-reads-before-creation. The decisions are in `mld.shards.graph` and `mld.shards.identity`; here they
 are carried out.
 
-Creation is a conditional put, so any number of workers may sync at once, and a run that broke off is simply repeated.
+Creation is a conditional put, so any number of workers may sync at once, and a sync that broke off is simply repeated.
 Never creates a row in a table that belongs to another stream, and never from a part of a listing.
-
-`ShardDetector`: ListShards with paging and bounded retries, the only reader of a stream's shard list.
-
-Rules: shards#listing-pages, shards#listing-retries (transient errors and time-outs are retried with jitter, an expired
-page token restarts the listing) and shards#complete-listings ("not ready" is an answer of its own).
-
-Never returns part of a listing, and never takes an error for an empty list.
-
-`ShardRows`: what this room needs of the lease table, for one stream. A `LeaseTable` of one stream is one.
 """
 
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
-from typing import Protocol
 
-from mld.core.clock import Clock, in_turns
-from mld.core.error_boundary import contained
-from mld.core.errors import (
-    InvalidStreamResponseError,
-    IteratorExpiredError,
-    StreamInUseError,
-    StreamNotFoundError,
-    StreamThrottledError,
-    StreamUnavailableError,
-)
+from mld.core.clock import Clock
 from mld.core.log_fields import about
 from mld.core.positions import AT_TIMESTAMP, LATEST, InitialPosition
 from mld.core.steps import Steps
-from mld.core.streams import STREAM_DISABLED, Shard, ShardFilter, ShardFilterType, ShardsPage, StreamKind, Streams
+from mld.core.streams import Shard, ShardFilter, ShardFilterType
+from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import AnswerT, LeaseWrite, TableScan
+from mld.leases.table import TableScan
 from mld.metrics.operations import LeaseCreationCounts
 from mld.metrics.registry import CREATED, Metrics
+from mld.shards.detector import Listing, NotListed, ShardDetector, ShardsListed
 from mld.shards.graph import (
     ShardGraph,
     id_order,
@@ -54,151 +36,13 @@ from mld.shards.graph import (
     partition_fault,
 )
 from mld.shards.identity import Survey, foreign_evidence
+from mld.shards.shard_rows import ShardRows
 
 _log = logging.getLogger(__name__)
-
-BACKOFF_S = 1.5  # listShardsBackoffTimeInMillis
-ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, per page: about 75 s of throttling
-# Transient errors include ones that only an operator can end (access denied), so they are given up much sooner.
-TRANSIENT_ATTEMPTS_MAX = 5
-TRANSIENT_BACKOFF_FIRST_S = 0.2
-RESTARTS_MAX = 3  # a page token lives 300 s; needing more than that four times over means that something else is wrong
-PAGES_MAX = 10_000  # 10 million shards: the service is repeating itself
 
 # A reshard takes the service a moment; a listing that straddles one is repeated this often, this far apart.
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
-
-
-class ShardRows(Protocol):
-    """The rows of one stream. Their keys are shard ids; each method is that of `leases.table.LeaseTable`."""
-
-    async def scan(self) -> TableScan: ...
-
-    async def get(self, key: str) -> Lease | None: ...
-
-    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ShardsListed:
-    """A complete listing. Empty only if the service really named no shard."""
-
-    shards: tuple[Shard, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NotListed:
-    """There is no stream to list; `reason` is a sentence."""
-
-    reason: str
-    is_missing: bool
-    """ResourceNotFound: no such stream in this account and region. Else ResourceInUse: try again later."""
-
-
-Listing = ShardsListed | NotListed
-
-
-@dataclass(eq=False)
-class ShardDetector:
-    """Lists the shards of one stream. `backoff_s` and `attempts_max` are the two listShards settings of the daemon."""
-
-    streams: Streams
-    clock: Clock
-    rng: random.Random
-    _: KW_ONLY
-    backoff_s: float = BACKOFF_S
-    attempts_max: int = ATTEMPTS_MAX
-    kind: StreamKind = StreamKind.KINESIS
-
-    def __post_init__(self) -> None:
-        self._attempts_max = max(1, self.attempts_max)
-        self.known: Mapping[str, Shard] = {}
-        """By id, as last listed. Where a shard begins never changes."""
-
-    async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
-        """Return every shard the filter selects; without one, every shard inside retention.
-
-        Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError once the
-        retries are used up, and any other `errors.StreamError` at once.
-        """
-        try:
-            shards = await self._complete_listing(shard_filter)
-        except StreamInUseError as error:
-            reason = f"the stream is neither ACTIVE nor UPDATING ({error}); it is asked again later"
-            return NotListed(reason, is_missing=False)
-        except StreamNotFoundError as error:
-            if self.kind is StreamKind.DYNAMODB:
-                reason = (
-                    f"DynamoDB knows no such stream ({error}); check streamArn: it is the table's LatestStreamArn, "
-                    "which changes when the stream is switched off and on, kinesisEndpoint and the credentials"
-                )
-            else:
-                reason = (
-                    f"Kinesis knows no such stream ({error}); check streamName or streamArn, regionName, "
-                    "kinesisEndpoint and the AWS account of the credentials"
-                )
-            return NotListed(reason, is_missing=True)
-        listed = {shard.shard_id: shard for shard in shards}
-        self.known = listed if shard_filter is None else {**self.known, **listed}
-        return ShardsListed(shards)
-
-    async def takes_records(self) -> bool:
-        """Return whether new records, and with them new shards, may still come: not to a stream of a table that was
-        switched off. Raises `errors.StreamError`.
-        """
-        if self.kind is StreamKind.KINESIS:
-            return True
-        return (await contained(self.streams.describe(), "describing the stream")).status != STREAM_DISABLED
-
-    async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
-        for restart in range(RESTARTS_MAX + 1):
-            try:
-                return await self._one_listing(shard_filter)
-            except IteratorExpiredError:
-                if restart == RESTARTS_MAX:
-                    raise
-                _log.info("page token of ListShards expired", extra={"action": "list_shards_restart"})
-        raise AssertionError("unreachable")
-
-    async def _one_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
-        found: dict[str, Shard] = {}
-        token: str | None = None
-        for _ in range(PAGES_MAX):
-            page = await self._page(shard_filter if token is None else None, token)
-            # A shard that was split between two pages may come twice; the later answer knows more.
-            found.update((shard.shard_id, shard) for shard in page.shards)
-            token = page.next_token
-            if not token:
-                return tuple(found.values())
-        raise InvalidStreamResponseError(f"ListShards did not come to an end within {PAGES_MAX} pages")
-
-    async def _page(self, shard_filter: ShardFilter | None, token: str | None) -> ShardsPage:
-        throttled = transient = 0
-        while True:
-            try:
-                return await contained(self.streams.list_shards(shard_filter, token), "listing shards")
-            except StreamThrottledError as error:
-                throttled += 1
-                if throttled >= self._attempts_max:
-                    raise
-                # Java waits the same time in every worker; up to half of it more spreads them.
-                delay_s = self.backoff_s * self.rng.uniform(1.0, 1.5)
-                self._log_retry(error, delay_s)
-            except (StreamUnavailableError, InvalidStreamResponseError) as error:
-                transient += 1
-                if transient >= min(TRANSIENT_ATTEMPTS_MAX, self._attempts_max):
-                    raise
-                ceiling_s = min(self.backoff_s, TRANSIENT_BACKOFF_FIRST_S * 2 ** (transient - 1))
-                delay_s = ceiling_s * self.rng.uniform(0.5, 1.0)
-                self._log_retry(error, delay_s)
-            await self.clock.sleep(delay_s)
-
-    @staticmethod
-    def _log_retry(error: Exception, delay_s: float) -> None:
-        _log.info(
-            "ListShards is tried again", extra={"action": "list_shards_retry", "error": str(error), "in_s": delay_s}
-        )
 
 
 @dataclass(eq=False)

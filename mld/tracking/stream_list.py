@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mld.core.positions import StreamId, parse_stream_id
-from mld.leases.rows import OwnAttribute, Row, integer
+from mld.core.stream_ids import StreamId, parse_stream_id
+from mld.leases.own_attribute import OwnAttribute, Row, integer
 
 KEY = "mldStreams"
 ENTITY = "MLD_STREAMS"

@@ -48,7 +48,7 @@ from mld.processors.spark.sinks.files import FileSink, StoredLetters
 from mld.properties.lines import ConfigurationError
 from mld.properties.loader import load as load_daemon
 from mld.properties.settings import Settings
-from mld.retrieval.reader_factory import StreamNaming
+from mld.retrieval.stream_naming import StreamNaming
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)

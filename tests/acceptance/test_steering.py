@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.operating.acting import read_backup
+from mld.operating.backup import read_backup
 from tests.acceptance.commands import mld
 from tests.integration.world import ASSIGNED, ENVIRONMENT, World
 from tests.support.servers import EmbeddedAws

@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 
-from mld.core.positions import parse_stream_id
+from mld.core.stream_ids import parse_stream_id
 from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.daemon import ROOT, Daemon
 from tests.support.servers import ACCOUNT

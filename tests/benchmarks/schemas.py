@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mld.core.clock import LoopClock, in_turns
+from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
+from mld.core.turns import in_turns
 from mld.properties.values import SchemaMode
 from mld.retrieval.rawbody import page_of
 from mld.schemas.decoder_process import DecoderProcess

@@ -12,8 +12,8 @@ import pytest
 
 from mld.aws.service import Service
 from mld.core.errors import TableMissingError
-from mld.fleet.leader.election import LockTable, Refused
 from mld.fleet.leader.lock import DamagedLock, LockRow
+from mld.fleet.leader.lock_table import LockTable, Refused
 from mld.leases.rows import Place
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table

@@ -12,8 +12,8 @@ import pytest
 
 from mld.aws.service import Service
 from mld.core.errors import TableMissingError
-from mld.fleet.report.reporter import ReportsTable
 from mld.fleet.report.reports import WorkerReport, own_report, parse_row
+from mld.fleet.report.reports_table import ReportsTable
 from mld.leases.rows import Place
 from tests.contract.lease_table import REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table

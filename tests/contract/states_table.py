@@ -14,18 +14,18 @@ import pytest
 from mld.aws.service import Service
 from mld.core.clock import LoopClock
 from mld.core.errors import TableMissingError
+from mld.fleet.migrate.row_mover import RowMover
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     TABLE_MIGRATION,
     ClientVersion,
-    StatesTable,
     TableStatus,
     UnreadableStateError,
     advanced,
     first_row,
     item_of,
 )
-from mld.fleet.migrate.table_migration import RowMover
+from mld.fleet.migrate.states_table import StatesTable
 from mld.leases.rows import Place
 from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import BillingMode

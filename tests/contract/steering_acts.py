@@ -9,7 +9,7 @@ import pytest
 
 from mld.aws.service import Service, TableCalls
 from mld.core.clock import LoopClock
-from mld.fleet.observations import LEASES_MAX
+from mld.fleet.membership import LEASES_MAX
 from mld.fleet.report.reports import parse_rows
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place

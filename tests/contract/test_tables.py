@@ -20,9 +20,9 @@ from mld.core.errors import (
     TableThrottledError,
     TableUnavailableError,
 )
-from mld.fleet.leader.election import LockTable
-from mld.fleet.report.reporter import ReportsTable
+from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.report.reports import WorkerReport
+from mld.fleet.report.reports_table import ReportsTable
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import Place
 from tests.contract.dynamo import DynamoContract

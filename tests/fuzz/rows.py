@@ -26,10 +26,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mld.aws.wire.requests import decode_answer, encode_params
-from mld.consumer.lifecycle import CheckpointRange
+from mld.consumer.checkpoint_range import CheckpointRange
 from mld.core.errors import StartupError
-from mld.core.positions import SHARD_END, StreamId
+from mld.core.positions import SHARD_END
 from mld.core.steps import at_once
+from mld.core.stream_ids import StreamId
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, UnreadableStateError
@@ -37,8 +38,9 @@ from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.leases import rows, writes
 from mld.leases.lease import Throughput
-from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, OwnAttribute, Place
-from mld.leases.writes import request_of
+from mld.leases.own_attribute import OwnAttribute
+from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
+from mld.leases.write_request import request_of
 from mld.metrics.events import Event, EventKind, pack
 from mld.operating import listings
 from mld.operating.events import KEY

@@ -16,11 +16,12 @@ from mld.aws.kinesis import KinesisStreams
 from mld.aws.wire.client import WireService
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON, InitialPosition
-from mld.retrieval import fanout
-from mld.retrieval.fanout import FanOutReader, RegisteredConsumer
-from mld.retrieval.pacing import Budget
+from mld.retrieval import subscriptions
+from mld.retrieval.fanout import FanOutReader
+from mld.retrieval.prefetch import Budget
 from mld.retrieval.rawbody import page_of, page_of_event
 from mld.retrieval.reader import ReaderShares, Records
+from mld.retrieval.registration import RegisteredConsumer
 from tests.integration.world import MakeWorld, World
 from tests.support.fleet import settings_of
 from tests.support.patience import PATIENCE_S
@@ -70,7 +71,7 @@ async def collect(reader: FanOutReader, putting: asyncio.Task[list[str]]) -> lis
 async def test_renewals_under_load_lose_and_disorder_nothing(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fanout, "RENEW_AFTER_S", RENEW_AFTER_S)
+    monkeypatch.setattr(subscriptions, "RENEW_AFTER_S", RENEW_AFTER_S)
     world = make_world(shards=1)
     service = wire_service(world.aws, "kinesis")
     await service.open()

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.consumer.child import ForkedProcess, PipeHost
+from mld.consumer.child import PipeHost
+from mld.consumer.forked_child import ForkedProcess
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
 from mld.protocol import meeting

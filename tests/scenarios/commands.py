@@ -10,7 +10,7 @@ import re
 
 from mld.core.streams import Shard
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, advanced, item_of, parse_state
-from mld.leases.dynamodb import INDEX_NAME
+from mld.leases.owner_index import INDEX_NAME
 from mld.leases.rows import LEASE_TABLE_KEY, Place
 from tests.scenarios.children import NAMES, Habit
 from tests.scenarios.conditions import condition

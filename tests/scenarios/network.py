@@ -12,7 +12,7 @@ from mld.core.clock import Clock
 from mld.core.errors import AwsError, AwsUnreachableError, StreamThrottledError, StreamUnavailableError
 from mld.core.streams import ShardFilter, ShardsPage, StartingPoint, StreamSummary
 from mld.local.kinesis import Kinesis
-from mld.local.records import decode_iterator
+from mld.local.tokens import decode_iterator
 from mld.retrieval.rawpage import RawPage
 from tests.simulation.world.loop import in_world
 from tests.twins.dynamo import Fault, MemoryDynamo

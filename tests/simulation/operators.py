@@ -9,7 +9,7 @@ from random import Random
 
 from mld.aws.service import Service
 from mld.core.clock import Clock
-from mld.fleet.observations import LEASES_MAX
+from mld.fleet.membership import LEASES_MAX
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place
 from mld.operating.acting import carry_out

@@ -34,13 +34,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
-from mld.core.clock import LoopClock, a_few_at_a_time
+from mld.core.clock import LoopClock
 from mld.core.periods import LOOK_PERIOD_S, WATCHERS, part_count
 from mld.core.positions import TRIM_HORIZON
+from mld.core.turns import a_few_at_a_time
 from mld.fleet.assign.assigner import Assigner
-from mld.fleet.assign.assignment import Move, Plan, Why
+from mld.fleet.assign.assignment import Plan
+from mld.fleet.assign.fleet_load import Move, Why
 from mld.fleet.assign.takeover import SECOND_CHANCE_S
-from mld.fleet.observations import FleetMembership, spread
+from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.report import reports
 from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mld.leases import rows
-from mld.leases.writes import request_of
+from mld.leases.write_request import request_of
 from mld.operating.application import Application, application_with
 from mld.operating.plan import Change
 from tests.support.fleet import settings_of

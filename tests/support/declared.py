@@ -6,7 +6,7 @@ import gc
 import importlib
 from functools import lru_cache
 
-from mld.leases.rows import OwnAttribute
+from mld.leases.own_attribute import OwnAttribute
 from tests.support.servers import ROOT
 
 

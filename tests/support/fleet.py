@@ -12,8 +12,8 @@ from typing import Any
 
 from mld.aws.client_factory import CountedService
 from mld.core.streams import ChildBatch
+from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
 from mld.daemon.until_tip import RunUntilTip, UntilTip
-from mld.daemon.worker import SourcePorts, StreamPorts, assemble
 from mld.fleet.fleet import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row

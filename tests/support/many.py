@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mld.core.streams import StreamSummary
-from mld.daemon.worker import SourcePorts, StreamPorts
+from mld.daemon.assembly import SourcePorts, StreamPorts
 from mld.local.kinesis import PutEntry
-from mld.tracking.followed_streams import WantedStream
+from mld.tracking.list_follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 from tests.support.fleet import TABLE, Fleet
 from tests.twins.kinesis_model import ModelFanOut

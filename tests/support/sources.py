@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mld.core.streams import StreamSummary
-from mld.daemon.worker import SourcePorts, StreamPorts
-from mld.tracking.followed_streams import WantedStream
+from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.tracking.list_follower import WantedStream
 from mld.tracking.stream_list import ListedStream
 
 

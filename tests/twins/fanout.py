@@ -10,9 +10,9 @@ import asyncio
 from collections import defaultdict, deque
 from dataclasses import replace
 
-from mld.core.clock import wait_for_event
 from mld.core.errors import StreamError, StreamInUseError, StreamNotFoundError
 from mld.core.streams import StartingPoint, StreamConsumer, StreamSummary
+from mld.core.waits import wait_for_event
 from mld.retrieval.rawpage import RawPage
 from tests.support.pages import page_with
 from tests.twins.streams import Call, HangError, MemoryShard, MemoryStreams

@@ -19,9 +19,11 @@ from mld.core.errors import (
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from mld.local import records as served
+from mld.local import shard_subscription
 from mld.local.kinesis import Kinesis, KinesisError
-from mld.local.records import LogPage
-from mld.local.stream_state import Consumer, FilterType, ListFilter
+from mld.local.shard_filter import FilterType, ListFilter
+from mld.local.shard_reading import LogPage
+from mld.local.stream_state import Consumer
 from mld.protocol.messages import Record
 from mld.retrieval import rawbody
 from mld.retrieval.rawpage import RawPage
@@ -145,7 +147,9 @@ class ModelFanOut(ModelStreams):
 class ModelSubscription:
     """An open subscription of the model; its holder pulls what the service would push."""
 
-    def __init__(self, service: served.ShardSubscription, clock: Clock, bend: Callable[[RawPage], RawPage]) -> None:
+    def __init__(
+        self, service: shard_subscription.ShardSubscription, clock: Clock, bend: Callable[[RawPage], RawPage]
+    ) -> None:
         self._service = service
         self._clock = clock
         self._bend = bend
@@ -153,13 +157,13 @@ class ModelSubscription:
     async def next(self) -> RawPage | None:
         while True:
             match self._service.next_step(self._clock.wall()):
-                case served.SubscriptionEvent(page=page, continuation=continuation):
+                case shard_subscription.SubscriptionEvent(page=page, continuation=continuation):
                     return self._bend(page_of(page, continuation))
-                case served.Finished(error=None):
+                case shard_subscription.Finished(error=None):
                     return None
-                case served.Finished(error=error):
+                case shard_subscription.Finished(error=error):
                     raise stream_error("SubscribeToShard", error)
-                case served.Idle():
+                case shard_subscription.Idle():
                     await self._clock.sleep(PUSH_S)
 
     def close(self) -> None:

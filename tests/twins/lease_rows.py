@@ -10,7 +10,7 @@ from typing import Any
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseWrite
-from mld.leases.writes import request_of
+from mld.leases.write_request import request_of
 from tests.twins.dynamo_expressions import Expressions
 
 Item = dict[str, Any]

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from mld.aws.service import TableCalls
 from mld.core.clock import Clock
-from mld.fleet.report.reporter import ReportsTable
 from mld.fleet.report.reports import own_report
+from mld.fleet.report.reports_table import ReportsTable
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import Place

@@ -12,7 +12,7 @@ from mld.core.clock import Clock
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local import dynamo_streams as json_api
 from mld.local.dynamo_streams import ItemChange, TableStream, TableStreamKey, TableStreams, ViewType
-from mld.local.stream_state import ServiceError
+from mld.local.kinesis_errors import ServiceError
 
 T = TypeVar("T")
 ACCOUNT, REGION, TABLE = "123456789012", "us-east-1", "orders"

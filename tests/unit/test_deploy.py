@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mld.operating.generate import STOP_MARGIN_S
+from mld.operating.service_unit import STOP_MARGIN_S
 from mld.properties.loader import LoadedConfiguration, load
 from tests.support.locked import LOCKS, environment_of
 from tests.support.metrics_page import CATALOGUE

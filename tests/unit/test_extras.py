@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from mld.check.refusals import faults_of
 from mld.cli import commands
-from mld.core import terminal
+from mld.core import installed, terminal
 from mld.properties.lines import Level
 
 
@@ -44,7 +44,7 @@ def test_embedded_aws_without_its_extra(
 
 
 def test_parent_that_is_missing() -> None:
-    assert not terminal.is_installed("no_such_package.part")
+    assert not installed.is_installed("no_such_package.part")
 
 
 def test_mld_spark_beside_this_interpreter_without_pyspark(without: set[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,23 +11,25 @@ from pathlib import Path
 import pytest
 
 from mld.daemon.group import (
-    DEFINED,
     FENCE_S,
-    LIFELINE,
-    PAGES,
     RESTART_PAUSE_MAX_S,
-    WORKER,
-    Membership,
-    claim_definitions,
-    claim_membership,
     cpus_usable,
     end_in_words,
     exit_code,
     group_end,
-    hold_on,
-    news_of_end,
     restart_pause_s,
     worker_names,
+)
+from mld.daemon.group_membership import (
+    DEFINED,
+    LIFELINE,
+    PAGES,
+    WORKER,
+    Membership,
+    claim_definitions,
+    claim_membership,
+    hold_on,
+    news_of_end,
 )
 
 

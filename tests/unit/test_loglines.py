@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.aws.service import Surprises
-from mld.core.positions import working_for
+from mld.core.stream_ids import working_for
 from mld.logging import logs
 from mld.logging.logs import INDENT, JsonLines, TextFormatter, WithPriority
 from mld.properties.redaction import Scrubber

@@ -10,7 +10,7 @@ import pytest
 from mld.logging.logs import TextFormatter
 from mld.metrics.declaring import Instant
 from mld.properties.redaction import Scrubber
-from mld.tracking.followed_streams import WantedStream
+from mld.tracking.list_follower import WantedStream
 from tests.support.many import ManyFleet, in_many_fleet
 
 

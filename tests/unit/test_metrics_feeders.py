@@ -46,7 +46,7 @@ from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.disks import DiskWatcher
-from mld.tracking.followed_streams import WantedStream
+from mld.tracking.list_follower import WantedStream
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.many import many_fleet

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.operating.resetting import export_tables, restore_from
+from mld.operating.restoring import export_tables, restore_from
 from tests.support.fleet import TABLE, Fleet, in_fleet
 from tests.unit.operating.test_acts_shown import Acts
 

@@ -7,10 +7,10 @@ from collections.abc import Generator
 
 import pytest
 
-from mld.core.clock import in_turns
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.steps import SLICE, Steps, finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
+from mld.core.turns import in_turns
 from mld.shards.graph import ShardGraph, leases_for_empty_table, missing_leases
 from mld.shards.identity import foreign_evidence
 from tests.unit.shards.twins import FROM_HORIZON, FROM_LATEST, row, shard, sid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.core.positions import keys_meant, shard_of_key
+from mld.core.stream_ids import keys_meant, shard_of_key
 from mld.tracking.stream_list import ListedStream, TrackedList, labels_of
 
 OLD, OLDER, NEW = (f"111111111111:orders:{epoch}" for epoch in (5, 4, 9))

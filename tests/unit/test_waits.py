@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mld.core.clock import LazyTimer, TimeLimit
+from mld.core.waits import LazyTimer, TimeLimit
 from tests.virtual_time import virtual
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mld.core.errors import StreamUnavailableError
 from mld.local.kinesis import PutEntry
-from mld.retrieval.reader_factory import FRESH_S
+from mld.retrieval.placement import FRESH_S
 from tests.support.fleet import STREAM, Fleet, in_fleet
 from tests.support.kpl import User, aggregate
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mld.fleet.report import reports
-from mld.retrieval.pacing import PrefetchBuffer
+from mld.retrieval.prefetch import PrefetchBuffer
 from mld.retrieval.reader import ShardReader
 from tests.support.fleet import STREAM, TABLE, Fleet, fleet, in_fleet
 from tests.twins.children import MemoryChild, Recorder

@@ -10,7 +10,8 @@ import pytest
 from mld.core.errors import StreamUnavailableError
 from mld.metrics.instruments import PERIODS
 from mld.metrics.registry import RENEWALS
-from mld.retrieval.reader import CALL_TIMEOUT_S, SAY_EVERY_S
+from mld.retrieval.polling import CALL_TIMEOUT_S
+from mld.retrieval.reader import SAY_EVERY_S
 from tests.support.fleet import Fleet, Running, in_fleet
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, lost_request

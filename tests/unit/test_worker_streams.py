@@ -14,7 +14,8 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.tracking.followed_streams import ListTable, WantedStream
+from mld.tracking.list_follower import WantedStream
+from mld.tracking.list_table import ListTable
 from mld.tracking.stream_list import KEY, ListedStream, TrackedList, parse
 from tests.support.fleet import TABLE
 from tests.support.many import ManyFleet, in_many_fleet

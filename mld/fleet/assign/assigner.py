@@ -2,30 +2,19 @@
 
 What goes where is decided in `assignment`, from what `observations` knows of each lease and the `FleetMembership` of
 each worker; what a leadership remembers from run to run is its `Leadership`. Every worker of a fleet in 3.x mode runs
-an assigner; only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's
-business (`takeover`). Differences from Java:
+an assigner; only the leader's does anything. It makes the fleet fair; every worker looks after leases that nobody
+renews (`takeover`). Differences from Java:
 
 * A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
   another, so that runs may follow one another at any distance.
 * A worker that came or went is a reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
-* A worker found dead (`FleetMembership.exclude_dead`) gets no leases until it has sent a newer report. Who found it has
-  taken its own.
-* A worker that seems to be alone while the table shows that others were there lately gets few of the free leases until
-  those that start with it can have reported: the first of a fleet that is deployed anew would get every lease, start a
-  child for each, and keep many for good. On a table where nobody else has left a trace it gets many more at once.
+* A worker found dead (`FleetMembership.exclude_dead`) gets no leases until it has sent a newer report. The worker that
+  found it has taken its leases.
 * The decisions yield to the event loop every millisecond.
 
-It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
-was quicker; the next run sees what became of the row.
-
-`Leadership`: what one leadership remembers from run to run, and what it decides by that
-(coordination#restraint-while-alone, coordination#stepping-down).
-
-`MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time. Rules:
-coordination#assignment-writes, coordination#take-over-writes. No retries: a refused move was overtaken, one with
-an unknown outcome is seen by the next run. An expired lease is moved only as it was seen (Java asks for its owner
-alone, and may take a lease that has just been renewed after all).
+It never writes without a condition, and checks its leadership again before it writes. A refused write means that
+another worker was faster; the next run sees what became of the row.
 """
 
 from __future__ import annotations
@@ -38,19 +27,24 @@ from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
-from mld.core.clock import Clock, a_few_at_a_time, in_turns, millis_since, wait_for_event
+from mld.core.clock import Clock, millis_since
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
-from mld.fleet.assign.assignment import Move, Plan, Why, decide, live_workers, reports_among, shuffling
-from mld.fleet.leader.election import LeaderDecider
-from mld.fleet.observations import TRACE_S, FleetMembership, Observations, expired_keys
+from mld.core.turns import in_turns
+from mld.core.waits import wait_for_event
+from mld.fleet.assign.assignment import Plan, decide, shuffling
+from mld.fleet.assign.fleet_load import Why, live_workers, reports_among
+from mld.fleet.assign.leadership import FAILED_RUNS_MAX, Leadership, RunReport
+from mld.fleet.assign.move_writer import MoveWriter, OnAssigned
+from mld.fleet.leader.decider import LeaderDecider
+from mld.fleet.membership import FleetMembership
+from mld.fleet.observations import Observations, expired_keys
 from mld.fleet.report import reports
-from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import FleetSnapshot, WorkerReport
-from mld.leases import writes
+from mld.fleet.report.reports_table import StoredReports
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, Refusal
-from mld.metrics.events import NOBODY, EventKind
+from mld.leases.table import LeaseTable
+from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 
@@ -58,168 +52,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-OnAssigned = Callable[[tuple[str, ...]], None]
-"""Hears of leases that come to ourselves, at once or by a handoff."""
-
-FAILED_RUNS_MAX = 3
-ALONE_S = 5.0  # two captures before a first report, and the start of a worker
-ALONE_LEASES_MAX = 32  # so that a small application begins at once
-FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
-
 LOAD_RETRY_S = 0.5  # most throttling is over by then
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
-
-
-@dataclass(slots=True)
-class Written:
-    """What became of some moves. `errors` are outcomes unknown."""
-
-    done: dict[str, Lease] = field(default_factory=dict)
-    """The rows as they are now."""
-    refused: int = 0
-    errors: list[Exception] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class MoveWriter:
-    """Writes moves and tells `observations` of them. `on_assigned` hears of the leases that come to ourselves."""
-
-    table: LeaseTable
-    observations: Observations
-    clock: Clock
-    worker_id: str
-    on_assigned: OnAssigned
-    metrics: Metrics = field(default_factory=Metrics)
-
-    async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
-        """Write all of them; errors are collected, so that one lease does not cost the others.
-
-        `counter_matters`: leave any lease alone that was written since it was read, not just the expired ones.
-        """
-        written = Written()
-
-        async def write_one(move: Move) -> None:
-            try:
-                answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
-            except Exception as error:  # whoever asked fails with it when all writes have ended
-                failure = survived(error, "moving a lease", move.lease.key)
-                written.errors.append(failure)
-                log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
-            else:
-                self._settle(move, answer, written)
-
-        await a_few_at_a_time(write_one, moves)
-        mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self.worker_id))
-        if mine:
-            self.on_assigned(mine)
-        return written
-
-    def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
-        if isinstance(answer, Refusal):
-            written.refused += 1
-            log.debug("%s not moved: %s", move.lease.key, answer.why, extra=_fields("lease_move_refused", move))
-            return
-        now = self.clock.monotonic()
-        if move.graceful:
-            self.observations.handoff_begun(answer, now)
-        else:
-            self.observations.assigned(answer, now)
-        written.done[move.lease.key] = answer
-        words = f"from {move.lease.actual_owner or NOBODY} ({move.why.value})"
-        self.metrics.events.note(EventKind.MOVED, words, shard=move.lease.key, worker=move.to_worker)
-        log.debug(
-            "lease %s goes from %s to %s (%s)",
-            move.lease.key,
-            move.lease.actual_owner or "nobody",
-            move.to_worker,
-            move.why.value,
-            extra=_fields("lease_moved", move),
-        )
-
-
-def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
-    if move.graceful:
-        return writes.begin_handoff(move.lease, move.to_worker)
-    if counter_matters or _is_from_silent(move):
-        return writes.assign_expired(move.lease, move.to_worker)
-    return writes.assign(move.lease, move.to_worker)
-
-
-def _is_from_silent(move: Move) -> bool:
-    """Return whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
-    return move.why is Why.EXPIRED and move.lease.actual_owner is not None
-
-
-def _fields(action: str, move: Move) -> dict[str, object]:
-    return {
-        "action": action,
-        "shard": move.lease.key,
-        "from_worker": move.lease.actual_owner,
-        "to_worker": move.to_worker,
-        "why": move.why.value,
-        "graceful": move.graceful,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Leadership:
-    """A leadership that began at `since` (monotonic). Early runs, those between two scheduled ones, do not count."""
-
-    since: float
-    runs: int = 0
-    failures: int = 0
-    """Runs that failed in a row."""
-    balanced_among: frozenset[str] = frozenset()
-    """The workers among which the load was evened out last."""
-
-    def balances(self, workers: Iterable[str], every: int, *, early: bool) -> bool:
-        """Return whether a run evens the load out: the first does, every `every`th, and one after a worker came or
-        went.
-        """
-        if early and self.runs > 0:
-            return False
-        return self.runs % every == 0 or frozenset(workers) != self.balanced_among
-
-    def after_run(self, workers: Iterable[str], *, balanced: bool, early: bool) -> Leadership:
-        """Return the leadership after a run that has decided; its writes may still fail."""
-        runs = self.runs + (self.runs == 0 or not early)
-        return replace(self, runs=runs, balanced_among=frozenset(workers) if balanced else self.balanced_among)
-
-    def after_success(self) -> Leadership:
-        return replace(self, failures=0)
-
-    def after_failure(self) -> Leadership | None:
-        """Return None if another worker should lead."""
-        failures = self.failures + 1
-        return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
-
-    def held_back(self, plan: Plan, alone: str, seen: FleetSnapshot, *, now: float, wall_s: float) -> Plan:
-        """Return the part of the plan that `alone`, the only worker known, may get by now."""
-        if now - self.since >= ALONE_S:
-            return plan
-        most = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX
-        room = max(0, most - sum(lease.owner == alone for lease in seen.leases))
-        return plan if len(plan.moves) <= room else replace(plan, moves=plan.moves[:room])
-
-
-def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
-    """Return whether another worker owns something or has reported within `TRACE_S`, alive or not."""
-    if any(lease.actual_owner not in (None, alone) for lease in seen.leases):
-        return True
-    since = wall_s - TRACE_S
-    return any(report.worker != alone and (report.updated_at_s or 0) > since for report in seen.reports)
-
-
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """What a run did, for the log."""
-
-    plan: Plan
-    balanced: bool
-    moved: int = 0
-    refused: int = 0
 
 
 @dataclass(eq=False)

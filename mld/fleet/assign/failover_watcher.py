@@ -18,18 +18,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-from mld.core.clock import Clock, in_turns, wait_for_event
-from mld.core.error_boundary import BackgroundTasks, survived
+from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.periods import LONE_LEADER_LOOK_S, LOOK_PERIOD_S
-from mld.fleet.assign.assigner import MoveWriter, Written
-from mld.fleet.assign.assignment import Move, Why, reports_among
+from mld.core.tasks import BackgroundTasks
+from mld.core.turns import in_turns
+from mld.core.waits import wait_for_event
+from mld.fleet.assign.fleet_load import Move, Why, reports_among
+from mld.fleet.assign.move_writer import MoveWriter, Written
 from mld.fleet.assign.takeover import Takeover
-from mld.fleet.leader.election import LeaderDecider
-from mld.fleet.observations import FleetMembership
+from mld.fleet.leader.decider import LeaderDecider
+from mld.fleet.membership import FleetMembership
 from mld.fleet.other_applications import other_application
 from mld.fleet.report import reports
-from mld.fleet.report.reporter import StoredReports
 from mld.fleet.report.reports import FleetSnapshot, WorkerReport
+from mld.fleet.report.reports_table import StoredReports
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan

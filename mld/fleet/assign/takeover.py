@@ -43,8 +43,9 @@ from typing import NamedTuple
 
 from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, WATCHERS, part_count, slow_period_s
 from mld.core.steps import Steps
-from mld.fleet.assign.assignment import Move, Why, is_pinned
-from mld.fleet.observations import STEP_LEASES, FleetMembership, Observations, spread
+from mld.fleet.assign.fleet_load import Move, Why, is_pinned
+from mld.fleet.membership import FleetMembership, spread
+from mld.fleet.observations import STEP_LEASES, Observations
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, loads_of
 from mld.leases.take_plan import shares_of

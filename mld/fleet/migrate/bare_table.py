@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mld.leases import rows
-from mld.leases.rows import EntityType, Row
+from mld.leases.own_attribute import Row
+from mld.leases.rows import EntityType
 from mld.properties.values import ClientVersionConfig
 
 ATTRIBUTES = (rows.KEY, rows.COUNTER, rows.OWNER, rows.ENTITY_TYPE)

@@ -23,7 +23,8 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError
 from mld.fleet.migrate.bare_table import movers, refusal
-from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, ClientVersionRow, StatesTable, advanced, first_row
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, ClientVersionRow, advanced, first_row
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.leases.rows import Place
 from mld.metrics.registry import Metrics

@@ -21,16 +21,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mld.leases.lease import Lease
-from mld.leases.rows import (
-    ENTITY_TYPE,
-    REPORTS_TABLE_KEY,
-    EntityType,
-    OwnAttribute,
-    Row,
-    integer,
-    some_text,
-    words,
-)
+from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
+from mld.leases.rows import ENTITY_TYPE, REPORTS_TABLE_KEY, EntityType
 from mld.properties.settings import FleetSettings
 
 SUPPORT_CODE = 1

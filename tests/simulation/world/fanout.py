@@ -21,7 +21,7 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.streams import StartingPoint, StreamConsumer
-from mld.local import records as served
+from mld.local import shard_subscription
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.stream_state import Consumer
 from mld.retrieval.rawpage import RawPage
@@ -125,7 +125,7 @@ class FanOutDoor(KinesisDoor):
     def _arrive(
         self, reply: _Reply | None, consumer_arn: str, shard_id: str, start: StartingPoint, back: float
     ) -> None:
-        def open_it(now: float) -> served.ShardSubscription:
+        def open_it(now: float) -> shard_subscription.ShardSubscription:
             return self._model.subscribe(consumer_arn, shard_id, start, now=now)
 
         try:
@@ -196,7 +196,9 @@ class FanOutDoor(KinesisDoor):
 class DrawnSubscription:
     """One connection, from the service's end to the reader's."""
 
-    def __init__(self, door: FanOutDoor, shard_id: str, service: served.ShardSubscription, rng: Random) -> None:
+    def __init__(
+        self, door: FanOutDoor, shard_id: str, service: shard_subscription.ShardSubscription, rng: Random
+    ) -> None:
         self.shard_id = shard_id
         self._door = door
         self._service = service
@@ -256,11 +258,11 @@ class DrawnSubscription:
         while not self._is_sent and len(self._arrived) + len(self._on_the_way) < plan.window:
             now = self._door.clock.wall()
             match self._service.next_step(now):
-                case served.SubscriptionEvent(page=page, continuation=continuation):
+                case shard_subscription.SubscriptionEvent(page=page, continuation=continuation):
                     self._send_event(page_of(page, continuation))
-                case served.Finished(error=error):
+                case shard_subscription.Finished(error=error):
                     self._send_end(None if error is None else stream_error("SubscribeToShard", error))
-                case served.Idle(until_s=until_s):
+                case shard_subscription.Idle(until_s=until_s):
                     self.push_within(max(TICK_S, until_s - now))
                     return
 

@@ -15,10 +15,11 @@ from random import Random
 from typing import Any
 
 from mld.aws.service import Service
-from mld.core.clock import Clock, wait_for_event
+from mld.core.clock import Clock
 from mld.core.errors import AwsError, StreamError, StreamNotFoundError, StreamThrottledError
 from mld.core.positions import InitialPosition
 from mld.core.streams import HASH_KEY_MAX, Shard, ShardFilter, ShardFilterType, Streams
+from mld.core.waits import wait_for_event
 from tests.simulation.world.children import Ledger
 from tests.simulation.world.java2_consumer import Consumer, Reason
 from tests.simulation.world.java2_table import (

@@ -13,10 +13,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mld.core.streams import HashRange, StreamSummary
-from mld.daemon.worker import SourcePorts, StreamPorts
+from mld.daemon.assembly import SourcePorts, StreamPorts
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.properties.values import InitialPositionKind, InitialPositionSetting
-from mld.tracking.followed_streams import WantedStream
+from mld.tracking.list_follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.fleet3x import is_lease

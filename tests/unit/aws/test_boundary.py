@@ -16,11 +16,12 @@ from mld.core.clock import Clock
 from mld.core.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import HashRange, IteratorType, StartingPoint
-from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow, StatesTable
-from mld.fleet.report.reporter import ReportsTable
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.report.reports import WorkerReport
+from mld.fleet.report.reports_table import ReportsTable
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease

@@ -26,7 +26,7 @@ from mld.aws.wire.answers import FRAME_BYTES_MAX, BrokenAnswerError, FrameStream
 from mld.aws.wire.client import AHEAD_BYTES, WireFrames
 from mld.core import errors
 from mld.core.streams import IteratorType, StartingPoint, StreamConsumer
-from mld.local import routing as eventstream
+from mld.local import encodings
 from mld.retrieval.rawbody import page_of_event
 from mld.retrieval.rawpage import RawPage
 from tests.support.patience import PATIENCE_S
@@ -46,7 +46,7 @@ HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
 
 
 def event(payload: bytes) -> bytes:
-    return eventstream.event("SubscribeToShardEvent", payload)
+    return encodings.event("SubscribeToShardEvent", payload)
 
 
 def chunked(body: bytes, size: int) -> bytes:
@@ -142,9 +142,9 @@ ODD_HEADERS = (
     "frame",
     [
         event(LARGE),
-        eventstream.event("initial-response", LARGE),
-        eventstream.exception("KMSThrottlingException", LARGE),
-        *(eventstream.frame(headers, LARGE) for headers in ODD_HEADERS),
+        encodings.event("initial-response", LARGE),
+        encodings.exception("KMSThrottlingException", LARGE),
+        *(encodings.frame(headers, LARGE) for headers in ODD_HEADERS),
     ],
 )
 @given(cuts=CUTS)
@@ -336,9 +336,7 @@ def subscribed(*frames: bytes | Exception, start: StartingPoint = HORIZON, answe
 
 
 def test_events_become_pages_and_other_frames_nothing() -> None:
-    pages, service = subscribed(
-        eventstream.initial_response(), event(EMPTY), eventstream.event("New", b"?"), event(END)
-    )
+    pages, service = subscribed(encodings.initial_response(), event(EMPTY), encodings.event("New", b"?"), event(END))
     assert [page and page.last_sequence for page in pages] == [None, "18", None]
     assert service.in_threads == 0
 
@@ -386,7 +384,7 @@ def test_errors_of_the_call_and_inside_the_stream_are_the_same(
         if where == "call":
             subscribed(answer=errors.AwsError("SubscribeToShard", code, "told"))
         else:
-            subscribed(event(EMPTY), eventstream.exception(code, b'{"message":"told"}'))
+            subscribed(event(EMPTY), encodings.exception(code, b'{"message":"told"}'))
     assert type(caught.value) is kind
 
 
@@ -397,10 +395,10 @@ def test_errors_of_the_call_and_inside_the_stream_are_the_same(
         (event(EMPTY)[:-1] + b"?", errors.InvalidStreamResponseError, "ChecksumMismatch"),
         (event(b"[]"), errors.InvalidStreamResponseError, "not as documented"),
         (event(b'{"Records":1}'), errors.InvalidStreamResponseError, "no array of Records"),
-        (eventstream.exception("X", b"\xff"), errors.StreamUnavailableError, "SubscribeToShard: X"),
-        (eventstream.frame({":message-type": "odd"}, b""), errors.InvalidStreamResponseError, "odd"),
+        (encodings.exception("X", b"\xff"), errors.StreamUnavailableError, "SubscribeToShard: X"),
+        (encodings.frame({":message-type": "odd"}, b""), errors.InvalidStreamResponseError, "odd"),
         (
-            eventstream.frame({":message-type": "error", ":error-code": "InternalFailure"}, b""),
+            encodings.frame({":message-type": "error", ":error-code": "InternalFailure"}, b""),
             errors.StreamUnavailableError,
             "InternalFailure",
         ),

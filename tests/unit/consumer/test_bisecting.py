@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.consumer.lifecycle import ROUNDS_MAX, Bisecting
+from mld.consumer.bisecting import ROUNDS_MAX, Bisecting
 from mld.core.positions import TRIM_HORIZON, Position
 
 LIVES_MAX = 5_000

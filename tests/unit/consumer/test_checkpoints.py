@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.consumer.lifecycle import CheckpointRange, Illegal, NoWrite, Write
+from mld.consumer.checkpoint_range import CheckpointRange, Illegal, NoWrite, Write
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 
 LAST, LARGEST = Position("100", 2), Position("200", 5)

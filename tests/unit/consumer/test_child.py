@@ -16,18 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from mld.consumer.child import (
-    LOGGED_CHARACTERS_PER_STEP,
-    LOGGED_PER_STEP,
-    PIPE_BYTES,
-    ChildCommand,
-    ChildInput,
-    PipeHost,
-)
+from mld.consumer.child import LOGGED_CHARACTERS_PER_STEP, LOGGED_PER_STEP, ChildCommand, PipeHost
+from mld.consumer.child_pipes import PIPE_BYTES, ChildInput
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
 from mld.core.clock import LoopClock
-from mld.core.terminal import find_executable, runnable
+from mld.core.installed import find_executable, runnable
 from mld.protocol.codec import LINE_BYTES_MAX
 from mld.protocol.conversation import ProcessorGoneError
 from mld.protocol.messages import Initialize, StreamLabel

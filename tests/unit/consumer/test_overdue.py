@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from mld.consumer.warnings import REPEAT_MAX_S, next_warning_s
+from mld.consumer.overdue import REPEAT_MAX_S, next_warning_s
 from tests.support.fleet import fleet, in_fleet, settings_of
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault

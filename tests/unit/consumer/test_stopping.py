@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mld.consumer.lifecycle import StopReason
-from mld.consumer.parts import Stopping
+from mld.consumer.stopping import Stopping
 from mld.core.clock import LoopClock
 from tests.virtual_time import virtual
 

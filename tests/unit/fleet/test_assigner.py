@@ -15,17 +15,13 @@ from typing import Any
 
 import pytest
 
-from mld.core.clock import CALLS_CONCURRENT_MAX, LoopClock
+from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.assign.assigner import (
-    ALONE_LEASES_MAX,
-    ALONE_S,
-    HOLD_OFF_JITTER_S,
-    HOLD_OFF_S,
-    Assigner,
-)
-from mld.fleet.assign.assignment import Why
-from mld.fleet.observations import TRACE_S, FleetMembership
+from mld.core.turns import CALLS_CONCURRENT_MAX
+from mld.fleet.assign.assigner import HOLD_OFF_JITTER_S, HOLD_OFF_S, Assigner
+from mld.fleet.assign.fleet_load import Why
+from mld.fleet.assign.leadership import ALONE_LEASES_MAX, ALONE_S
+from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.leases import writes

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.core.steps import finish
 from mld.fleet.assign import assignment
-from mld.fleet.assign.assignment import LiveWorker, Move, Plan, View, Why, shuffling, survey
+from mld.fleet.assign.assignment import Plan, shuffling
+from mld.fleet.assign.fleet_load import LiveWorker, Move, View, Why, survey
 from mld.fleet.observations import Observations
 from mld.leases.lease import Lease
 from mld.properties.settings import Settings

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.fleet.report import platform
-from mld.fleet.report.platform import CgroupUsage, EcsStats, ProcStat
+from mld.fleet.report import cpu_formulas
+from mld.fleet.report.cpu_formulas import CgroupUsage, EcsStats, ProcStat
 
 # --- /proc/stat
 
 
 def test_the_line_of_all_processors_is_read() -> None:
     text = "cpu  1374539 7 76339 985914 4259 0 2365 1461 0 0\ncpu0 1 1 1 1 1\n"
-    assert platform.parse_proc_stat(text) == ProcStat(user=1374546, system=76339, idle=985914, iowait=4259)
+    assert cpu_formulas.parse_proc_stat(text) == ProcStat(user=1374546, system=76339, idle=985914, iowait=4259)
 
 
 @pytest.mark.parametrize("text", ["", "intr 1 2 3 4 5 6", "cpu 1 2 3 4", "cpu a b c d e", "cpu0 1 2 3 4 5"])
 def test_other_lines_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        platform.parse_proc_stat(text)
+        cpu_formulas.parse_proc_stat(text)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_other_lines_are_refused(text: str) -> None:
     ],
 )
 def test_the_machine(now: ProcStat, expected: float | None) -> None:
-    assert platform.proc_stat_percent(ProcStat(100, 100, 1000, 100), now) == expected
+    assert cpu_formulas.proc_stat_percent(ProcStat(100, 100, 1000, 100), now) == expected
 
 
 TICKS = st.builds(ProcStat, *[st.integers(0, 10**6)] * 4)
@@ -49,7 +49,7 @@ TICKS = st.builds(ProcStat, *[st.integers(0, 10**6)] * 4)
 
 @given(TICKS, TICKS)
 def test_the_machine_never_gives_anything_but_a_percentage(before: ProcStat, now: ProcStat) -> None:
-    value = platform.proc_stat_percent(before, now)
+    value = cpu_formulas.proc_stat_percent(before, now)
     assert value is None or 0 <= value <= 100
 
 
@@ -60,28 +60,28 @@ def test_the_machine_never_gives_anything_but_a_percentage(before: ProcStat, now
     ("text", "expected"), [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000 100000", 0.5)]
 )
 def test_the_limit_of_a_container(text: str, expected: float | None) -> None:
-    assert platform.parse_cpu_max(text) == expected
+    assert cpu_formulas.parse_cpu_max(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "max", "a b", "0 100000", "1000 0", "-5 100"])
 def test_a_damaged_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        platform.parse_cpu_max(text)
+        cpu_formulas.parse_cpu_max(text)
 
 
 def test_usage_is_in_seconds() -> None:
-    assert platform.parse_cpu_stat("usage_usec 2500000\nuser_usec 1\n") == 2.5
+    assert cpu_formulas.parse_cpu_stat("usage_usec 2500000\nuser_usec 1\n") == 2.5
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0-4,6\n", 6), ("0", 1), ("0-1", 2), ("1,3,5-7", 5)])
 def test_processors_are_counted(text: str, expected: int) -> None:
-    assert platform.count_cpus(text) == expected
+    assert cpu_formulas.count_cpus(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "\n", "4-0", "a-b", "0-99999999", "-3"])
 def test_a_damaged_list_of_processors_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        platform.count_cpus(text)
+        cpu_formulas.count_cpus(text)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_damaged_list_of_processors_is_refused(text: str) -> None:
 )
 def test_the_container(used_s: float, elapsed_s: float, limit_cpus: float, expected: float | None) -> None:
     before, now = CgroupUsage(100.0, 7.0), CgroupUsage(100.0 + used_s, 7.0 + elapsed_s)
-    assert platform.cgroup_percent(before, now, limit_cpus) == expected
+    assert cpu_formulas.cgroup_percent(before, now, limit_cpus) == expected
 
 
 # --- ECS
@@ -120,9 +120,9 @@ TASK = {
 
 
 def test_ecs_statistics_are_read() -> None:
-    assert platform.parse_ecs_stats(STATS) == EcsStats(700, 9000, 500, 8000)
-    assert platform.parse_ecs_online(STATS) == 4
-    assert platform.parse_ecs_stats(STATS | {"precpu_stats": {"cpu_usage": {"total_usage": 0}}}) == EcsStats(
+    assert cpu_formulas.parse_ecs_stats(STATS) == EcsStats(700, 9000, 500, 8000)
+    assert cpu_formulas.parse_ecs_online(STATS) == 4
+    assert cpu_formulas.parse_ecs_stats(STATS | {"precpu_stats": {"cpu_usage": {"total_usage": 0}}}) == EcsStats(
         700, 9000, 0, 0
     )
 
@@ -133,7 +133,7 @@ def test_ecs_statistics_are_read() -> None:
 )
 def test_damaged_ecs_statistics_are_refused(document: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        platform.parse_ecs_stats(document)
+        cpu_formulas.parse_ecs_stats(document)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_damaged_ecs_statistics_are_refused(document: Any) -> None:
     ],
 )
 def test_the_limit_of_an_ecs_container(own: str, task: Any, expected: float) -> None:
-    assert platform.ecs_limit_cpus({"DockerId": own}, task, 4) == pytest.approx(expected)
+    assert cpu_formulas.ecs_limit_cpus({"DockerId": own}, task, 4) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_limit_of_an_ecs_container(own: str, task: Any, expected: float) -> 
     ],
 )
 def test_the_ecs_container(stats: EcsStats, limit_cpus: float, expected: float | None) -> None:
-    assert platform.ecs_percent(stats, 4, limit_cpus) == expected
+    assert cpu_formulas.ecs_percent(stats, 4, limit_cpus) == expected
 
 
 # --- all
@@ -174,5 +174,5 @@ def test_the_ecs_container(stats: EcsStats, limit_cpus: float, expected: float |
 
 @pytest.mark.parametrize(("value", "ok"), [(0.0, True), (100.0, True), (-0.1, False), (100.1, False)])
 def test_only_percentages_are_figures(value: float, ok: bool) -> None:
-    assert platform.percent(value) == (value if ok else None)
-    assert platform.percent(float("nan")) is None
+    assert cpu_formulas.percent(value) == (value if ok else None)
+    assert cpu_formulas.percent(float("nan")) is None

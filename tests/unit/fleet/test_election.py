@@ -13,20 +13,17 @@ import pytest
 from mld.core.clock import LoopClock
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LEADER_HEARTBEAT_S
-from mld.fleet.leader.election import (
+from mld.fleet.leader.election import AdaptiveElection
+from mld.fleet.leader.lock import LEASE_S
+from mld.fleet.leader.lock_election import (
     CLOSE_TIMEOUT_S,
-    FIRST_REELECTION_S,
     HEARTBEAT_RETRY_S,
     HOOK_TIMEOUT_S,
-    NO_OWNERS_RECHECK_S,
-    REELECTION_S,
     RELEASE_ATTEMPTS_MAX,
-    AdaptiveElection,
     LockElection,
-    LockTable,
-    ShuffleElection,
 )
-from mld.fleet.leader.lock import LEASE_S
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.shuffle_election import FIRST_REELECTION_S, NO_OWNERS_RECHECK_S, REELECTION_S, ShuffleElection
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled

@@ -14,7 +14,7 @@ from mld.core.periods import ALONE_SHARE, LONE_LEADER_LOOK_S, LOOK_PERIOD_S, PAR
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
-from mld.fleet.observations import FleetMembership
+from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.assign.assigner import ALONE_LEASES_MAX, ALONE_S, FAILED_RUNS_MAX, FIRST_LEASES_MAX, Leadership
-from mld.fleet.assign.assignment import Move, Plan, Why
-from mld.fleet.observations import TRACE_S
+from mld.fleet.assign.assignment import Plan
+from mld.fleet.assign.fleet_load import Move, Why
+from mld.fleet.assign.leadership import ALONE_LEASES_MAX, ALONE_S, FAILED_RUNS_MAX, FIRST_LEASES_MAX, Leadership
+from mld.fleet.membership import TRACE_S
 from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.fleet.observations import FleetMembership, spread
+from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.report.reports import ReportRules, WorkerReport, own_report
 from mld.leases.lease import Lease
 from tests.support.settings import rules

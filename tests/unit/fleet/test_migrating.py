@@ -13,20 +13,21 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
-from mld.fleet.leader.election import LockElection, LockTable
+from mld.fleet.leader.lock_election import LockElection
+from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.migrate.single_table import FleetSummary
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     TABLE_MIGRATION,
     ClientVersion,
     StateRow,
-    StatesTable,
     TableStatus,
     advanced,
     first_row,
     item_of,
     parse_state,
 )
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationCompletedError, TableMigration
 from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, Components, FleetView, VersionMachine
 from mld.leases.rows import Place

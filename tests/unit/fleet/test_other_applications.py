@@ -10,7 +10,7 @@ import pytest
 
 from mld.core.errors import StartupError
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.observations import FleetMembership
+from mld.fleet.membership import FleetMembership
 from mld.fleet.other_applications import shows_life, suspects
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules, WorkerReport, application_on

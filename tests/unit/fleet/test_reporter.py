@@ -14,8 +14,9 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.fleet.report.platform import LoadUnreadableError
-from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter, ReportsTable
+from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter
 from mld.fleet.report.reports import WorkerReport, parse_row
+from mld.fleet.report.reports_table import ReportsTable
 from mld.leases.rows import Place
 from tests.support.settings import rules
 from tests.support.tables import make_table

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.fleet.leader.election import SEED, JavaRandom, java_order, leaders, leads, shuffle
+from mld.fleet.leader.java_shuffle import SEED, JavaRandom, java_order, leaders, leads, shuffle
 
 SHUFFLED = {
     1: "wa",

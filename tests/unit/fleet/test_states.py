@@ -19,7 +19,6 @@ from mld.fleet.migrate.states import (
     ClientVersion,
     HistoryEntry,
     StateRow,
-    StatesTable,
     TableStatus,
     UnreadableStateError,
     advanced,
@@ -29,6 +28,7 @@ from mld.fleet.migrate.states import (
     moved,
     parse_state,
 )
+from mld.fleet.migrate.states_table import StatesTable
 from mld.leases.rows import Place
 
 LEASES = Place("app", "leaseKey")

@@ -20,7 +20,7 @@ from mld.fleet.assign.takeover import (
     SECOND_CHANCE_S,
     Takeover,
 )
-from mld.fleet.observations import FleetMembership
+from mld.fleet.membership import FleetMembership
 from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease
 from mld.properties.settings import Settings

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from mld.core.clock import LoopClock
-from mld.core.error_boundary import RESTART_PAUSE_S, Task, TaskList, Until
+from mld.core.error_boundary import RESTART_PAUSE_S
+from mld.core.tasks import Task, TaskList, Until
 from tests.virtual_time import virtual
 
 UNTIL = {"b": Until.RELEASED}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mld.leases.rows import OwnAttribute, integer, some_text
+from mld.leases.own_attribute import OwnAttribute, integer, some_text
 from mld.operating import events
 from mld.tracking import stream_list
 from tests.support.declared import own_attributes

@@ -10,7 +10,8 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, TableMissingError, TableThrottledError, TableUnavailableError
-from mld.leases.dynamodb import INDEX_NAME, SCAN_SPACING_S, DynamoLeaseTable, creation, status_in
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.owner_index import INDEX_NAME, SCAN_SPACING_S, creation, status_in
 from mld.leases.table import IndexStatus
 from tests.virtual_time import virtual
 

@@ -12,7 +12,7 @@ from mld.core.streams import HashRange
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseWrite, Overtaken, Refusal
-from mld.leases.writes import request_of
+from mld.leases.write_request import request_of
 
 AT = Position("100")
 LATER = Position("200", 2)

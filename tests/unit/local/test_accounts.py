@@ -10,8 +10,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from mld.local.routing import Accounts
-from mld.local.stream_state import ACCOUNT as DEFAULT_ACCOUNT
+from mld.local.accounts import Accounts
+from mld.local.kinesis_errors import ACCOUNT as DEFAULT_ACCOUNT
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws
 

@@ -9,8 +9,8 @@ import cbor2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.local.encodings import CBOR, JSON, encoding_of
 from mld.local.kinesis import KinesisError
-from mld.local.routing import CBOR, JSON, encoding_of
 
 AT_MS = st.integers(0, 4_000_000_000_000)
 

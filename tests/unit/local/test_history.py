@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from mld.core.streams import HASH_KEY_MAX, IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.local.records import LogPage
-from mld.local.stream_state import FilterType, ListFilter, ShardState
+from mld.local.shard_filter import FilterType, ListFilter
+from mld.local.shard_reading import LogPage
+from mld.local.stream_state import ShardState
 from tests.twins.kinesis_model import records_in
 
 START_S = 1_700_000_000.0

@@ -6,7 +6,8 @@ import pytest
 
 from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.local.records import Finished, Idle, SubscriptionEvent, timestamp_text
+from mld.local.records import timestamp_text
+from mld.local.shard_subscription import Finished, Idle, SubscriptionEvent
 from tests.twins.kinesis_model import records_in
 
 START_S = 1_700_000_000.0

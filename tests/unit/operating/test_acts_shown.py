@@ -11,7 +11,8 @@ from mld.operating.application import Application
 from mld.operating.operator_hold import OPERATOR_PREFIX
 from mld.operating.options import Asked
 from mld.operating.points import Point, PointKind
-from mld.operating.resetting import export_tables, reset_to, restore_from
+from mld.operating.resetting import reset_to
+from mld.operating.restoring import export_tables, restore_from
 from tests.support.changes import operator_on
 from tests.support.fleet import TABLE, Fleet, in_fleet
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.operating.acting import (
+from mld.operating.backup import (
     BackupError,
     BackupHeader,
     backup_name,

@@ -16,7 +16,7 @@ import pytest
 
 from mld.core import control_place
 from mld.core.control_place import ControlPlace
-from mld.operating.here import DaemonLink, DaemonRefusedError, NotReachedError, WantedDaemon, find_daemon
+from mld.operating.daemon_link import DaemonLink, DaemonRefusedError, NotReachedError, WantedDaemon, find_daemon
 from mld.serving.control import Answer, ControlServer, Request
 from tests.support.patience import PATIENCE_S
 

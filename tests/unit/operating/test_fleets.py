@@ -16,7 +16,8 @@ from mld.operating.application import Application
 from mld.operating.operator_hold import OPERATOR_PREFIX, PAUSE_S, TRIES_MAX, operator_hold
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, RawTable, rewrite
 from mld.operating.points import Point, PointKind
-from mld.operating.resetting import as_new, resolve
+from mld.operating.resetting import resolve
+from mld.operating.restoring import as_new
 from tests.support.changes import operator_on
 from tests.support.fleet import TABLE, Fleet, in_fleet
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled

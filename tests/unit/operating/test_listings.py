@@ -18,7 +18,7 @@ from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.operating import listings, looking
+from mld.operating import listings, printing
 from mld.operating.faults import FleetFault, FleetSight
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.operating.verdicts import faults_of, general_faults
@@ -93,7 +93,7 @@ def faults_in(status: FleetStatus) -> tuple[FleetFault, ...]:
 def printed(listing: listings.Listing, monkeypatch: pytest.MonkeyPatch) -> str:
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
-    looking.print_listing(listing)
+    printing.print_listing(listing)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -148,12 +148,12 @@ def test_a_leader_that_does_not_live_is_said_to_be_none_of_the_living(leader: st
 def test_a_long_listing_looks_as_a_short_one(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = listings.leases_listing(fleet, fleet.open_shards, faults_in(fleet))
     short = printed(listing, monkeypatch)
-    monkeypatch.setattr(looking, "ROWS_MAX", 0)
+    monkeypatch.setattr(printing, "ROWS_MAX", 0)
     assert printed(listing, monkeypatch) == short
 
 
 def test_wide_and_hostile_characters_are_aligned_in_a_long_listing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "ROWS_MAX", 0)
+    monkeypatch.setattr(printing, "ROWS_MAX", 0)
     listing = listings.Listing((("name", False), ("n", True)), (("日本", "1"), ("a\x1b[2J", "10")))
     assert printed(listing, monkeypatch) == "name       n\n日本       1\na\\x1b[2J  10"
 
@@ -210,7 +210,7 @@ def test_a_narrow_terminal_shows_short_ids_each_on_one_line(
 ) -> None:
     leases = [Lease(one, TRIM_HORIZON, owner=WORKER) for one in (shard_id(3), OF_A_TABLE)]
     status = fleet_status(leases, [], None, NOW_S, ViewRules(lease_duration_s=10.0))
-    monkeypatch.setattr(looking, "PLAIN_WIDTH", columns)
+    monkeypatch.setattr(printing, "PLAIN_WIDTH", columns)
     text = printed(listings.leases_listing(status, status.shards), monkeypatch)
     assert f"\n{shard} " in text and f"\n{OF_A_TABLE} " in text
     assert text.count(f" {owner} ") == 2
@@ -218,7 +218,7 @@ def test_a_narrow_terminal_shows_short_ids_each_on_one_line(
 
 def test_each_row_is_one_line_of_whole_ids_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     status = fleet_status([Lease(shard_id(3), TRIM_HORIZON, owner=WORKER)], [], None, NOW_S, ViewRules(10.0))
-    looking.print_wide(listings.leases_listing(status, status.shards))
+    printing.print_wide(listings.leases_listing(status, status.shards))
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith(f"{shard_id(3)}  ") and f"  {WORKER}  " in lines[1]
     assert lines[2].startswith("1 open shards: ")
@@ -291,7 +291,7 @@ def screens(looks: Iterator[listings.Listing | BaseException]) -> list[list[str]
         raise outcome
 
     with pytest.raises(asyncio.CancelledError):
-        run_virtual(looking.follow(look, console))
+        run_virtual(printing.follow(look, console))
     assert "\x1b[?1049h" in out.getvalue() and out.getvalue().endswith("\x1b[?25h\x1b[?1049l"), "left as it was"
     shown = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", one) for one in out.getvalue().split("\x1b[H")]
     return [one.rstrip().split("\n") for one in shown if one.strip()]

@@ -11,13 +11,15 @@ import pytest
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.acting import BackupHeader, read_table, save_rows
+from mld.operating.acting import read_table
 from mld.operating.application import Application
-from mld.operating.naming import in_stream, of_stream, require_form, stream_id_in, within
+from mld.operating.backup import BackupHeader, save_rows
+from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
 from mld.operating.points import Point, PointKind
-from mld.operating.resetting import Saved, of_its_stream, resolve, restore_from
+from mld.operating.resetting import resolve
+from mld.operating.restoring import Saved, of_its_stream, restore_from
 from mld.properties.settings import StreamSetting
 from mld.properties.values import StreamArn
 from mld.tracking import stream_list

@@ -10,7 +10,7 @@ from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, InitialPosition,
 from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating.fleet_status import Verdict, ViewRules, fleet_status
-from mld.operating.stream_access import PROBED, probe, silent, with_probed
+from mld.operating.probes import PROBED, probe, silent, with_probed
 from tests.twins.streams import MemoryStreams
 from tests.virtual_time import virtual
 

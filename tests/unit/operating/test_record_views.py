@@ -9,8 +9,8 @@ import zlib
 
 import pytest
 
-from mld.operating import listings
-from mld.operating.listings import Payload, body, headline, open_payload, record_value, view_of
+from mld.operating import record_view
+from mld.operating.record_view import Payload, body, headline, open_payload, record_value, view_of
 
 PLAIN = b'{"a": 1}'
 
@@ -43,7 +43,7 @@ def test_what_only_looks_compressed_stays_as_it_is(data: bytes, note: str) -> No
 
 
 def test_a_bomb_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "OPENED_BYTES_MAX", 1_000)
+    monkeypatch.setattr(record_view, "OPENED_BYTES_MAX", 1_000)
     data = gzip.compress(b"0" * 1_000_000)
     payload = open_payload(data)
     assert payload.data == data

@@ -12,9 +12,9 @@ import pytest
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.acting import BackupHeader, write_backup
+from mld.operating.backup import BackupHeader, write_backup
 from mld.operating.plan import ActRefusedError, raw_table
-from mld.operating.resetting import Restoration, Saved, read_saved, require_same_table
+from mld.operating.restoring import Restoration, Saved, read_saved, require_same_table
 from mld.shards.graph import ShardGraph
 from tests.support.changes import operation_of, request_for
 from tests.unit.shards.twins import GRAPH_S, done, row, sid

@@ -8,10 +8,10 @@ import pytest
 
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
-from mld.operating.generate import policy
+from mld.operating.iam_policy import policy
 from mld.operating.naming import chosen_shard, lease_of
 from mld.operating.plan import ActRefusedError
-from mld.operating.stream_access import by_stream
+from mld.operating.probes import by_stream
 from mld.properties.loader import load
 from mld.properties.settings import Settings
 

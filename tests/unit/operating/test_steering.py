@@ -9,7 +9,7 @@ import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.observations import LEASES_MAX
+from mld.fleet.membership import LEASES_MAX
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place

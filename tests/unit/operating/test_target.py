@@ -15,7 +15,7 @@ from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
 from mld.operating.plan import ActRefusedError, ResetRows, direction, shard_reset, whole_reset
 from mld.shards.graph import ShardGraph, oldest_generation
-from mld.tracking.stream_set import blocking_parent
+from mld.tracking.parents import blocking_parent
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -9,7 +9,8 @@ from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
-from mld.operating.stream_access import SpanReader, peek_at, probe, span_start
+from mld.operating.probes import probe
+from mld.operating.stream_access import SpanReader, peek_at, span_start
 from mld.retrieval.rawbody import page_of
 from tests.twins.streams import VirtualClock
 from tests.twins.table_streams import TableStreamsService

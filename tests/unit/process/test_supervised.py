@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mld.daemon.announcements import Announcements, LifePhase
 from mld.daemon.signals import HangUp, meaning_of_hang_up
-from mld.daemon.systemd import Announcements, LifePhase, ServiceManager, claim_manager
+from mld.daemon.systemd import ServiceManager, claim_manager
 from mld.metrics.instruments import LateLoop
 
 Told = list[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.retrieval.pacing import (
+from mld.retrieval.prefetch import (
     ANSWER_MEMORY_BYTES_MAX,
     BYTES_MAX,
     PAGES_MAX,

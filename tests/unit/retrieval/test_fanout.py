@@ -16,18 +16,14 @@ from hypothesis import strategies as st
 from mld.core import errors
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
-from mld.retrieval import fanout
-from mld.retrieval.fanout import (
-    CONTESTED_TAKEOVERS,
-    CONTESTED_WITHIN_S,
-    EVENTS_MAX,
-    OPEN_TIMEOUT_S,
-    FanOutReader,
-    RegisteredConsumer,
-)
-from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX, Budget
+from mld.retrieval import fanout, subscriptions
+from mld.retrieval.answer_verdicts import ENDS_WITHOUT_CHILDREN_MAX
+from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
+from mld.retrieval.prefetch import Budget
 from mld.retrieval.reader import Delivery, EndOfShard, ReaderShares, Records, ShardMissing
+from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.starting_points import LATEST_MARGIN_S
+from mld.retrieval.subscriptions import CONTESTED_TAKEOVERS, CONTESTED_WITHIN_S
 from tests.support.fleet import settings_of
 from tests.support.pages import page_with, records_of
 from tests.support.readers import after, live, read
@@ -193,7 +189,7 @@ async def test_a_quiet_shard_is_renewed_before_its_end_after_a_continuation_of_e
     assert await read(reader, 1) == written
     assert set(fan_out.points()[1:]) == {after(tip)}
     lives = [after_s - before_s for before_s, after_s in pairwise(fan_out.times("SubscribeToShard"))]
-    assert min(lives) >= fanout.RENEW_AFTER_S
+    assert min(lives) >= subscriptions.RENEW_AFTER_S
     assert max(lives) < LIFE_S - 5
 
 

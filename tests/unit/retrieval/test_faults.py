@@ -6,7 +6,7 @@ import pytest
 
 from mld.core import errors
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange
-from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX, AnswerVerdict, PollingReaction, judge, reaction_to
+from mld.retrieval.answer_verdicts import ENDS_WITHOUT_CHILDREN_MAX, AnswerVerdict, PollingReaction, judge, reaction_to
 from mld.retrieval.rawpage import RawPage
 from tests.support.pages import page_with
 

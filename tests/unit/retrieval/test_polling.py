@@ -15,9 +15,12 @@ import pytest
 from mld.core import errors
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
-from mld.retrieval.pacing import BYTES_MAX, CALL_INTERVAL_MIN_S, ENDS_WITHOUT_CHILDREN_MAX, Budget, Pacing
+from mld.retrieval.answer_verdicts import ENDS_WITHOUT_CHILDREN_MAX
+from mld.retrieval.pacing import CALL_INTERVAL_MIN_S, Pacing
+from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
+from mld.retrieval.prefetch import BYTES_MAX, Budget
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader import CALL_TIMEOUT_S, EndOfShard, PollingReader, ReaderShares, ShardMissing
+from mld.retrieval.reader import EndOfShard, ReaderShares, ShardMissing
 from mld.retrieval.starting_points import FIRST_STEP_BACK_S, LATEST_MARGIN_S
 from tests.support.readers import at, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from mld.core import errors
 from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange
-from mld.retrieval.pacing import Budget, Pacing
+from mld.retrieval.pacing import Pacing
+from mld.retrieval.polling import PollingReader
+from mld.retrieval.prefetch import Budget
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader import EndOfShard, PollingReader, ReaderShares, Records, ShardMissing
+from mld.retrieval.reader import EndOfShard, ReaderShares, Records, ShardMissing
 from tests.support.pages import sequences_in
 from tests.twins.streams import HangError, MemoryStreams, Transform
 from tests.virtual_time import run_virtual

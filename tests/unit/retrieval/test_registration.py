@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from mld.core import errors
-from mld.retrieval.fanout import JITTER_S, RegisteredConsumer
+from mld.retrieval.registration import JITTER_S, RegisteredConsumer
 from tests.support.fleet import settings_of
 from tests.twins.fanout import MemoryFanOut
 from tests.twins.streams import MemoryStreams

@@ -11,9 +11,9 @@ from mld.core import errors
 from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
 from mld.protocol.messages import Record
-from mld.retrieval import fanout, pacing, starting_points
-from mld.retrieval.fanout import Course, SubscriptionReaction
+from mld.retrieval import fanout, pacing, starting_points, subscriptions
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.subscriptions import Course, SubscriptionReaction
 from tests.support.pages import page_with
 
 WALL_S = 1_700_000_000.0
@@ -41,11 +41,11 @@ def at(number: int) -> StartingPoint:
 
 
 def point_of(course: Course, now_s: float = 1.0) -> StartingPoint:
-    return fanout.point_of(course, now_s, WALL_S + now_s)
+    return subscriptions.point_of(course, now_s, WALL_S + now_s)
 
 
 def accepted(course: Course, page: RawPage, now_s: float = 0.0) -> Course:
-    return fanout.accepted(course, page, now_s, WALL_S + now_s)
+    return subscriptions.accepted(course, page, now_s, WALL_S + now_s)
 
 
 AT_7 = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="7")
@@ -67,14 +67,14 @@ def test_a_subscription_without_events_leaves_the_place_where_it_was(
 ) -> None:
     course = course_from(checkpoint)
     assert point_of(course) == first
-    course = fanout.called(course, 0.0)
+    course = subscriptions.called(course, 0.0)
     assert point_of(course) == again_without_event
-    assert point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == again_without_event
+    assert point_of(subscriptions.failed(course, BROKEN, 1.0, was_open=READING)) == again_without_event
 
 
 def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
-    course = fanout.called(course_from(LATEST, WALL_S), 0.0)
-    course = fanout.failed(course, errors.InvalidStreamArgumentError("in the future"), 1.0, was_open=OPENING)
+    course = subscriptions.called(course_from(LATEST, WALL_S), 0.0)
+    course = subscriptions.failed(course, errors.InvalidStreamArgumentError("in the future"), 1.0, was_open=OPENING)
     assert point_of(course).timestamp_s == WALL_S - starting_points.FIRST_STEP_BACK_S
 
 
@@ -92,17 +92,17 @@ def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
 def test_after_an_event_it_is_the_continuation_that_counts(
     checkpoint: Position, events: list[RawPage], point: StartingPoint
 ) -> None:
-    course = reduce(accepted, events, fanout.called(course_from(checkpoint), 0.0))
+    course = reduce(accepted, events, subscriptions.called(course_from(checkpoint), 0.0))
     assert point_of(course) == point
-    assert point_of(fanout.failed(course, BROKEN, 1.0, was_open=READING)) == point
+    assert point_of(subscriptions.failed(course, BROKEN, 1.0, was_open=READING)) == point
 
 
 def test_a_refused_continuation_is_forgotten() -> None:
     refused = errors.PositionRefusedError("not of this stream")
-    idle = accepted(fanout.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
-    assert point_of(fanout.failed(idle, refused, 1.0, was_open=OPENING)) == idle.read.start
+    idle = accepted(subscriptions.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
+    assert point_of(subscriptions.failed(idle, refused, 1.0, was_open=OPENING)) == idle.read.start
     read = accepted(idle, event(35, continuation=40))
-    assert point_of(fanout.failed(read, refused, 1.0, was_open=OPENING)) == at(35)
+    assert point_of(subscriptions.failed(read, refused, 1.0, was_open=OPENING)) == at(35)
 
 
 def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
@@ -116,8 +116,8 @@ def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
         (errors.StreamNotFoundError("x"), OPENING, 0, SubscriptionReaction.ASK),
         (errors.StreamNotFoundError("x"), READING, 0, SubscriptionReaction.ASK),
         (errors.StreamInUseError("x"), OPENING, 0, SubscriptionReaction.IN_TURN),
-        (errors.StreamInUseError("x"), OPENING, fanout.IN_USE_MAX - 1, SubscriptionReaction.IN_TURN),
-        (errors.StreamInUseError("x"), OPENING, fanout.IN_USE_MAX, SubscriptionReaction.ASK),
+        (errors.StreamInUseError("x"), OPENING, subscriptions.IN_USE_MAX - 1, SubscriptionReaction.IN_TURN),
+        (errors.StreamInUseError("x"), OPENING, subscriptions.IN_USE_MAX, SubscriptionReaction.ASK),
         (errors.StreamInUseError("x"), READING, 0, SubscriptionReaction.YIELD),
         (errors.StreamThrottledError("x"), OPENING, 0, SubscriptionReaction.SLOWER),
         (errors.StreamThrottledError("x"), READING, 0, SubscriptionReaction.SLOWER),
@@ -131,7 +131,7 @@ def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
 def test_what_an_error_means(
     error: errors.StreamError, was_open: bool, failures: int, reaction: SubscriptionReaction
 ) -> None:
-    assert fanout.reaction_to(error, failures, was_open=was_open) is reaction
+    assert subscriptions.reaction_to(error, failures, was_open=was_open) is reaction
 
 
 @pytest.mark.parametrize(
@@ -144,39 +144,39 @@ def test_what_an_error_means(
         (errors.StreamThrottledError("x"), OPENING, 4, 4.0, 8.0),
         (errors.StreamInUseError("x"), OPENING, 1, 1.0, 1.25),
         (errors.StreamInUseError("x"), OPENING, 5, 1.0, 1.25),  # the window is 5 s
-        (errors.StreamInUseError("x"), READING, 1, fanout.YIELD_S, fanout.YIELD_S * 1.25),
+        (errors.StreamInUseError("x"), READING, 1, subscriptions.YIELD_S, subscriptions.YIELD_S * 1.25),
     ],
 )
 def test_how_long_an_error_is_waited_out(
     error: errors.StreamError, was_open: bool, failures: int, shortest_s: float, longest_s: float
 ) -> None:
-    course = fanout.called(course_from(TRIM_HORIZON), -100.0)
+    course = subscriptions.called(course_from(TRIM_HORIZON), -100.0)
     for _ in range(failures):
-        course = fanout.failed(course, error, 0.0, was_open=was_open)
-    assert fanout.delay_s(course, 0.0, 0.0) == pytest.approx(shortest_s)
-    assert fanout.delay_s(course, 0.0, 0.999_999_9) == pytest.approx(longest_s)
-    assert fanout.delay_s(course, shortest_s / 2, 0.0) == pytest.approx(shortest_s / 2)
-    assert fanout.delay_s(course, 1000.0, 0.5) == 0.0
+        course = subscriptions.failed(course, error, 0.0, was_open=was_open)
+    assert subscriptions.delay_s(course, 0.0, 0.0) == pytest.approx(shortest_s)
+    assert subscriptions.delay_s(course, 0.0, 0.999_999_9) == pytest.approx(longest_s)
+    assert subscriptions.delay_s(course, shortest_s / 2, 0.0) == pytest.approx(shortest_s / 2)
+    assert subscriptions.delay_s(course, 1000.0, 0.5) == 0.0
 
 
 def test_an_accepted_event_forgives_errors() -> None:
-    course = fanout.failed(course_from(TRIM_HORIZON), BROKEN, 0.0, was_open=READING)
-    assert fanout.delay_s(accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
+    course = subscriptions.failed(course_from(TRIM_HORIZON), BROKEN, 0.0, was_open=READING)
+    assert subscriptions.delay_s(accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
 
 
 def test_the_first_call_is_immediate_and_no_two_are_within_a_second() -> None:
     course = course_from(TRIM_HORIZON)
-    assert fanout.delay_s(course, 5.0, 0.5) == 0.0
-    course = fanout.called(course, 5.0)
-    assert fanout.delay_s(course, 5.25, 0.5) == 0.75
-    assert fanout.delay_s(course, 6.0, 0.5) == 0.0  # after an ordinary end at once
-    course = fanout.failed(course, BROKEN, 5.1, was_open=OPENING)
-    assert fanout.delay_s(course, 5.1, 0.0) == pytest.approx(0.9)
+    assert subscriptions.delay_s(course, 5.0, 0.5) == 0.0
+    course = subscriptions.called(course, 5.0)
+    assert subscriptions.delay_s(course, 5.25, 0.5) == 0.75
+    assert subscriptions.delay_s(course, 6.0, 0.5) == 0.0  # after an ordinary end at once
+    course = subscriptions.failed(course, BROKEN, 5.1, was_open=OPENING)
+    assert subscriptions.delay_s(course, 5.1, 0.0) == pytest.approx(0.9)
 
 
 def test_renewals_come_before_the_end_and_not_all_together() -> None:
-    due = [fanout.renewal_due_s(100.0, jitter / 10) - 100.0 for jitter in range(10)]
+    due = [subscriptions.renewal_due_s(100.0, jitter / 10) - 100.0 for jitter in range(10)]
     heartbeat_s = 5.0
     assert all(before < after for before, after in pairwise(due))
-    assert due[0] >= fanout.TAKEOVER_S
-    assert due[-1] + heartbeat_s + fanout.RENEW_RETRY_S < fanout.LIFE_S
+    assert due[0] >= subscriptions.TAKEOVER_S
+    assert due[-1] + heartbeat_s + fanout.RENEW_RETRY_S < subscriptions.LIFE_S

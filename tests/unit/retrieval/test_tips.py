@@ -11,9 +11,11 @@ import pytest
 
 from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.metrics.shard import ShardMetrics
-from mld.retrieval.pacing import Budget, Pacing
+from mld.retrieval.pacing import Pacing
+from mld.retrieval.polling import PollingReader
+from mld.retrieval.prefetch import Budget
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.reader import PollingReader, ReaderShares
+from mld.retrieval.reader import ReaderShares
 from tests.support.readers import live, sequences
 from tests.twins.streams import MemoryStreams
 

@@ -13,7 +13,8 @@ from mld.core.positions import LATEST
 from mld.core.streams import Shard
 from mld.leases.lease import Lease
 from mld.shards.auditor import Auditor
-from mld.shards.sync import ShardDetector, ShardSync, StreamLeases
+from mld.shards.detector import ShardDetector
+from mld.shards.sync import ShardSync, StreamLeases
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_S,

@@ -18,7 +18,7 @@ from mld.shards.cleanup import Delete, judge_cleanup
 from mld.shards.ending import BlockedOnMergeParent, Create, plan_shard_end
 from mld.shards.graph import children_in
 from mld.shards.identity import ShardIsOver
-from mld.tracking.stream_set import blocking_parent
+from mld.tracking.parents import blocking_parent
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -18,13 +18,7 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.streams import ShardFilter, ShardFilterType, StreamKind
-from mld.shards.sync import (
-    RESTARTS_MAX,
-    TRANSIENT_ATTEMPTS_MAX,
-    NotListed,
-    ShardDetector,
-    ShardsListed,
-)
+from mld.shards.detector import RESTARTS_MAX, TRANSIENT_ATTEMPTS_MAX, NotListed, ShardDetector, ShardsListed
 from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream
 from tests.virtual_time import run_virtual
 

@@ -14,9 +14,10 @@ from mld.core.errors import LeaseLostError, StreamNotFoundError, TableUnavailabl
 from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 from mld.leases.lease import Lease
+from mld.shards.detector import ShardDetector
 from mld.shards.ending import Blocked, BlockedOnMergeParent, Create, Invalid, Prepared, ShardEnding, plan_shard_end
 from mld.shards.graph import children_in
-from mld.shards.sync import ShardDetector, ShardSync, StreamLeases
+from mld.shards.sync import ShardSync, StreamLeases
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_M,

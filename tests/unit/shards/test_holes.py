@@ -12,7 +12,7 @@ from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.shards.graph import Findings, abandoned, hole_steps, is_urgent, missing_children, ranges_to_fill, sightings
+from mld.shards.holes import Findings, abandoned, hole_steps, is_urgent, missing_children, ranges_to_fill, sightings
 from tests.unit.shards.twins import done, examine, row, shard, sid
 
 N = HASH_KEY_MAX

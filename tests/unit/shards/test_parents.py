@@ -7,7 +7,7 @@ import pytest
 from mld.core.positions import LATEST, SHARD_END_NAME, TRIM_HORIZON, Position
 from mld.core.streams import HashRange, Shard
 from mld.leases.lease import Lease
-from mld.tracking.stream_set import ANCESTORS_MAX, ancestors_of, blocking_parent, parents_complete
+from mld.tracking.parents import ANCESTORS_MAX, ancestors_of, blocking_parent, parents_complete
 from tests.unit.shards.twins import MemoryTable, done, row, sid
 from tests.virtual_time import run_virtual
 

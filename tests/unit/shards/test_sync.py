@@ -15,7 +15,8 @@ from mld.core.positions import AT_TIMESTAMP, InitialPosition
 from mld.core.streams import Shard, ShardFilter, ShardFilterType, ShardsPage
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.shards.sync import ShardDetector, ShardSync, StreamLeases, SyncResult, SyncStatus, bootstrap_filter
+from mld.shards.detector import ShardDetector
+from mld.shards.sync import ShardSync, StreamLeases, SyncResult, SyncStatus, bootstrap_filter
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -12,7 +12,7 @@ from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFi
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseWrite, TableScan
-from mld.shards import graph, identity
+from mld.shards import graph, holes, identity
 from tests.twins.lease_rows import NotWrittenError, carry_out
 
 P, T = ParamSpec("P"), TypeVar("T")
@@ -25,7 +25,7 @@ def in_one_go(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
 
 foreign_evidence = in_one_go(identity.foreign_evidence)
 leases_for_empty_table = in_one_go(graph.leases_for_empty_table)
-examine = in_one_go(graph.examine)
+examine = in_one_go(holes.examine)
 survey = in_one_go(identity.Survey.steps)
 
 

@@ -1,0 +1,123 @@
+"""`AggregateReports`: reports KPL aggregates that are malformed, or whose user records belong to another shard.
+
+Rules: retrieval#hash-range-rule and retrieval#malformed-aggregates. An aggregate that is malformed, or beyond the
+limits of `retrieval.kpl`, is delivered as it came; a broken producer may send nothing else. An aggregate with a user
+record outside the shard's hash range is not delivered at all. A producer that packed it before a reshard sends its
+records again, so nothing is lost. A producer that packs aggregates by rules of its own, or under wrong keys, loses them
+for good; Java does not report it. Both kinds are counted, and logged at most once a minute.
+
+Partition keys may be personal data: only the length of a key and the first digits of its hash key are logged, which
+show whose shard it belongs to and can be compared with a known key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from mld.core.log_fields import about
+from mld.core.streams import ChildBatch, HashRange, Misrouted
+from mld.metrics.instruments import Tally
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REPORT_INTERVAL_S = 60.0  # a wrong producer misroutes every aggregate it makes
+HASH_KEY_BITS = 128
+SHOWN_BITS = 32
+
+MALFORMED = "%d KPL aggregates cannot be opened (%s); they were delivered as they came: their producer must be repaired"
+MISROUTED = (
+    "%d user records were not delivered, because their aggregates do not belong to this shard: %s. A producer that "
+    "packed them before a reshard sends them again; if there was none, it packs them wrongly"
+)
+
+
+class SeenAggregates(Generic[T]):
+    """Aggregates of one kind; each is counted once, however often its batch is read."""
+
+    def __init__(self, action: str, counted: str, message: str) -> None:
+        self.action = action
+        self.counted = counted
+        """What a report counts: the aggregates, or their user records."""
+        self.message = message
+        self.aggregates = 0
+        self.count = 0
+        self.reported = 0
+        self.example = ""  # the latest
+        self._last = -1  # the highest sequence number that was counted
+
+    def fresh(self, found: Mapping[str, T]) -> dict[int, T]:
+        """Return those that are not counted yet, by sequence number, and count them."""
+        numbered = {int(sequence): what for sequence, what in found.items() if int(sequence) > self._last}
+        self.aggregates += len(numbered)
+        self._last = max(numbered, default=self._last)
+        return numbered
+
+
+class AggregateReports:
+    """The reports of one shard while one consumer serves it; `dropped` counts the aggregates, too."""
+
+    def __init__(self, shard_id: str, dropped: Tally | None = None) -> None:
+        self._dropped = Tally() if dropped is None else dropped
+        self._malformed = SeenAggregates[str]("aggregate_malformed", "aggregates", MALFORMED)
+        self._misrouted = SeenAggregates[Misrouted]("aggregate_misrouted", "user_records", MISROUTED)
+        self._shard_id = shard_id
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, batch: ChildBatch, hash_range: HashRange | None) -> None:
+        """Count what a batch shows that was delivered, or is empty; `hash_range` is the lease's."""
+        if not batch.malformed and not batch.misrouted:
+            return
+        if malformed := self._malformed.fresh(batch.malformed):
+            last = max(malformed)
+            self._malformed.example = f"record {last}: {malformed[last]}"
+            self._malformed.count += len(malformed)
+            self._dropped.add("malformed", len(malformed))
+        if misrouted := self._misrouted.fresh(batch.misrouted):
+            last = max(misrouted)
+            self._dropped.add("range", len(misrouted))
+            self._misrouted.example = _example(last, misrouted[last], hash_range)
+            self._misrouted.count += sum(found.user_records for found in misrouted.values())
+        if self._timer is None:
+            self._report()
+
+    def close(self) -> None:
+        """Log what was not logged yet."""
+        if self._timer is not None:
+            self._report()
+            self._cancel()
+
+    def _report(self) -> None:
+        """Log what is new, and then nothing for a minute; a minute without news ends the reports."""
+        self._cancel()
+        news = [seen for seen in (self._malformed, self._misrouted) if seen.count > seen.reported]
+        for seen in news:
+            fresh, seen.reported = seen.count - seen.reported, seen.count
+            fields = {seen.counted: fresh, f"{seen.counted}_total": seen.count, "aggregates_total": seen.aggregates}
+            log.warning(seen.message, fresh, seen.example, extra=about(seen.action, self._shard_id, **fields))
+        if news:
+            self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL_S, self._report)
+
+    def _cancel(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+
+def _example(sequence: int, found: Misrouted, hash_range: HashRange | None) -> str:
+    source = "explicit hash key" if found.is_explicit else f"hash of a partition key of {found.key_bytes} bytes"
+    within = "" if hash_range is None else f", outside {_shown(hash_range.start)} to {_shown(hash_range.end)}"
+    return f"record {sequence}/{found.sub_sequence} has the hash key {_shown(found.hash_key)} ({source}){within}"
+
+
+def _shown(hash_key: int) -> str:
+    """Return the first digits of a hash key, in hexadecimal. An explicit one may lie outside of what a shard can
+    have.
+    """
+    if not 0 <= hash_key < 1 << HASH_KEY_BITS:
+        return "out of bounds"
+    return f"0x{hash_key >> (HASH_KEY_BITS - SHOWN_BITS):08x}…"

@@ -1,0 +1,115 @@
+"""`CheckpointRange`: which positions a child may checkpoint. Pure: every change returns a new value.
+
+Rules: protocol#checkpoint-range and protocol#checkpoint-at-shard-end (at the shard's end the last delivered position is
+written as SHARD_END even if it was stored before).
+
+    last      the checkpoint in the row as this consumer knows it; it starts at the value read at initialization
+    first     the first record that this child was given; None until then
+    largest   the last one; it starts at `last`, each delivered batch raises it, the end of the shard to SHARD_END
+    end       set when the shard ends: the position that means the same as SHARD_END from then on
+
+A child may name `last`, and any position from `first` to the last record that it was given. The number 0, which no
+record has, means `last`: children that count from their own buffer name it when the buffer is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from mld.core.positions import SEQUENCE_DIGITS_MAX, SHARD_END, SUB_MAX, Position, is_position_text
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Store this position, then tell the range with `written`."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class NoWrite:
+    """The position is stored already: success without a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Illegal:
+    """The processor asked for something out of range or senseless."""
+
+    reason: str
+
+
+Resolution: TypeAlias = Write | NoWrite | Illegal
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRange:
+    """The state of one consumer; every change returns a new value."""
+
+    last: Position
+    largest: Position
+    first: Position | None = None
+    end_sequence: Position | None = None
+
+    @classmethod
+    def starting_at(cls, checkpoint: Position) -> CheckpointRange:
+        """Return the range of a consumer that has just read `checkpoint` from the row."""
+        return cls(last=checkpoint, largest=checkpoint)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether SHARD_END has been stored."""
+        return self.last.is_shard_end
+
+    def deliver(self, first: Position, largest: Position) -> CheckpointRange:
+        """Note that a batch from `first` to `largest` goes to the processor. Never narrows the range."""
+        assert self.end_sequence is None, "nothing is delivered after the end of the shard"
+        return replace(self, first=min(self.first or first, first), largest=max(self.largest, largest))
+
+    def at_shard_end(self) -> CheckpointRange:
+        """Note that the processor is told that the shard has ended. Harmless if repeated."""
+        if self.end_sequence is not None:
+            return self
+        return replace(self, end_sequence=self.largest, largest=SHARD_END)
+
+    def resolve(self, sequence: str | None, sub: int | None) -> Resolution:
+        """Return what a checkpoint request means. No sequence: everything delivered so far; no sub number: 0."""
+        if sequence is None:
+            return self._store(self.largest)
+        sub = 0 if sub is None else sub
+        if not 0 <= sub <= SUB_MAX:
+            return Illegal(f"sub-sequence number is not between 0 and {SUB_MAX}")
+        if not is_position_text(sequence):
+            return Illegal(f"not a sequence number: {sequence[:SEQUENCE_DIGITS_MAX]!r}")
+        position = _as_stored(sequence, sub)
+        if position.number == 0:
+            position = self.last
+        if position != self.last and not self._was_given(position):
+            given = "no record" if self.first is None else f"{self.first} to {self.end_sequence or self.largest}"
+            return Illegal(f"{position} is neither {self.last} (checkpointed) nor within what was delivered ({given})")
+        return self._store(position)
+
+    def written(self, position: Position) -> CheckpointRange:
+        """Note that `position` is in the row now."""
+        return replace(self, last=position)
+
+    def _was_given(self, position: Position) -> bool:
+        if position.is_sentinel:
+            return position == self.largest
+        end = self.end_sequence or self.largest
+        return self.first is not None and max(self.last, self.first) <= position <= end
+
+    def _store(self, position: Position) -> Resolution:
+        if position == self.end_sequence:
+            position = SHARD_END
+        return NoWrite() if position == self.last else Write(position)
+
+
+def _as_stored(sequence: str, sub: int) -> Position:
+    """Return the position as a row has it: a number without leading zeros, a sentinel without a sub number.
+
+    Java tests for SHARD_END by equality, sub number included.
+    """
+    if not sequence.isdigit():
+        return Position(sequence)
+    return Position(sequence.lstrip("0") or "0", sub)

@@ -1,0 +1,98 @@
+"""`ShardCheckpoints`: the checkpoints that a child asks for, judged by `CheckpointRange` and stored.
+
+Rules: protocol#checkpoint-errors. A failed write becomes one of the error names of the protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from mld.consumer.checkpoint_range import CheckpointRange, Illegal, Write
+from mld.consumer.ports import ConsumerParts
+from mld.core.errors import LeaseLostError, TableError, TableMissingError, TableThrottledError
+from mld.core.log_fields import about
+from mld.core.positions import Position
+from mld.leases.validity import HeldLease
+from mld.metrics.shard import ShardMetrics
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest
+
+log = logging.getLogger(__name__)
+
+
+class ShardCheckpoints:
+    """One for each consumer. `on_moved` hears of the child's checkpoints, `on_lost` that the lease is gone."""
+
+    def __init__(
+        self,
+        held: HeldLease,
+        parts: ConsumerParts,
+        metrics: ShardMetrics,
+        on_moved: Callable[[Position], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.range = CheckpointRange.starting_at(held.lease.checkpoint)
+        self.refused = False
+        """A request since the last batch that was answered: the child may die of that, not of a record."""
+        self._key = held.lease.key
+        self._token = held.token
+        self._parts = parts
+        self._metrics = metrics
+        self._on_moved = on_moved
+        self._on_lost = on_lost
+
+    def begin(self, checkpoint: Position) -> None:
+        """Note that another child begins, after this checkpoint."""
+        self.range = CheckpointRange.starting_at(checkpoint)
+        self.refused = False
+
+    def deliver(self, first: str | None, largest: Position | None) -> None:
+        """Note that the child has a whole batch, from the number `first` to `largest`; None: it has no records."""
+        if first is not None and largest is not None:
+            self.range = self.range.deliver(Position(first), largest)
+
+    def deliver_end(self) -> None:
+        """Note that the child has `shardEnded`."""
+        self.range = self.range.at_shard_end()
+
+    async def answer(self, request: CheckpointRequest) -> CheckpointErrorName | None:
+        """Judge a request of the child by what it has now, and store it; None if that is in the row."""
+        error = None
+        match self.range.resolve(request.sequence_number, request.sub_sequence_number):
+            case Illegal(reason):
+                log.warning("checkpoint out of range: %s", reason, extra=about("checkpoint_illegal", self._key))
+                error = CheckpointErrorName.ILLEGAL_ARGUMENT
+            case Write(position):
+                error = await self.store(position)
+                if error is None:
+                    self._on_moved(self.range.last)
+        self.refused = self.refused or error is not None
+        return error
+
+    async def store(self, position: Position) -> CheckpointErrorName | None:
+        """Write the position to the row, fenced; None means that it is there."""
+        since = self._parts.clock.monotonic()
+        try:
+            position = await self._parts.keeper.checkpoint(self._key, self._token, position)
+        except LeaseLostError as error:
+            self._count("refused", since)
+            log.warning("%s", error, extra=about("checkpoint_lease_lost", self._key))
+            self._on_lost()
+            return CheckpointErrorName.SHUTDOWN
+        except TableError as error:
+            self._count("error", since)
+            match error:
+                case TableThrottledError():
+                    return CheckpointErrorName.THROTTLING
+                case TableMissingError():
+                    return CheckpointErrorName.INVALID_STATE
+            log.warning("checkpoint failed: %s", error, extra=about("checkpoint_failed", self._key))
+            return CheckpointErrorName.DEPENDENCY
+        self._count("stored", since)
+        self.range = self.range.written(position)
+        log.debug("checkpoint", extra=about("checkpoint", self._key, position=str(position)))
+        return None
+
+    def _count(self, result: str, since: float) -> None:
+        clock = self._parts.clock
+        self._metrics.stored(result, since, clock.monotonic(), clock.wall())

@@ -1,0 +1,133 @@
+"""`Overdue`: warns when a child takes long over one request: how long, since when it is silent, and what it holds.
+
+It ends nothing; `timeoutInSeconds` does. The first warning comes after `logWarningForTaskAfterMillis`, the next each
+time the duration has doubled, at least one an hour. A request that is answered in time costs two assignments: the timer
+is not reset with each request, but checks, when it fires, which request is being answered by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from mld.core.clock import Clock
+from mld.core.log_fields import about
+from mld.properties.settings import ChildSettings
+
+log = logging.getLogger(__name__)
+
+REPEAT_MIN_S = 1.0  # if the first duration is 0; Java looks once a second
+REPEAT_MAX_S = 3600.0  # any hour of the log shows it
+TIMER_SLACK_S = 0.001  # a timer may fire slightly early, and must not be set again for that
+
+Holds = Callable[[], Mapping[str, object]]
+"""What the child is working on, as fields of the log; called only for a warning."""
+
+
+def next_warning_s(running_s: float) -> float:
+    """Return the age at which to warn again about a request that was warned about at `running_s`."""
+    return running_s + min(max(running_s, REPEAT_MIN_S), REPEAT_MAX_S)
+
+
+class Overdue:
+    """Watches the requests of one child, one at a time."""
+
+    def __init__(self, clock: Clock, shard_id: str, child: str, settings: ChildSettings) -> None:
+        self._clock = clock
+        self._shard_id = shard_id
+        self._child = child
+        self._first_s = self._due_s = settings.warn_after_s
+        self._is_bounded = settings.reply_timeout_s is not None
+        self._request: str | None = None
+        self._holds: Holds = dict
+        self._began_s = self._heard_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_storing = False
+        """Its checkpoint is being written: the child waits for us."""
+        self.refused: str | None = None
+        """What it wrote last, since the request, that looks like a message and is none."""
+
+    def adjust(self, settings: ChildSettings) -> None:
+        """Warn by these settings from now on; a request that was warned of is not warned of again for that."""
+        was_warned, first_s = self._due_s != self._first_s, settings.warn_after_s
+        self._is_bounded = settings.reply_timeout_s is not None
+        if first_s == self._first_s:
+            return
+        self._first_s = first_s
+        if was_warned:
+            return
+        self._due_s = first_s
+        self._forget_timer()
+        if self._request is not None:
+            self._look_after(max(0.0, first_s - (self._clock.monotonic() - self._began_s)))
+
+    def begin(self, request: str, holds: Holds) -> None:
+        """Note that the child gets a request."""
+        self._request, self._holds, self.refused = request, holds, None
+        self._began_s = self._heard_s = self._clock.monotonic()
+        self._due_s = self._first_s
+        if self._timer is None:
+            self._look_after(self._first_s)
+
+    def heard(self) -> None:
+        """Note that the child has sent a valid message."""
+        self._heard_s = self._clock.monotonic()
+
+    def end(self) -> None:
+        """Note that the request is answered, or given up."""
+        self._request, self._holds = None, dict
+        if self._due_s != self._first_s:  # it was warned of, and the timer waits for its next warning
+            self._forget_timer()
+
+    def close(self) -> None:
+        """Stop watching: there will be no more requests."""
+        self.end()
+        self._forget_timer()
+
+    def _forget_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _look_after(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._request is None:
+            return
+        running_s = self._clock.monotonic() - self._began_s
+        if running_s >= self._due_s - TIMER_SLACK_S:
+            self._warn(self._request, running_s)
+            self._due_s = next_warning_s(running_s)
+        self._look_after(self._due_s - running_s)
+
+    def _warn(self, request: str, running_s: float) -> None:
+        silent_s = self._clock.monotonic() - self._heard_s
+        held = dict(self._holds())
+        if self.is_storing:
+            state = "the lease table has not answered its checkpoint yet"
+        elif self._is_bounded:
+            state = f"it is silent for {silent_s:.0f} s"
+        else:
+            state = f"it is silent for {silent_s:.0f} s, and without timeoutInSeconds nothing ends it"
+        if self.refused is not None:
+            state += f"; it wrote a line that is no message: {self.refused}"
+        holding = f"; it holds {', '.join(f'{name} {value}' for name, value in held.items())}" if held else ""
+        log.warning(
+            "the child takes longer than %.0f s over %s: %s%s",
+            running_s,
+            request,
+            state,
+            holding,
+            extra=about(
+                "slow_task",
+                self._shard_id,
+                child=self._child,
+                request=request,
+                running_s=round(running_s, 1),
+                silent_s=round(silent_s, 1),
+                **held,
+            ),
+        )

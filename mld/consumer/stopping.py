@@ -1,0 +1,55 @@
+"""`Stopping`: the stop that a consumer was asked for, and waits that end with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from mld.consumer.lifecycle import StopReason
+from mld.core.clock import Clock
+from mld.core.waits import Interruption
+
+T = TypeVar("T")
+
+
+class Stopping:
+    """`stop` is None until one is asked for; a stronger one replaces a weaker one, and none is ever taken back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.stop: StopReason | None = None
+        self._clock = clock
+        self._interruption: Interruption | None = None
+
+    def ask(self, stop: StopReason) -> None:
+        if self.stop is None or stop > self.stop:
+            self.stop = stop
+            if self._interruption is not None:
+                asyncio.get_running_loop().call_soon(self._interruption.end)
+
+    async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
+        """Return the awaitable's value, or None as soon as a stop is asked for or `over` is done."""
+        assert self._interruption is None, "one wait at a time"
+        with Interruption() as interruption:
+            self._interruption = interruption
+            if over is not None:
+                over.add_done_callback(interruption.end)
+            if self.stop is not None:
+                asyncio.get_running_loop().call_soon(interruption.end)
+            try:
+                value = await awaitable
+                return value if self.stop is None else None
+            finally:
+                self._interruption = None
+                if over is not None:
+                    over.remove_done_callback(interruption.end)
+        return None
+
+    async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
+        """Sleep, but wake at once when a stop is asked for or `also` is set."""
+        over = None if also is None else asyncio.ensure_future(also.wait())
+        try:
+            await self.unless(self._clock.sleep(seconds), over)
+        finally:
+            if over is not None:
+                over.cancel()

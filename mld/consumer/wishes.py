@@ -1,0 +1,86 @@
+"""`Wishes`: what operators want of the holder of a shard: a pause, records left out, a new child.
+
+Rules: leases#pauses, leases#records-left-out, leases#new-children. The wishes stand in the row of the lease. The words
+for a new child differ with each request; those from before this holding were meant for another child. A wish is never a
+failure of the record processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from mld.consumer.parts import PlacedRecord
+from mld.core.log_fields import about
+from mld.core.positions import SUB_MAX, Position
+from mld.core.streams import ChildBatch
+from mld.leases.lease import Lease
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Wishes:
+    """Those of one holding. `on_pause` hears when a pause begins or ends."""
+
+    def __init__(self, lease: Lease, on_pause: Callable[[bool], None]) -> None:
+        self._unpaused = asyncio.Event()
+        self._unpaused.set()
+        self._on_pause = on_pause
+        self.restart_asked = asyncio.Event()
+        """A new child is due, without a pause; cleared when it starts."""
+        self._key = lease.key
+        self._left_out: frozenset[str] = frozenset()
+        self._restart = lease.restart
+        self.heed(lease, is_waiting=False)
+
+    def heed(self, lease: Lease, *, is_waiting: bool) -> bool:
+        """Take in what the row says now; whether the child is to be killed. `is_waiting`: for its next start."""
+        if (lease.paused is None) is not self._unpaused.is_set():
+            self._on_pause(lease.paused is not None)
+            if lease.paused is None:
+                self._unpaused.set()
+                log.info("resumed", extra=about("shard_resumed", self._key))
+            else:
+                self._unpaused.clear()
+                log.info("paused: %s", lease.paused, extra=about("shard_paused", self._key))
+        is_unblocked = is_waiting and not lease.left_out <= self._left_out
+        is_asked = lease.restart is not None and lease.restart != self._restart
+        self._left_out, self._restart = lease.left_out, lease.restart
+        if is_asked:
+            log.info("a new child is wanted: %s", lease.restart, extra=about("child_restart_asked", self._key))
+        if is_asked or is_unblocked:
+            self.restart_asked.set()
+        return is_asked
+
+    async def unpaused(self, awaitable: Awaitable[T]) -> T:
+        """Return the awaitable's value, held back while the shard is paused. What is cancelled here is read again from
+        the checkpoint.
+        """
+        value = await awaitable
+        await self._unpaused.wait()
+        return value
+
+    def concern(self, batch: ChildBatch, after: Position) -> bool:
+        """Return whether a record that is to be left out may be in a batch of what comes after a position."""
+        if batch.largest is None:
+            return False
+        parts = (mark.partition("/") for mark in self._left_out)
+        firsts = (Position(sequence, int(sub or 0)) for sequence, _, sub in parts)
+        return any(first <= batch.largest and Position(first.sequence, SUB_MAX) > after for first in firsts)
+
+    def kept(self, records: Iterable[PlacedRecord]) -> list[PlacedRecord]:
+        """Return the records but for those that are to be left out, which are logged."""
+        kept = []
+        for record in records:
+            sequence, sub = record.framed.sequence, record.framed.sub
+            if sequence in self._left_out or f"{sequence}/{sub}" in self._left_out:
+                log.warning(
+                    "record %s is left out, as asked", record.position, extra=about("record_left_out", self._key)
+                )
+            else:
+                kept.append(record)
+        return kept

@@ -1,0 +1,56 @@
+"""What this machine has: packages of extras, looked for without importing them, and programs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mld import pip_install
+from mld.core.errors import MldError
+
+if TYPE_CHECKING:
+    pass
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+class NotReadyError(MldError):
+    """This machine lacks something that the command needs; the text has the remedy."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be found; its parents are imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def require(extra: str, what: str, *modules: str) -> None:
+    """Raise NotReadyError if one of the modules of an extra is not installed; `what` needs them."""
+    if missing := ", ".join(module for module in modules if not is_installed(module)):
+        raise NotReadyError(f"{what} needs packages that are not installed ({missing}): {pip_install(extra)}")
+
+
+def find_executable(command: Sequence[str]) -> str | None:
+    """Return the file that `command` would run, or None: a name with a slash as it is; a bare name from PATH, or
+    else from the directory of our interpreter, where `mld-spark` and `mld-zygote` are installed.
+    """
+    if not command or not command[0]:
+        return None
+    return shutil.which(command[0]) or (
+        None if "/" in command[0] else shutil.which(command[0], path=str(Path(sys.executable).parent))
+    )
+
+
+def runnable(command: Sequence[str]) -> list[str]:
+    """Return the command as the kernel finds it: unchanged, unless its program is only in our interpreter's
+    directory.
+    """
+    found = None if command and shutil.which(command[0]) else find_executable(command)
+    return list(command) if found is None else [found, *command[1:]]

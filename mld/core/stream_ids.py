@@ -1,0 +1,98 @@
+"""How a row of a table with several streams names its stream: by KCL's serialised identifier, ``account:name:epoch``.
+
+Rule: leases#rows-of-several-streams. The epoch only tells apart the incarnations of a stream that was deleted and made
+again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+OF_THIS_STREAM: ContextVar[str | None] = ContextVar("mld_stream", default=None)
+"""The identifier of the one of several streams that is being worked for; the log adds it to every line."""
+
+_FORM = re.compile(r"([0-9]{1,20}):([^:]+):([0-9]{1,20})", re.ASCII)
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def working_for(stream: str | None) -> Iterator[None]:
+    """Log what is logged within as about this stream, by its identifier; None: there is one stream only."""
+    token = OF_THIS_STREAM.set(stream)
+    try:
+        yield
+    finally:
+        OF_THIS_STREAM.reset(token)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamId:
+    """One incarnation of a stream. `account` has digits only, `name` no colon, `epoch` is greater than 0."""
+
+    account: str
+    name: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.account}:{self.name}:{self.epoch}"
+
+
+def key_of(stream: str | None, shard_id: str) -> str:
+    """Return the key of a shard's lease. `stream` is the stream's identifier among several, else None."""
+    return shard_id if stream is None else f"{stream}:{shard_id}"
+
+
+def parse_stream_id(text: str) -> StreamId | None:
+    """Return the identifier that `text` is, exactly; None if it is none."""
+    found = _FORM.fullmatch(text)
+    if found is None or int(found[3]) == 0:
+        return None
+    stream = StreamId(found[1], found[2], int(found[3]))
+    return stream if str(stream) == text else None
+
+
+def shard_of_key(key: str) -> str:
+    """Return the shard's own name in a lease key."""
+    stream = stream_of_key(key)
+    return key if stream is None else key.removeprefix(f"{stream}:")
+
+
+def stream_of_key(key: str) -> str | None:
+    """Return the stream's part of a lease key; None for the key of a table with one stream, which is a shard id."""
+    stream, colon, shard_id = key.rpartition(":")
+    return stream if colon and shard_id and parse_stream_id(stream) is not None else None
+
+
+def keys_meant(keys: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the lease keys that a person may mean by `name`, sorted: a key, a shard's own name, or its number (``7``).
+
+    Among several streams a name may begin with the stream, as ``orders:7``: its label, which `labels` have by
+    identifier, its own name, or its identifier.
+    """
+    sorted_keys = sorted(keys)
+    if name in sorted_keys:
+        return (name,)
+    stream, _, shard = name.rpartition(":")
+    known = labels or {}
+    found = [key for key in sorted_keys if _is_shard(shard_of_key(key), shard)]
+    if stream:
+        by_label = [key for key in found if known.get(stream_of_key(key) or "") == stream]
+        found = by_label or [key for key in found if _is_stream(stream_of_key(key), stream)]
+    return tuple(found)
+
+
+def _is_shard(shard_id: str, name: str) -> bool:
+    if shard_id == name:
+        return True
+    number = shard_id.rpartition("-")[2]
+    return name.isascii() and name.isdigit() and number.isdigit() and int(number) == int(name)
+
+
+def _is_stream(stream: str | None, name: str) -> bool:
+    return stream is not None and name in (stream, stream.split(":")[1])

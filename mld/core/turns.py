@@ -1,0 +1,46 @@
+"""Work that lets the rest of the event loop run: `Steps` driven in turns, and many calls a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from mld.core.clock import Clock
+from mld.core.steps import Steps
+
+T = TypeVar("T")
+
+PIECE_S = 0.001  # half of what the event loop's law allows
+CALLS_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has hardly more connections
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
+    """Return the result of `steps`. Its arguments must be values that do not change meanwhile.
+
+    Others run at every yield; with a `clock`, where yields are many and cheap, after every millisecond.
+    """
+    since = clock.monotonic() if clock else 0.0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        if clock is None or clock.monotonic() - since >= PIECE_S:
+            await asyncio.sleep(0)
+            since = clock.monotonic() if clock else 0.0
+
+
+async def a_few_at_a_time(act: Callable[[T], Awaitable[None]], things: Sequence[T]) -> None:
+    """Do it with each of them: a task for each of 10,000 would stop the loop."""
+    waiting = iter(things)
+
+    async def work() -> None:
+        for thing in waiting:
+            await act(thing)
+
+    await asyncio.gather(*(work() for _ in range(min(len(things), CALLS_CONCURRENT_MAX))))

@@ -1,0 +1,161 @@
+"""Waits that cost no task and no timer of their own, for code that waits hundreds of times a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Wait until `event` is set or the time is over; True if it is set."""
+    if event.is_set():
+        return True
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True
+
+
+async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """Return what `work` returns; None if `event` is set before: then `work` is cancelled, whatever it waits for."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        waiting.cancel()
+        if working.cancel():
+            await asyncio.wait({working})
+            _ = working.cancelled() or working.exception()  # of work that nobody wants any more
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
+
+
+class Interruption:
+    """Lets others end what the current task waits for within: it is cancelled, and that is taken back at the exit.
+
+    A cancellation by anybody else passes.
+    """
+
+    __slots__ = ("_before", "_task", "is_over")
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self.is_over = False
+        """Whether somebody has ended it."""
+
+    def __enter__(self) -> Interruption:
+        task = asyncio.current_task()
+        assert task is not None, "only tasks are interrupted"
+        self._task = task
+        self._before = task.cancelling()
+        self.is_over = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        return self.is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
+
+    def end(self, _: object = None) -> None:
+        """End the wait by a callback of the loop, so that the task is not running; without effect after the exit."""
+        if self._task is not None and not self.is_over:
+            self.is_over = True
+            self._task.cancel()
+
+
+def _nothing() -> None:
+    """Do nothing: what a closed timer calls."""
+
+
+class LazyTimer:
+    """Calls `on_due` when a wait lasts longer than it may; for one wait at a time, nearly all of which end sooner.
+
+    The loop's timer is not set for each wait: it looks, when it fires, at the wait that is under way by then.
+    """
+
+    __slots__ = ("_due_s", "_on_due", "_timer")
+
+    def __init__(self, on_due: Callable[[], None]) -> None:
+        self._on_due = on_due
+        self._due_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, seconds: float) -> None:
+        """Begin a wait that may last so long."""
+        loop = asyncio.get_running_loop()
+        self._due_s = loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._due_s:
+            self._cancel()
+        if self._timer is None:
+            self._timer = loop.call_at(self._due_s, self._look)
+
+    def end(self) -> None:
+        """End the wait."""
+        self._due_s = None
+
+    def close(self) -> None:
+        """Close: there will be no more waits. Let go of who is called, which mostly holds this: no cycle is left."""
+        self._cancel()
+        self._on_due = _nothing
+
+    def _cancel(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _look(self) -> None:
+        timer, self._timer = self._timer, None
+        if self._due_s is None or timer is None:
+            return
+        if timer.when() < self._due_s:
+            self._timer = asyncio.get_running_loop().call_at(self._due_s, self._look)
+            return
+        self._due_s = None
+        self._on_due()
+
+
+class TimeLimit:
+    """Raises TimeoutError where what it surrounds takes longer than `of` says; for one wait at a time.
+
+    As `asyncio.timeout`, but for calls by the hundred: it is kept for the next wait, and sets no timer for each.
+    """
+
+    __slots__ = ("_interruption", "_seconds", "_timer")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._interruption = Interruption()
+        self._timer = LazyTimer(self._interruption.end)
+
+    def of(self, seconds: float) -> TimeLimit:
+        """Set the limit of the next wait; return it."""
+        self._seconds = seconds
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of this wait is over, or that of the last one was."""
+        return self._interruption.is_over
+
+    def __enter__(self) -> TimeLimit:
+        self._interruption.__enter__()
+        self._timer.begin(self._seconds)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._timer.end()
+        if self._interruption.__exit__(kind, error, traceback):
+            raise TimeoutError from error

@@ -1,0 +1,147 @@
+"""What the service manager is told while the daemon lives: started, alive, how it goes, stopping.
+
+`Announcements` decides what is due; `announcing` asks it whenever the worker enters another phase of its life, and a
+few times in each period. There is no sign of life while a loop of the worker makes no progress, as on `/livez`: the
+manager then ends the process and starts another one. Nor is there one while the event loop hangs, because this runs on
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+
+from mld.core.clock import Clock
+from mld.core.error_boundary import in_background
+from mld.daemon.systemd import ServiceManager
+from mld.metrics.instruments import LateLoop
+
+log = logging.getLogger(__name__)
+
+STATUS_PERIOD_S = 3.0
+"""A status that changes all the time is told this often."""
+EXTENSION_S = 20.0
+"""Time asked for at once; more of it is asked for while a start or a stop goes on."""
+EXTEND_PERIOD_S = 5.0
+DRAIN_MARGIN_S = 60.0
+"""A stop may outlast the grace by ending children, giving leases back and closing connections. After that it hangs."""
+TICK_MAX_S = 1.0
+
+
+class LifePhase(Enum):
+    """Of a worker's life; the value is what `systemctl status` says."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+class Announcements:
+    """What is due to be told. Times are monotonic seconds."""
+
+    def __init__(self, manager: ServiceManager, grace_s: float) -> None:
+        self._manager = manager
+        self._stop_within_s = grace_s + DRAIN_MARGIN_S
+        self._phase: LifePhase | None = None
+        self._since = 0.0
+        self._alive_at: float | None = None
+        self._extended_at: float | None = None
+        self._text, self._text_at = "", 0.0
+        self._is_late = False
+
+    def step(self, now: float, phase: LifePhase, late: Sequence[LateLoop], text: str) -> None:
+        """Tell what is due; `text` is the worker's state in words, and `late` are the loops that make no progress."""
+        is_new = phase is not self._phase
+        if is_new:
+            self._phase, self._since, self._extended_at = phase, now, None
+            if phase is LifePhase.RUNNING:
+                self._manager.ready()
+        self._note_late(late)
+        if not late:
+            self._extend(now, phase)
+            self._keep_alive(now)
+        self._tell(now, _hanging(late) if late else text, at_once=is_new)
+
+    def _extend(self, now: float, phase: LifePhase) -> None:
+        """Ask for more time: a start ends by itself, after so many tries; a stop may hang."""
+        if phase is LifePhase.RUNNING or not _is_due(now, self._extended_at, EXTEND_PERIOD_S):
+            return
+        if phase is LifePhase.STARTING:
+            self._manager.starting(EXTENSION_S)
+        elif now - self._since <= self._stop_within_s:
+            self._manager.stopping(EXTENSION_S)
+        self._extended_at = now
+
+    def _keep_alive(self, now: float) -> None:
+        if self._manager.keepalive_s is not None and _is_due(now, self._alive_at, self._manager.keepalive_s):
+            self._manager.alive()
+            self._alive_at = now
+
+    def _tell(self, now: float, text: str, *, at_once: bool) -> None:
+        if text != self._text and (at_once or now - self._text_at >= STATUS_PERIOD_S):
+            self._manager.status(text)
+            self._text, self._text_at = text, now
+
+    def _note_late(self, late: Sequence[LateLoop]) -> None:
+        if bool(late) is self._is_late:
+            return
+        self._is_late = bool(late)
+        if not late:
+            log.warning("all loops make progress again", extra={"action": "progress_again"})
+            return
+        ends = (
+            "" if self._manager.keepalive_s is None else "; the service manager gets no sign of life until it goes on"
+        )
+        log.error("%s%s", _hanging(late), ends, extra={"action": "no_progress", "loops": [loop.name for loop in late]})
+
+
+def _is_due(now: float, last: float | None, period_s: float) -> bool:
+    return last is None or now - last >= period_s
+
+
+def _hanging(late: Sequence[LateLoop]) -> str:
+    more = f" and {len(late) - 1} more" if len(late) > 1 else ""
+    return f"no progress for {late[0].since_s:.0f} s: {late[0].name}{more}"
+
+
+@asynccontextmanager
+async def announcing(
+    manager: ServiceManager,
+    clock: Clock,
+    *,
+    grace_s: float,
+    initialized: asyncio.Event,
+    stop_asked: asyncio.Event,
+    overdue: Callable[[], Sequence[LateLoop]],
+    text: Callable[[], str],
+) -> AsyncIterator[None]:
+    """Tell the manager until the worker has ended. `text` is the worker's state in words while it runs."""
+    announcements = Announcements(manager, grace_s)
+    tick_s = min(TICK_MAX_S, (manager.keepalive_s or TICK_MAX_S) / 2)
+    if manager.keepalive_s is not None:
+        faulthandler.enable()  # the watchdog ends us by SIGABRT: then the log shows where each thread was
+
+    def phase() -> LifePhase:
+        if stop_asked.is_set():
+            return LifePhase.STOPPING
+        return LifePhase.RUNNING if initialized.is_set() else LifePhase.STARTING
+
+    async def tell() -> None:
+        while True:
+            now = phase()
+            words = text() if now is LifePhase.RUNNING else now.value
+            announcements.step(clock.monotonic(), now, overdue(), words)
+            news = (event.wait() for event in (initialized, stop_asked) if not event.is_set())
+            waiting = [asyncio.ensure_future(one) for one in (clock.sleep(tick_s), *news)]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waiting:
+                    one.cancel()
+
+    async with in_background(tell, "telling the service manager", clock):
+        yield

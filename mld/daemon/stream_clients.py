@@ -1,0 +1,146 @@
+"""`StreamClients`: the ports of a worker's streams, with one client for each region and each set of credentials."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mld.aws.client_factory import CountedService
+from mld.core.clock import Clock
+from mld.core.streams import StreamKind, Streams, StreamSummary
+from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.properties.credentials import CredentialsChain
+from mld.properties.settings import Settings, StreamSetting
+from mld.protocol.codec import record_keys
+from mld.retrieval.reader_factory import fan_out_of, kind_of, streams_port
+from mld.tracking.list_follower import WantedStream
+from mld.tracking.stream_list import ListedStream, account_and_name
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    kind: StreamKind
+    region: str | None
+    credentials: CredentialsChain
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStream:
+    """A stream that was opened; `own` is what this worker's settings say of it."""
+
+    streams: Streams
+    own: StreamSetting | None
+
+
+class StreamClients:
+    """Opens clients when they are needed, and keeps them until `close`.
+
+    `new_service` makes the client of these settings for streams of a kind, not open yet; `read_streams` reads the
+    list of the settings again, and gives what it had if that is damaged.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        new_service: Callable[[Settings, StreamKind], CountedService],
+        read_streams: Callable[[], Awaitable[Sequence[StreamSetting]]],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._read: dict[str | None, ReadStream] = {}
+        self._only: StreamPorts | None = None
+        self._new_service = new_service
+        self._read_streams = read_streams
+        self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
+        self._services: dict[_Place, CountedService] = {}
+        self._opening = asyncio.Lock()
+
+    def ports(self) -> SourcePorts:
+        """Return what a worker asks of this."""
+        return SourcePorts(self.open_stream, self.wanted, self.describe)
+
+    async def wanted(self) -> Sequence[WantedStream]:
+        """Return the streams of the settings, read again."""
+        streams = await self._read_streams()
+        self._known = {one.name: one for one in streams}
+        return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
+
+    async def describe(self, wanted: WantedStream) -> StreamSummary:
+        """Return what the service says of a stream. Raises `errors.StreamError`."""
+        return await (await self._streams(wanted.label, wanted.arn))[1].describe()
+
+    async def open_stream(self, listed: ListedStream | None) -> StreamPorts:
+        """Return the ports of a stream of the list; settings of ours with its label add credentials and positions.
+
+        None: of the one stream of the settings.
+        """
+        settings = self._settings
+        if listed is None and self._only is not None:
+            return self._only
+        if listed is None:
+            own, arn, consumer_arn = None, settings.stream_arn, settings.fanout.consumer_arn
+            service = await self._service_at(self._place(arn, settings.kinesis.region))
+            streams, extra = streams_port(service, self._clock, settings.stream_name, arn), b""
+        else:
+            own, arn = self._known.get(listed.label), listed.arn
+            consumer_arn = None if own is None else own.consumer_arn
+            service, streams = await self._streams(listed.label, arn)
+            settings = replace(settings, stream_name=account_and_name(arn)[1], stream_arn=arn)
+            extra = self._extra(settings.stream_name)
+        self._read[None if listed is None else listed.stream] = ReadStream(streams, own)
+        kind = kind_of(arn)
+        return StreamPorts(
+            streams,
+            fan_out_of(settings, service, streams, extra) if kind is StreamKind.KINESIS else None,
+            consumer_arn,
+            None if own is None else own.initial_position,
+            kind,
+        )
+
+    def read_stream(self, stream: str | None) -> ReadStream:
+        """Return the stream with this identifier, or the only one, which was opened."""
+        return self._read[stream]
+
+    async def open(self) -> None:
+        """Open the one stream; of several, each client is opened for the first stream that needs it.
+
+        Raises StartupError if the stream cannot be read as the settings want.
+        """
+        if not self._settings.is_multi_stream:
+            self._only = await self.open_stream(None)
+
+    async def close(self) -> None:
+        """Close all clients."""
+        await asyncio.gather(*(service.close() for service in self._services.values()))
+
+    async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, Streams]:
+        service = await self._service(label, arn)
+        name = label if arn is None else account_and_name(arn)[1]
+        return service, streams_port(service, self._clock, name, arn, self._extra(name))
+
+    def _extra(self, name: str) -> bytes:
+        return record_keys({"streamName": name}) if self._settings.reader.adds_stream_name else b""
+
+    async def _service(self, label: str, arn: str | None) -> CountedService:
+        own = self._known.get(label)
+        region = self._settings.kinesis.region if arn is None else arn.split(":")[3]
+        return await self._service_at(self._place(arn, region, None if own is None else own.credentials))
+
+    def _place(self, arn: str | None, region: str | None, credentials: CredentialsChain | None = None) -> _Place:
+        return _Place(kind_of(arn), region, credentials or self._settings.kinesis.credentials)
+
+    async def _service_at(self, place: _Place) -> CountedService:
+        async with self._opening:
+            if place not in self._services:
+                kinesis = replace(self._settings.kinesis, region=place.region, credentials=place.credentials)
+                settings = replace(self._settings, kinesis=kinesis)
+                service = self._new_service(settings, place.kind)
+                try:
+                    await service.open()
+                except BaseException:
+                    await service.close()
+                    raise
+                self._services[place] = service
+            return self._services[place]

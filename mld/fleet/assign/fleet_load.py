@@ -1,0 +1,376 @@
+"""What an assignment run weighs: the leases, the live workers, and how loaded each of them is. Pure.
+
+Rules: coordination#lease-weights. Differences from Java:
+
+* A lease weighs its `throughputKBps`; one without it weighs the average of those that have it; a complete one weighs
+  nothing. If no lease has any throughput, as in a new application, each weighs the same. So there is no 0/0.
+* A worker without metrics is measured by its *share*: its weight in percent of the fair one. A metric that is 0 on
+  every worker tells nothing either, and the share stands in for it. A share has no operating range, only the threshold:
+  Java's range of 100 makes every worker slightly above the average a source, and so moves leases for ever.
+* A handoff that is on its way already counts as load of its next owner and as relief of its old one, so that neither
+  is decided twice.
+* Only open leases count against `maxLeasesForWorker` (leases#load-of-a-worker); Java counts finished ones as well.
+* A worker that an operator drains gets a lease only if no other has room for it. A lease that an operator has moved
+  stays where it is until the time on its row.
+* A worker with a fresh report that renews none of its leases gets no others while another worker is there: reports are
+  believed for a minute, a lease for ten seconds.
+* Workers that measure the same processors (*neighbours*) do not differ in what is measured. So they share one figure,
+  their mean, by which their machine is compared with others; among themselves they are evened out by count, in every
+  run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heapify, heappop, heappush
+
+from mld.core.steps import Steps
+from mld.fleet.observations import STEP_LEASES, Observations
+from mld.fleet.report import reports
+from mld.fleet.report.reports import WorkerReport
+from mld.leases.lease import Lease
+from mld.leases.own_attribute import Row
+from mld.leases.rows import LEASE_TABLE_KEY
+from mld.properties.settings import Settings
+
+SHARE = "T"
+"""Metric name of the share, Java's name of its throughput metric."""
+FULL_SHARE = 100.0
+STEP_REPORTS = 25  # one with ten figures takes some 20 microseconds to read
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A worker that may get leases. `utilization` (averages by metric, percent) is empty for one without metrics."""
+
+    worker: str
+    utilization: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Operating ranges by metric, percent; a metric without one has no limit."""
+    is_drained: bool = False
+    """An operator wants it to have no leases: it gets one only if no other worker has room."""
+    meter: str = ""
+    """What its figures are of; those with the same one, which is not empty, are neighbours."""
+
+
+def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
+    """Return an active worker as its report describes it (coordination#report-judgement)."""
+    is_drained = reports.is_drained(report)
+    if reports.is_default(report):
+        return LiveWorker(report.worker, is_drained=is_drained)
+    return LiveWorker(
+        report.worker,
+        {metric: reports.average(samples, ema_alpha) for metric, samples in report.samples.items()},
+        {metric: float(ranges[0]) for metric, ranges in report.ranges.items() if ranges},
+        is_drained,
+        report.mld.get("meter", ""),
+    )
+
+
+def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list[LiveWorker]]:
+    workers = []
+    for number, report in enumerate(active):
+        workers.append(live_worker(report, ema_alpha))
+        if number % STEP_REPORTS == STEP_REPORTS - 1:
+            yield
+    return workers
+
+
+def reports_among(rows: Sequence[Row]) -> Steps[reports.ReportScan]:
+    """Find the worker reports among the rows of the lease table that are no leases."""
+    found: list[WorkerReport] = []
+    corrupt: list[tuple[str, str]] = []
+    for start in range(0, len(rows), STEP_REPORTS):
+        part = reports.parse_rows(rows[start : start + STEP_REPORTS], LEASE_TABLE_KEY)
+        found += part.reports
+        corrupt += part.corrupt
+        yield
+    return reports.ReportScan(tuple(found), tuple(corrupt))
+
+
+class Why(Enum):
+    """Why a lease moves."""
+
+    FREE = "free"
+    EXPIRED = "expired"
+    STUCK = "stuck"  # its handoff passed the deadline
+    BALANCE = "balance"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """`lease`, as it was read, goes to `to_worker`: by a handoff if `graceful`, else by a plain assignment."""
+
+    lease: Lease
+    to_worker: str
+    graceful: bool
+    why: Why
+
+
+@dataclass(slots=True)
+class Load:
+    """A live worker and what it carries; changes while a decider deals."""
+
+    worker: str
+    values: dict[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    weight: float = 0.0
+    count: int = 0
+    """Open leases it holds or is about to get."""
+    movable: list[Lease] = field(default_factory=list)
+    leaving: int = 0
+    leaving_weight: float = 0.0
+    arriving_weight: float = 0.0
+    held: int = 0
+    expired: int = 0
+    is_drained: bool = False
+    ticket: int = -1
+    """Its entry in the queue; -1 if it is not queued."""
+
+    @property
+    def is_silent(self) -> bool:
+        return 0 < self.held == self.expired
+
+    def limit(self, metric: str) -> float:
+        return self.limits.get(metric, math.inf)
+
+
+@dataclass(slots=True)
+class View:
+    """Everything a decider looks at, and the moves it has decided."""
+
+    settings: Settings
+    loads: dict[str, Load]
+    mean_weight: float = 0.0
+    has_throughput: bool = False
+    averages: dict[str, float] = field(default_factory=dict)
+    per_weight: dict[str, float] = field(default_factory=dict)
+    """By how much one unit of weight raises a metric."""
+    waiting: list[tuple[float, str, Lease]] = field(default_factory=list)
+    """Heap of the leases to assign, longest without a living owner first."""
+    stuck: list[Lease] = field(default_factory=list)
+    silent: tuple[str, ...] = ()
+    neighbours: list[list[Load]] = field(default_factory=list)
+    """The workers of each machine or container that has several."""
+    moves: dict[str, Move] = field(default_factory=dict)
+
+    def weight(self, lease: Lease) -> float:
+        if not lease.is_load:
+            return 0.0
+        if not self.has_throughput:
+            return 1.0
+        kbps = lease.throughput_kbps
+        return kbps if kbps is not None and is_amount(kbps) else self.mean_weight
+
+    def is_full(self, load: Load) -> bool:
+        """Return whether a limit of the settings is reached. The limit of throughput may be overshot by one lease."""
+        if load.count >= self.settings.leases.held_max:
+            return True
+        return self.has_throughput and load.weight > self.settings.fleet.throughput_max_kbps
+
+    def move(self, lease: Lease, load: Load, why: Why) -> None:
+        hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None
+        self.moves[lease.key] = Move(lease, load.worker, hands_off and why is Why.BALANCE, why)
+        source = self.loads.get(lease.actual_owner or "")
+        if source is load:
+            return
+        weight = self.weight(lease)
+        if source is not None:
+            source.count -= lease.is_load
+            source.weight -= weight
+        load.count += lease.is_load
+        load.weight += weight
+        self.raise_values(load, weight)
+
+    def raise_values(self, load: Load, weight: float) -> None:
+        for metric in load.values:
+            load.values[metric] += weight * self.per_weight[metric]
+
+    def headroom(self, load: Load) -> float:
+        """Return how far below the fleet's average the worker is, by its worst metric."""
+        return min((self._headroom(metric, value) for metric, value in load.values.items()), default=0.0)
+
+    def _headroom(self, metric: str, value: float) -> float:
+        if value > 0:
+            return (self.averages[metric] - value) / value
+        return math.inf if metric == SHARE else 1.0  # a share of 0 is known exactly, a measured 0 is not
+
+
+class Queue:
+    """The workers that may get leases, best first: undrained ones, then by rank, then fewest leases, then id."""
+
+    def __init__(self, view: View, *, by_headroom: bool) -> None:
+        self._view = view
+        self._by_headroom = by_headroom
+        self._heap: list[tuple[bool, float, int, str, int]] = []
+        self._tickets = 0
+        for load in view.loads.values():
+            self.push(load)
+
+    def push(self, load: Load) -> None:
+        """Queue the worker as it is now, in place of an earlier entry; not at all if it is full."""
+        load.ticket = -1
+        if self._view.is_full(load):
+            return
+        self._tickets += 1
+        load.ticket = self._tickets
+        rank = -self._view.headroom(load) if self._by_headroom else 0.0
+        heappush(self._heap, (load.is_drained, rank, load.count, load.worker, load.ticket))
+
+    def pop(self) -> Load | None:
+        """Return the best worker, out of the queue; None if there is none."""
+        while self._heap:
+            *_, worker, ticket = heappop(self._heap)
+            load = self._view.loads[worker]
+            if load.ticket == ticket:
+                load.ticket = -1
+                return load
+        return None
+
+
+def is_amount(number: float) -> bool:
+    """Return whether the number is as it should be: neither negative nor NaN nor infinite."""
+    return 0 <= number < math.inf
+
+
+def survey(
+    leases: Sequence[Lease],
+    workers: Collection[LiveWorker],
+    observations: Observations,
+    now: float,
+    settings: Settings,
+    *,
+    wall_s: float,
+) -> Steps[View]:
+    """Make the view of the leases as scanned and observed. Of several entries of one worker the last counts."""
+    by_id = {worker.worker: worker for worker in workers}
+    loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
+    view = View(settings, loads)
+    yield from _weigh(view, leases)
+    total = yield from _sort_out(view, leases, observations, now, wall_s)
+    _leave_out_the_silent(view)
+    yield
+    _measure(view, by_id, total)
+    yield
+    return view
+
+
+def _weigh(view: View, leases: Sequence[Lease]) -> Steps[None]:
+    total, known = 0.0, 0
+    for number, lease in enumerate(leases):
+        kbps = lease.throughput_kbps
+        if kbps is not None and is_amount(kbps) and not lease.is_complete:
+            total += kbps
+            known += 1
+        if number % STEP_LEASES == STEP_LEASES - 1:
+            yield
+    view.has_throughput = total > 0
+    view.mean_weight = total / known if total > 0 else 1.0
+
+
+def _sort_out(
+    view: View, leases: Sequence[Lease], observations: Observations, now: float, wall_s: float
+) -> Steps[float]:
+    """Put each lease where it belongs: waiting, stuck, on its way, movable. The answer is the weight of all."""
+    total = 0.0
+    for number, lease in enumerate(leases):
+        weight = view.weight(lease)
+        total += weight
+        owner = lease.actual_owner
+        expired = observations.is_expired(lease, now)
+        load = None if owner is None else view.loads.get(owner)
+        if load is not None:
+            load.weight += weight
+            load.count += lease.is_load
+            load.held += 1
+            load.expired += expired
+        if expired:
+            moved_at = None if owner is None else observations.moved_at(lease)
+            view.waiting.append((-math.inf if moved_at is None else moved_at, lease.key, lease))
+        elif lease.checkpoint_owner is not None:
+            _sort_out_handoff(view, lease, weight, load, is_blocked=observations.is_blocked(lease, now))
+        elif load is not None and not lease.is_complete and not is_pinned(lease, wall_s):
+            load.movable.append(lease)
+        if number % STEP_LEASES == STEP_LEASES - 1:
+            yield
+    heapify(view.waiting)
+    return total
+
+
+def is_pinned(lease: Lease, wall_s: float) -> bool:
+    return lease.pinned_until_s is not None and wall_s < lease.pinned_until_s
+
+
+def _sort_out_handoff(view: View, lease: Lease, weight: float, source: Load | None, *, is_blocked: bool) -> None:
+    if not is_blocked:
+        if not lease.is_complete:
+            view.stuck.append(lease)
+        return
+    if source is not None:
+        source.leaving += 1
+        source.leaving_weight += weight
+    target = view.loads.get(lease.owner or "")
+    if target is not None and target is not source:
+        target.count += 1
+        target.arriving_weight += weight
+
+
+def _leave_out_the_silent(view: View) -> None:
+    silent = tuple(load.worker for load in view.loads.values() if load.is_silent)
+    if len(silent) < len(view.loads):
+        view.silent = silent
+        for worker in silent:
+            del view.loads[worker]
+
+
+def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> None:
+    """Compute averages over the live workers, each worker's values, and what a unit of weight adds to them."""
+    target = total / max(1, len(view.loads))
+    share_per_weight = FULL_SHARE / target if target else 0.0
+    measured = {worker: workers[worker].utilization for worker in view.loads}
+    known = {metric: average for metric, average in _averages(measured.values()).items() if average > 0}
+    for load in view.loads.values():
+        utilization = measured[load.worker]
+        load.values = {metric: _amount(utilization[metric]) for metric in sorted(utilization) if metric in known}
+        load.limits = workers[load.worker].limits
+        if not load.values:
+            load.values = {SHARE: load.weight * share_per_weight}
+            load.limits = {}
+    _join_neighbours(view, workers)
+    view.averages = _averages([load.values for load in view.loads.values()])
+    for metric, average in view.averages.items():
+        if average <= 0:
+            view.averages[metric] = FULL_SHARE  # only the share: nobody who is measured by it has a lease yet
+        view.per_weight[metric] = view.averages[metric] / target if target else 0.0
+    if SHARE in view.averages:  # known exactly; its average is that of the workers without metrics only
+        view.per_weight[SHARE] = share_per_weight
+    for load in view.loads.values():
+        view.raise_values(load, load.arriving_weight)
+
+
+def _join_neighbours(view: View, workers: Mapping[str, LiveWorker]) -> None:
+    """Find the measured workers that measure the same, and let them share the mean of their figures."""
+    by_meter: dict[str, list[Load]] = {}
+    for load in view.loads.values():
+        if (meter := workers[load.worker].meter) and SHARE not in load.values:
+            by_meter.setdefault(meter, []).append(load)
+    view.neighbours = [loads for loads in by_meter.values() if len(loads) > 1]
+    for loads in view.neighbours:
+        shared = _averages([load.values for load in loads])
+        for load in loads:
+            load.values = {metric: shared[metric] for metric in load.values}
+
+
+def _averages(measured: Collection[Mapping[str, float]]) -> dict[str, float]:
+    by_metric: dict[str, list[float]] = {}
+    for values in measured:
+        for metric, value in values.items():
+            by_metric.setdefault(metric, []).append(_amount(value))
+    return {metric: sum(values) / len(values) for metric, values in sorted(by_metric.items())}
+
+
+def _amount(number: float) -> float:
+    return number if is_amount(number) else 0.0

@@ -1,0 +1,119 @@
+"""`MoveWriter`: writes the moves that were decided, one conditional UpdateItem each, a few at a time.
+
+Rules: coordination#assignment-writes, coordination#take-over-writes. There are no retries: a refused move was
+overtaken, and the next run sees what became of a move with an unknown outcome. An expired lease is moved only as it was
+seen; Java checks only its owner, and may take a lease that has just been renewed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mld.core.clock import Clock
+from mld.core.error_boundary import survived
+from mld.core.turns import a_few_at_a_time
+from mld.fleet.assign.fleet_load import Move, Why
+from mld.fleet.observations import Observations
+from mld.leases import writes
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, Refusal
+from mld.metrics.events import NOBODY, EventKind
+from mld.metrics.registry import Metrics
+
+log = logging.getLogger(__name__)
+
+OnAssigned = Callable[[tuple[str, ...]], None]
+"""Hears of leases that come to ourselves, at once or by a handoff."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of some moves. `errors` are outcomes unknown."""
+
+    done: dict[str, Lease] = field(default_factory=dict)
+    """The rows as they are now."""
+    refused: int = 0
+    errors: list[Exception] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class MoveWriter:
+    """Writes moves and tells `observations` of them. `on_assigned` hears of the leases that come to ourselves."""
+
+    table: LeaseTable
+    observations: Observations
+    clock: Clock
+    worker_id: str
+    on_assigned: OnAssigned
+    metrics: Metrics = field(default_factory=Metrics)
+
+    async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
+        """Write all of them; errors are collected, so that one lease does not cost the others.
+
+        `counter_matters`: leave any lease alone that was written since it was read, not just the expired ones.
+        """
+        written = Written()
+
+        async def write_one(move: Move) -> None:
+            try:
+                answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
+            except Exception as error:  # whoever asked fails with it when all writes have ended
+                failure = survived(error, "moving a lease", move.lease.key)
+                written.errors.append(failure)
+                log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
+            else:
+                self._settle(move, answer, written)
+
+        await a_few_at_a_time(write_one, moves)
+        mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self.worker_id))
+        if mine:
+            self.on_assigned(mine)
+        return written
+
+    def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
+        if isinstance(answer, Refusal):
+            written.refused += 1
+            log.debug("%s not moved: %s", move.lease.key, answer.why, extra=_fields("lease_move_refused", move))
+            return
+        now = self.clock.monotonic()
+        if move.graceful:
+            self.observations.handoff_begun(answer, now)
+        else:
+            self.observations.assigned(answer, now)
+        written.done[move.lease.key] = answer
+        words = f"from {move.lease.actual_owner or NOBODY} ({move.why.value})"
+        self.metrics.events.note(EventKind.MOVED, words, shard=move.lease.key, worker=move.to_worker)
+        log.debug(
+            "lease %s goes from %s to %s (%s)",
+            move.lease.key,
+            move.lease.actual_owner or "nobody",
+            move.to_worker,
+            move.why.value,
+            extra=_fields("lease_moved", move),
+        )
+
+
+def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
+    if move.graceful:
+        return writes.begin_handoff(move.lease, move.to_worker)
+    if counter_matters or _is_from_silent(move):
+        return writes.assign_expired(move.lease, move.to_worker)
+    return writes.assign(move.lease, move.to_worker)
+
+
+def _is_from_silent(move: Move) -> bool:
+    """Return whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
+    return move.why is Why.EXPIRED and move.lease.actual_owner is not None
+
+
+def _fields(action: str, move: Move) -> dict[str, object]:
+    return {
+        "action": action,
+        "shard": move.lease.key,
+        "from_worker": move.lease.actual_owner,
+        "to_worker": move.to_worker,
+        "why": move.why.value,
+        "graceful": move.graceful,
+    }

@@ -1,0 +1,73 @@
+"""`ChildAdopter`: takes the leases of child shards that this worker has just created (coordination#child-leases).
+
+It takes as many as this worker has room for. The others are left to the fleet, and any worker takes them a moment
+later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+
+from mld.core.error_boundary import contained
+from mld.core.errors import TableError
+from mld.core.tasks import BackgroundTasks
+from mld.fleet.departure import Departure
+from mld.leases import writes
+from mld.leases.discovery import LeaseDiscovery
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import loads_of
+from mld.leases.table import LeaseTable, Refusal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class ChildAdopter:
+    """Assigns them to `worker_id` in the background, one after the other, each held before the next."""
+
+    table: LeaseTable
+    keeper: LeaseKeeper
+    discovery: LeaseDiscovery
+    departure: Departure
+    _: KW_ONLY
+    worker_id: str
+
+    def __post_init__(self) -> None:
+        self._one_by_one = asyncio.Lock()
+        self._adopting = BackgroundTasks()
+        self._stopped = False
+
+    def adopt(self, keys: Iterable[str]) -> None:
+        """Take those of these leases that are still nobody's. Errors are logged."""
+        self._adopting.spawn(self._adopt(keys))
+
+    def stop(self) -> None:
+        """Take no more."""
+        self._stopped = True
+
+    def abandon(self) -> None:
+        """End without waiting."""
+        self._adopting.cancel()
+
+    async def _adopt(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                async with self._one_by_one:
+                    await self._adopt_one(key)
+            except TableError as error:
+                log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
+
+    async def _adopt_one(self, key: str) -> None:
+        lease = await contained(self.table.get(key), "adopting a child lease", key)
+        if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
+            return
+        row = await contained(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
+        if not isinstance(row, Refusal):
+            await self.keeper.resumer.reacquire([row])
+
+    def _has_room(self) -> bool:
+        held = loads_of(one.lease for one in self.keeper.held().values())
+        return held[self.worker_id] + len(self.discovery.pending) < self.departure.room

@@ -1,0 +1,356 @@
+"""`LockElection`: who leads a 3.x fleet. What a look at the lock allows is decided in `lock`.
+
+Rules: coordination#leadership-checks, coordination#lost-lock-replies, coordination#stepping-down. `is_leader` is cheap
+both ways: True costs no request while the lock is held; False is believed for one heartbeat, or until the row that we
+wait for may be taken. In between there is one check at a time, and everybody who asks meanwhile waits for it. A task
+renews the lock while it is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
+
+from mld.core.clock import Clock
+from mld.core.error_boundary import survived
+from mld.core.periods import LEADER_HEARTBEAT_S
+from mld.fleet.leader import lock
+from mld.fleet.leader.decider import LeaderDecider
+from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, DamagedLock, HeldLock, LockRow, Observation, SeenLock, Versions
+from mld.fleet.leader.lock_table import LockTable
+from mld.leases.validity import may_be_applied
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
+HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
+RELEASE_ATTEMPTS_MAX = 3  # each takes at most a request's time-out
+HOOK_TIMEOUT_S = 30.0  # a check that hangs must not stop everybody who asks for the leader
+CLOSE_TIMEOUT_S = 8.0  # a check under way, and a release; afterwards the row expires. A stop in the start takes 10 s
+
+CheckHook = Callable[[bool], Awaitable[None]]
+LONG_AGO = float("-inf")
+
+
+async def _nothing(_: bool) -> None:
+    """Do nothing: the hook of an election that has none."""
+
+
+@dataclass(eq=False)
+class LockElection(LeaderDecider):
+    """Leads while it holds the lock row.
+
+    `table` names the table that holds the lock now. When it names another one, the lock in the old one is released and
+    the next question is answered with False, without being remembered. `on_check` is called with the result of each
+    question that was not answered from memory, except during a move; if it raises, or hangs, the lock is released and
+    the answer is False. It must not ask this election. `on_change` is told when leadership was won or lost.
+
+    A write without an answer may have been applied, now or later. Until the row tells, this worker does not lead; the
+    version that was sent stays known. Requests go one after the other, so that a release always knows the last version
+    that was sent.
+    """
+
+    table: Callable[[], LockTable]
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    new_version: Callable[[], str]
+    on_check: CheckHook = _nothing
+    on_change: Callable[[bool], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._leads = False
+        self._ours = Versions(self.worker_id)
+        self._holding: HeldLock | None = None
+        self._observation: Observation | None = None
+        self._is_claim_unknown = False
+        self._no_until = LONG_AGO
+        """Until then "no" is the answer to who asks whether we lead."""
+        self._resting_until = LONG_AGO
+        self._retry_at = LONG_AGO
+        """No heartbeat before that."""
+        self._ended: dict[str, float] = {}
+        """Workers whose lock is nobody's, and until when."""
+        self._is_closed = False
+        self._used: LockTable | None = None
+        self._requests = asyncio.Lock()
+        self._check: asyncio.Task[bool] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """See `LeaderDecider`."""
+        return self._leads
+
+    @property
+    def leader(self) -> str | None:
+        """See `LeaderDecider`."""
+        seen = None if self._observation is None else self._observation.lock
+        return seen.owner if isinstance(seen, LockRow) else None
+
+    @property
+    def holds_lock(self) -> bool:
+        """See `LeaderDecider`."""
+        return not self._is_closed and self._holds() and self._is_in_place()
+
+    async def is_leader(self) -> bool:
+        """See `LeaderDecider`. At most one read, one claim and, if the hook says so, one release; no pauses."""
+        if self._is_closed or (self.clock.monotonic() < self._no_until and self._is_in_place()):
+            return False
+        if self._check is None or self._check.done():
+            self._check = asyncio.create_task(self._check_once())
+        check = self._check
+        assert check is not asyncio.current_task(), "the hook of an election must not ask the election"
+        await asyncio.wait({check})  # a caller that is cancelled leaves the check to the others
+        return not check.cancelled() and check.result() and self.holds_lock
+
+    def ended(self, worker: str, until: float) -> None:
+        """See `LeaderDecider`."""
+        now = self.clock.monotonic()
+        self._ended = {other: end for other, end in self._ended.items() if end >= now} | {worker: until}
+        self._no_until = LONG_AGO
+
+    async def step_down(self, hold_off_s: float) -> None:
+        """See `LeaderDecider`. To let another worker win, `hold_off_s` exceeds a heartbeat, their polling period."""
+        self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
+        async with self._requests:
+            await self._give_up(f"stepping down for {hold_off_s:.0f} s")
+
+    async def close(self) -> None:
+        """See `LeaderDecider`. Deletes the row; takes at most `CLOSE_TIMEOUT_S`."""
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S), self._requests:
+                await self._give_up("closing")
+        except TimeoutError:
+            log.warning("the leader lock could not be released in time", extra={"action": "leader_release_failed"})
+        self._drop("closing")
+        tasks = [task for task in (self._check, self._heartbeats) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """See `LeaderDecider`."""
+        self._is_closed = True
+        self._drop("abandoned")
+        if self._check is not None:
+            self._check.cancel()
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    def _holds(self) -> bool:
+        return self._holding is not None and self._holding.is_valid(self.clock.monotonic())
+
+    def _hold(self, holding: HeldLock) -> None:
+        """Note that the lock is held from now on, and have a task renew it."""
+        assert self._holding is None, "a lock is held once"
+        self._holding, self._observation = holding, None
+        self._no_until = self._retry_at = LONG_AGO
+        if self._heartbeats is None:
+            self._heartbeats = asyncio.create_task(self._keep())
+
+    def _drop(self, reason: str) -> None:
+        """Forget the lock, whatever the row says; announce it if leadership was announced."""
+        self._holding = None
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None and heartbeats is not asyncio.current_task():
+            heartbeats.cancel()
+        if self._leads:
+            self._leads = False
+            log.info("%s does not lead any more: %s", self.worker_id, reason, extra={"action": "leader_lost"})
+            self.on_change(False)
+
+    def _say_no(self, seconds: float) -> None:
+        self._no_until = self.clock.monotonic() + seconds
+
+    # --- the check ----------------------------------------------------------------------------------------------------
+
+    def _is_in_place(self) -> bool:
+        return self._used is not None and self._used.place == self.table().place
+
+    async def _check_once(self) -> bool:
+        table = self.table()
+        if self._used is None:
+            self._used = table
+        if self._used.place != table.place:
+            await self._move(self._used, table)
+            return False
+        if not self._holds():
+            async with self._requests:
+                await self._ask(self._used)
+        try:
+            async with asyncio.timeout(HOOK_TIMEOUT_S):
+                await self.on_check(self.holds_lock)
+        except Exception as error:
+            await self._fail_check(error if isinstance(error, TimeoutError) else survived(error, "checking the leader"))
+            return False
+        if self.holds_lock and not self._leads:
+            self._leads = True
+            log.info("%s leads now", self.worker_id, extra={"action": "leader_won"})
+            self.on_change(True)
+        return self.holds_lock
+
+    async def _fail_check(self, error: Exception) -> None:
+        """Give the lock up, because the hook says that the result must not be used."""
+        log.warning("not leading: %s", error or type(error).__name__, extra={"action": "leader_check_failed"})
+        table = self.table()
+        if self._used is not None and self._used.place != table.place:
+            await self._move(self._used, table)
+            return
+        async with self._requests:
+            await self._give_up("a check failed")
+            self._say_no(LEADER_HEARTBEAT_S)
+
+    async def _move(self, old: LockTable, new: LockTable) -> None:
+        """Leave the table that the lock lived in, and forget what was seen there."""
+        async with self._requests:
+            await self._give_up(f"the lock moved from table {old.place.table} to {new.place.table}")
+            self._used, self._ours = new, Versions(self.worker_id)
+            self._observation, self._is_claim_unknown, self._no_until = None, False, LONG_AGO
+
+    # --- requests, one after the other: `_requests` is held -----------------------------------------------------------
+
+    async def _ask(self, table: LockTable) -> None:
+        """Look at the row, and do as it says."""
+        if self._is_closed or self._holds():
+            return
+        self._drop("it expired without a heartbeat")
+        resting_s = self._resting_until - self.clock.monotonic()
+        if resting_s > 0:
+            self._say_no(min(resting_s, LEADER_HEARTBEAT_S))
+            return
+        try:
+            seen = await table.read()
+        except Exception as error:
+            failure = survived(error, "reading the leader lock")
+            log.warning("cannot read the leader lock: %s", failure, extra={"action": "leader_read_failed"})
+            self._say_no(LEADER_HEARTBEAT_S)
+            return
+        await self._heed(seen, table)
+
+    async def _heed(self, seen: SeenLock, table: LockTable, *, may_claim: bool = True) -> None:
+        now = self.clock.monotonic()
+        judged = lock.judge(seen, self._observation, self._ours, now)
+        if isinstance(judged, HeldLock):
+            self._hold(judged)
+        elif judged is None or self._is_of_dead(seen):
+            if may_claim:
+                await self._claim(seen, table)
+            else:
+                self._say_no(UNKNOWN_RECHECK_S)  # one claim a check is enough: whoever was first has gone again
+        else:
+            if isinstance(judged.lock, DamagedLock) and judged != self._observation:
+                log.error(
+                    "the row %s of table %s is damaged (%s): no Java worker can lead; it is replaced after %.0f s"
+                    " unless somebody writes it",
+                    LOCK_KEY,
+                    table.place.table,
+                    judged.lock.reason,
+                    judged.lasts_s,
+                    extra={"action": "leader_row_damaged"},
+                )
+            self._observation = judged
+            self._no_until = now + min(LEADER_HEARTBEAT_S, judged.stale_at - now)
+
+    def _is_of_dead(self, seen: SeenLock) -> bool:
+        return isinstance(seen, LockRow) and self._ended.get(seen.owner, LONG_AGO) >= self.clock.monotonic()
+
+    async def _claim(self, over: SeenLock, table: LockTable) -> None:
+        """Write a new lock over the one seen; who loses the race does as the winner's row says."""
+        sent = self._sending()
+        self._is_claim_unknown = True
+        try:
+            refused = await table.claim(over, self.worker_id, sent.version)
+        except Exception as error:
+            self._note_failure(
+                error, sent, "claiming the leader lock", "cannot claim the leader lock", "leader_claim_failed"
+            )
+            self._say_no(UNKNOWN_RECHECK_S)
+            return
+        self._is_claim_unknown = False
+        if refused is None:
+            self._hold(sent)
+            return
+        self._ours = self._ours.without(sent.version)
+        await self._heed(refused.lock, table, may_claim=False)
+
+    async def _keep(self) -> None:
+        """Renew the lock until it is dropped."""
+        while self._holding is not None:
+            due_at = max(self._holding.sent_at + LEADER_HEARTBEAT_S, self._retry_at)
+            await self.clock.sleep(max(0.0, min(due_at, self._holding.valid_until) - self.clock.monotonic()))
+            async with self._requests:
+                if self._holding is not None and self._holds():
+                    await self._renew(self._holding)
+                else:
+                    self._drop("it expired without a heartbeat")
+
+    async def _renew(self, held: HeldLock) -> None:
+        assert self._used is not None, "the lock is held there"
+        sent = self._sending()
+        try:
+            refused = await self._used.heartbeat(self.worker_id, held.version, sent.version)
+        except Exception as error:
+            self._note_failure(
+                error, sent, "renewing the leader lock", "the leader's heartbeat failed", "leader_heartbeat_failed"
+            )
+            self._retry_at = self.clock.monotonic() + HEARTBEAT_RETRY_S
+            return
+        self._retry_at = LONG_AGO
+        if refused is None:
+            self._holding = sent
+            return
+        self._ours = self._ours.without(sent.version)
+        self._holding = lock.judge_refused_heartbeat(refused.lock, self._ours)
+        if self._holding is None:
+            self._drop(f"{_who(refused.lock)} in the row")
+
+    async def _give_up(self, reason: str) -> None:
+        """Stop leading, and delete the row if it is ours. Tried a few times; else the row expires by itself."""
+        version = None if self._holding is None else self._holding.version
+        self._drop(reason)
+        if self._used is None or (version is None and not self._is_claim_unknown):
+            return
+        failure: Exception | None = None
+        attempts_left = RELEASE_ATTEMPTS_MAX
+        while attempts_left:
+            try:
+                if version is None:  # a claim without an answer
+                    seen = await self._used.read()
+                else:
+                    self._ours = self._ours.giving_up(version)
+                    attempts_left -= 1
+                    if (refused := await self._used.release(self.worker_id, version)) is None:
+                        self._is_claim_unknown = False
+                        return
+                    seen = refused.lock
+            except Exception as error:
+                failure = survived(error, "releasing the leader lock")
+                attempts_left -= version is None
+            else:
+                if (found := self._ours.find(seen)) is None:
+                    return
+                version = found.version
+        log.warning("cannot release the leader lock: %s", failure, extra={"action": "leader_release_failed"})
+
+    def _sending(self) -> HeldLock:
+        """Return the lock that a claim or a renewal sent now would give us."""
+        held = HeldLock(self.new_version(), self.clock.monotonic(), LEASE_S)
+        self._ours = self._ours.sending(held.version, held.sent_at)
+        return held
+
+    def _note_failure(self, error: Exception, sent: HeldLock, doing: str, words: str, action: str) -> None:
+        """Log it, and forget the version of a write that was certainly not applied."""
+        failure = survived(error, doing)
+        log.warning("%s: %s", words, failure, extra={"action": action})
+        if not may_be_applied(failure):
+            self._ours = self._ours.without(sent.version)
+
+
+def _who(seen: SeenLock) -> str:
+    if seen is None:
+        return "nobody is"
+    return "something unreadable is" if isinstance(seen, DamagedLock) else f"{seen.owner} is"

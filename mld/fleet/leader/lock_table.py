@@ -1,0 +1,65 @@
+"""`LockTable`: the leader lock in DynamoDB. It carries out the requests of `lock`, one per call, without retries.
+
+Rule: coordination#leader-lock. An answer that is not definite leaves as a `TableError`: the write may or may not have
+been applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mld.aws.service import ANSWER_S_MAX, REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
+from mld.core.errors import TableUnavailableError
+from mld.fleet.leader import lock
+from mld.fleet.leader.lock import SeenLock
+from mld.leases.rows import Place
+
+WRITE_S_MAX = 10.0
+"""A write without an answer for so long is looked for in the row, where its version tells: a lost request is not waited
+for while the lock runs out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The condition of the write did not hold: this lock stood in the way."""
+
+    lock: SeenLock
+
+
+@raises_only(TableUnavailableError)
+class LockTable:
+    """The lock row of one table. Its writes return None when they were applied."""
+
+    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
+        self._calls = TableCalls(service, place.table, request_timeout_s)
+        self._place = place
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    async def read(self) -> SeenLock:
+        """Return the lock as it is now. Raises TableError; a damaged row is a value."""
+        return lock.parse_lock(await self._calls.get(lock.key_in(self._place)))
+
+    async def claim(self, over: SeenLock, owner: str, version: str) -> Refused | None:
+        """Write a new lock over the one seen. Raises TableError."""
+        return await self._write("PutItem", lock.claim(self._place, over, owner, version))
+
+    async def heartbeat(self, owner: str, version: str, next_version: str) -> Refused | None:
+        """Give the lock held under `version` its next version. Raises TableError."""
+        request = lock.heartbeat(self._place, owner, version, next_version)
+        return await self._write("UpdateItem", request)
+
+    async def release(self, owner: str, version: str) -> Refused | None:
+        """Delete the lock held under `version`. Raises TableError."""
+        return await self._write("DeleteItem", lock.release(self._place, owner, version))
+
+    async def _write(self, operation: str, params: Mapping[str, Any]) -> Refused | None:
+        try:
+            await self._calls.send(operation, params, refusals=(REFUSED_CODE,), timeout_s=WRITE_S_MAX)
+        except RefusedError as refused:
+            return Refused(lock.parse_lock(refused.row) if refused.row else await self.read())
+        return None

@@ -1,0 +1,93 @@
+"""`ShuffleElection`: who leads a 2.x fleet, by the shuffle of `java_shuffle`. Rule: coordination#shuffled-leader.
+
+Leadership here is no lock: two workers may lead at once while their views of the lease owners differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
+
+from mld.core.clock import Clock
+from mld.core.error_boundary import survived
+from mld.fleet.leader.decider import LeaderDecider
+from mld.fleet.leader.java_shuffle import leaders, leads
+
+log = logging.getLogger(__name__)
+
+FIRST_REELECTION_S = 60.0  # Java's
+REELECTION_S = 300.0  # Java's
+NO_OWNERS_RECHECK_S = 1.0  # while nobody owns leases everybody leads, and Java elects at every question
+LONG_AGO = float("-inf")
+
+
+@dataclass(eq=False)
+class ShuffleElection(LeaderDecider):
+    """Leads while the shuffle of all lease owners says so. `owners` reads them from the table.
+
+    Elections happen when somebody asks and the last one is too old, one at a time: there is no timer to leak.
+    """
+
+    owners: Callable[[], Awaitable[Iterable[str]]]
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    on_change: Callable[[bool], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._elections = asyncio.Lock()
+        self._elected: frozenset[str] | None = None
+        self._next_at = LONG_AGO
+        self._resting_until = LONG_AGO
+        self._leads = False
+        self._closed = False
+
+    @property
+    def leads(self) -> bool:
+        """See `LeaderDecider`."""
+        return self._leads
+
+    async def is_leader(self) -> bool:
+        """See `LeaderDecider`. Before the first successful election the answer is False."""
+        if self._may_lead():
+            async with self._elections:
+                if self.clock.monotonic() >= self._next_at and self._may_lead():
+                    await self._elect()
+        self._announce(self._may_lead() and self._elected is not None and leads(self.worker_id, self._elected))
+        return self._leads
+
+    async def step_down(self, hold_off_s: float) -> None:
+        """See `LeaderDecider`. The others elect the same worker all the same: meanwhile nobody leads."""
+        self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
+        self._announce(False)
+
+    async def close(self) -> None:
+        """See `LeaderDecider`."""
+        self._closed = True
+        self._announce(False)
+
+    def _may_lead(self) -> bool:
+        return not self._closed and self.clock.monotonic() >= self._resting_until
+
+    async def _elect(self) -> None:
+        """Elect anew; the old leaders stay if that fails."""
+        is_first = not self._elected
+        try:
+            self._elected = leaders(await self.owners())
+        except Exception as error:
+            failure = survived(error, "electing leaders")
+            log.warning("no election of leaders: %s", failure, extra={"action": "election_failed"})
+        later_s = FIRST_REELECTION_S if is_first else REELECTION_S
+        self._next_at = self.clock.monotonic() + (later_s if self._elected else NO_OWNERS_RECHECK_S)
+
+    def _announce(self, leads: bool) -> None:
+        if leads is self._leads:
+            return
+        self._leads = leads
+        if leads:
+            log.info("%s leads now", self.worker_id, extra={"action": "leader_won"})
+        else:
+            log.info("%s does not lead any more", self.worker_id, extra={"action": "leader_lost"})
+        self.on_change(leads)

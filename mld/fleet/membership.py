@@ -1,0 +1,221 @@
+"""`FleetMembership`: who is in the fleet. Looks, reports and gifts go in; judgements about workers come out. Pure.
+
+Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-and-clocks,
+coordination#leaving-workers. Each worker has one membership: its failover watcher reports what the table shows, and the
+assigner, the failover watcher and a worker that leaves ask it about the others. Times are monotonic seconds unless they
+are called wall time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules, WorkerReport
+from mld.leases.lease import Lease, loads_of
+from mld.properties.settings import Settings
+
+LEASES_MAX = 2**31 - 1
+"""What maxLeasesForWorker is unless somebody sets it."""
+TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
+
+
+class FoundDead(NamedTuple):
+    """When a worker was found dead, by our clock, and the times of its reports that were seen last, by its own."""
+
+    at_s: float
+    reported_s: frozenset[int]
+
+
+@dataclass(eq=False)
+class FleetMembership:
+    """What the worker `worker_id` knows of all workers."""
+
+    worker_id: str
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        self._me = self.worker_id
+        self._rules = ReportRules.of(self.settings.fleet)
+        self._application = reports.application_on(self.settings.stream_name)
+        self._looks = reports.Sightings()
+        self._mld: frozenset[str] = frozenset()
+        self._of_others: Mapping[str, str] = {}
+        self.drained: frozenset[str] = frozenset()
+        """The workers that get leases only if no others have room, as of the last whole look: an operator wants so."""
+        self.java: frozenset[str] = frozenset()
+        """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
+        self.strangers: Mapping[str, str] = {}
+        """The workers of other applications that show life, with their streams."""
+        self.silent: frozenset[str] = frozenset()
+        """The owners none of whose leases had moved for a lease duration."""
+        self.unheard: frozenset[str] = frozenset()
+        """Who has leases, or had some and has not reported since."""
+        self.showing_life: frozenset[str] = frozenset()
+        """Who was seen to renew a lease, or owns none and was seen to report twice."""
+        self.is_alone = True
+        """Whether nobody else owned anything or reported lately."""
+        self._gave_at = -math.inf
+        self._runs = reports.Sightings()
+        self._standing_still: frozenset[str] = frozenset()
+        self._found_dead: dict[str, FoundDead] = {}
+        self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
+        """The workers found dead, with when, in epoch seconds: for people."""
+
+    # --- what a look at the whole table showed ------------------------------------------------------------------------
+
+    def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
+        """Take note of all reports there are, one for each worker, before the owners of the same look."""
+        self._mld = frozenset(report.worker for report in found if "version" in report.mld)
+        self.java = frozenset(report.worker for report in found) - self._mld
+        self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
+        self._looks.saw(found, now)
+        self._of_others = {report.worker: report.mld["stream"] for report in found if self.is_stranger(report)}
+
+    def is_stranger(self, report: WorkerReport) -> bool:
+        """Return whether another worker reads another stream, whose leases are no business of ours: both tell one."""
+        theirs = reports.application_of(report)
+        return report.worker != self._me and None not in (theirs, self._application) and theirs != self._application
+
+    def saw_owners(
+        self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
+    ) -> None:
+        """Take note of who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
+        reporting = self._looks.moving(now, self._rules)
+        # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
+        # report is none: who wrote it may be dead.
+        for worker in owning:
+            self._looks.doubt(worker)
+        idle = {worker for worker in reporting.difference(owning) if self._looks.has_moved(worker)}
+        self.silent = frozenset(owning).difference(renewing)
+        self.unheard = frozenset(worker for worker in self.unheard.union(owning) if not self._looks.has_moved(worker))
+        self.showing_life = frozenset(renewing) | idle
+        self.strangers = {one: stream for one, stream in self._of_others.items() if one in self.showing_life}
+        has_given = now - self._gave_at <= self.settings.leases.duration_s
+        self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
+
+    def gave(self, now: float) -> None:
+        """Note that a lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look
+        may say so.
+        """
+        self._gave_at = now
+        self.is_alone = False
+
+    @property
+    def possible_watchers(self) -> frozenset[str]:
+        """The mld workers that show life, and this one."""
+        return self.showing_life & self._mld | {self._me}
+
+    # --- who may get leases -------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Forget what was read of a table that is gone, reports among it."""
+        self._looks.forget()
+        self._runs.forget()
+        self._found_dead.clear()
+        self._standing_still = self.silent = self.unheard = self.showing_life = frozenset()
+
+    def begin_leadership(self) -> None:
+        """Begin to lead; a new leader has to watch reports for as long as any."""
+        self._runs.forget()
+
+    def exclude_dead(self, worker: str, wall_s: float) -> None:
+        """Give nothing to a worker that was found dead, though its report may look fresh, until it reports anew."""
+        kept = {other: found for other, found in self._found_dead.items() if abs(wall_s - found.at_s) < TRACE_S}
+        reported = (seen.time_of(worker) for seen in (self._looks, self._runs))
+        self._found_dead = kept | {worker: FoundDead(wall_s, frozenset(at_s for at_s in reported if at_s is not None))}
+        self.ends.append((worker, wall_s))
+
+    def saw_run(self, everything: Iterable[WorkerReport], now: float, wall_s: float) -> reports.SortedReports:
+        """Return who is what, as leader that has just read all these reports, by what it has seen of them before.
+
+        A report that moves is of a worker that lives, whatever the clock of its machine says.
+        """
+        found = tuple(everything)
+        self._runs.saw(reports.newest_of_each(found), now, wall_s)
+        return reports.sort_out(found, wall_s, self._rules, self._runs.alive(now, self._rules))
+
+    @property
+    def clocks_off(self) -> Mapping[str, float]:
+        """The workers whose clocks disagree with ours, and by how many seconds they are ahead."""
+        return self._runs.off()
+
+    def assignable(
+        self, active: Iterable[WorkerReport], now: float
+    ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
+        """Return (the `active` reports of workers that may get leases, those of them newly found to stand still).
+
+        A worker found dead is back with a newer report, and forgotten when its report has expired.
+        """
+        by_id = {report.worker: report for report in active if not self.is_stranger(report)}
+        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
+        newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
+        self._standing_still = still
+        moving = {worker: report for worker, report in by_id.items() if worker not in still}
+        self._found_dead = {
+            worker: found
+            for worker, found in self._found_dead.items()
+            if worker in moving and self._is_found_dead(moving[worker])
+        }
+        return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_still
+
+    def _is_found_dead(self, report: WorkerReport) -> bool:
+        found = self._found_dead.get(report.worker)
+        if found is None or report.updated_at_s is None:
+            return found is not None
+        return report.updated_at_s in found.reported_s if found.reported_s else report.updated_at_s <= found.at_s
+
+    def living(self, found: Iterable[WorkerReport], now: float, wall_s: float) -> set[str]:
+        """Return the others that report; nobody who is seen to be silent, was found dead, leaves too, or is of another
+        application.
+        """
+        active = reports.sort_out(found, wall_s, self._rules, self._looks.alive(now, self._rules)).active
+        live = {report.worker for report in active if not (self._is_found_dead(report) or self.is_stranger(report))}
+        return live - self.silent - {self._me}
+
+    def receivers(
+        self,
+        keys: Iterable[str],
+        leases: Iterable[Lease],
+        found: Collection[WorkerReport],
+        now: float,
+        wall_s: float,
+        leases_max: int,
+    ) -> dict[str, str]:
+        """Return who of the others gets these of all `leases` when we leave; nobody beyond its limit.
+
+        A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
+        """
+        by_key = {lease.key: lease for lease in leases}
+        loads = loads_of(by_key.values())
+        live = self.living(found, now, wall_s)
+        chosen = live & self.showing_life or live
+        drained = {report.worker for report in found if reports.is_drained(report)}
+        given = [by_key[key] for key in keys if key in by_key]
+        return spread(given, {worker: loads[worker] for worker in chosen}, leases_max, drained)
+
+
+def spread(
+    leases: Iterable[Lease], loads: Mapping[str, int], leases_max: int = LEASES_MAX, drained: Container[str] = ()
+) -> dict[str, str]:
+    """Deal leases over workers with these loads: each to the one with the lowest, then the smallest id.
+
+    A drained worker gets a lease that no other has room for. The answer is the new owner by key; keys for which nobody
+    has room are absent. Leases of finished shards need none.
+    """
+    heap = [(load >= leases_max, worker in drained, load, worker) for worker, load in loads.items()]
+    heapify(heap)
+    dealt = {}
+    for lease in sorted(leases, key=lambda lease: lease.key) if heap else ():
+        is_full, is_drained, load, worker = heap[0]
+        if not lease.is_load:
+            dealt[lease.key] = worker
+        elif not is_full:
+            dealt[lease.key] = worker
+            heapreplace(heap, (load + 1 >= leases_max, is_drained, load + 1, worker))
+    return dealt

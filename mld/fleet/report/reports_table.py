@@ -1,0 +1,160 @@
+"""The worker reports in DynamoDB: those of one table, and those of a fleet in whichever tables it keeps them now.
+
+Rules: coordination#table-layout, coordination#worker-report-row, coordination#report-judgement,
+coordination#leaving-workers. Each call is one request, without retries. A report is one unconditional UpdateItem,
+because a leader may have deleted the row; every other write is conditional. An answer that is not definite leaves as a
+`TableError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from mld.aws.service import ANSWER_S_MAX, Service, TableCalls, raises_only
+from mld.core.error_boundary import contained
+from mld.core.errors import TableError, TableMissingError, TableUnavailableError
+from mld.fleet.report import reports
+from mld.fleet.report.reports import CorruptReportError, ReportScan, WorkerReport
+from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, names_in
+from mld.leases.table import TableScan
+
+log = logging.getLogger(__name__)
+
+Request: TypeAlias = dict[str, Any]
+
+ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
+
+_IS_REPORT = "#entityType = :report"
+_IS_LEGACY_REPORT = "(attribute_not_exists(#entityType) OR #entityType = :report)"
+_REPORT_VALUE = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
+
+
+@raises_only(TableUnavailableError)
+class ReportsTable:
+    """The reports in one place. In the lease table only rows marked as reports are touched."""
+
+    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
+        self._calls = TableCalls(service, place.table, request_timeout_s)
+        self._place = place
+        self._is_report = _IS_LEGACY_REPORT if place.key == REPORTS_TABLE_KEY else _IS_REPORT
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    async def write(self, report: WorkerReport) -> WorkerReport:
+        """Write our own report over the row, or as a new row; the row as it is then. Raises TableError."""
+        written = reports.attributes(report)
+        update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
+        update += "" if reports.is_leaving(report) else f" REMOVE #{reports.LEAVING}"
+        request = self._request(report.worker, None, {f":{name}": value for name, value in written.items()}, update)
+        answer = await self._calls.send("UpdateItem", request | {"ReturnValues": "ALL_NEW"}, repeatable=True)
+        try:
+            return reports.parse_row(answer["Attributes"], self._place.key)
+        except CorruptReportError as error:
+            raise TableUnavailableError(f"own report {report.worker} cannot be read back: {error}") from error
+
+    async def get(self, worker: str) -> WorkerReport | None:
+        """Return one report as it is now; None if there is none that can be read. Raises TableError."""
+        row = await self._calls.get({self._place.key: {"S": worker}})
+        found = reports.parse_rows([row or {}], self._place.key).reports
+        return found[0] if found else None
+
+    async def delete_own(self, worker: str, written_until_s: int) -> bool:
+        """Delete our row, unless somebody has written a later report under our name. Raises TableError."""
+        condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"
+        values = _REPORT_VALUE | {":until": {"N": str(written_until_s)}}
+        return await self._calls.accepts("DeleteItem", self._request(worker, condition, values))
+
+    async def delete_stale(self, report: WorkerReport) -> bool:
+        """Delete the row of this place that `report` was read from, unless written, or the worker drained, since.
+
+        Raises TableError."""
+        assert report.legacy is (self._place.key == REPORTS_TABLE_KEY), "delete where it was read"
+        values = dict(_REPORT_VALUE)
+        if report.updated_at_s is None:
+            unchanged = f"attribute_exists(#{self._place.key}) AND attribute_not_exists(#{reports.UPDATED_AT})"
+        else:
+            unchanged = f"#{reports.UPDATED_AT} = :seen"
+            values[":seen"] = {"N": str(report.updated_at_s)}
+        if not reports.is_drained(report):
+            unchanged += f" AND attribute_not_exists(#{reports.DRAIN})"
+        return await self._calls.accepts(
+            "DeleteItem", self._request(report.worker, f"{unchanged} AND {self._is_report}", values)
+        )
+
+    async def scan(self) -> ReportScan:
+        """Return all reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
+        params: Request = {}
+        if self._place.key != REPORTS_TABLE_KEY:
+            params = {
+                "FilterExpression": _IS_REPORT,
+                "ExpressionAttributeNames": names_in(_IS_REPORT),
+                "ExpressionAttributeValues": _REPORT_VALUE,
+            }
+        found: list[WorkerReport] = []
+        corrupt: list[tuple[str, str]] = []
+        async for page in self._calls.pages("Scan", params):
+            for start in range(0, len(page), ROWS_PER_SLICE):
+                part = reports.parse_rows(page[start : start + ROWS_PER_SLICE], self._place.key)
+                found += part.reports
+                corrupt += part.corrupt
+                await asyncio.sleep(0)
+        return ReportScan(tuple(found), tuple(corrupt))
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def _request(
+        self, worker: str, condition: str | None, values: Mapping[str, Any], update: str | None = None
+    ) -> Request:
+        request: Request = {"Key": {self._place.key: {"S": worker}}, "ExpressionAttributeValues": dict(values)}
+        if update is not None:
+            request["UpdateExpression"] = update
+        if condition is not None:
+            request["ConditionExpression"] = condition
+        return request | {"ExpressionAttributeNames": names_in(f"{condition} {update}")}
+
+
+class StoredReports:
+    """Those beside the leases come with every scan of the lease table; those of the legacy table are read here.
+
+    `places` tells where reports are to be read now.
+    """
+
+    def __init__(self, service: Service, places: Callable[[], tuple[Place, ...]]) -> None:
+        self._service = service
+        self._places = places
+
+    async def legacy(self) -> tuple[WorkerReport, ...]:
+        """Return the reports of the legacy worker-metrics table, if the fleet still has one. Raises TableError."""
+        found: list[WorkerReport] = []
+        for place in self._places():
+            if place.key != LEASE_TABLE_KEY:
+                try:
+                    found += (await ReportsTable(self._service, place).scan()).reports
+                except TableMissingError as error:  # a migration tool deletes it; nobody reports there then
+                    log.info("no legacy reports: %s", error, extra={"action": "reports_table_missing"})
+        return tuple(found)
+
+    async def beside(self, scan: TableScan) -> tuple[WorkerReport, ...]:
+        """Return all reports, those of `scan` and those of the legacy table. Raises TableError."""
+        return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
+
+    async def may_receive(self, worker: str) -> bool:
+        """Return whether the worker has a report now and does not leave. Raises TableError."""
+        found = [await ReportsTable(self._service, place).get(worker) for place in self._places()]
+        there = reports.newest_of_each(report for report in found if report is not None)
+        return any(not reports.is_leaving(report) for report in there)
+
+    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
+        """Delete left-over reports where they were read. Errors are logged."""
+        places = {place.key != LEASE_TABLE_KEY: place for place in self._places()}
+        for report in stale:
+            if (place := places.get(report.legacy)) is not None:
+                try:
+                    await contained(ReportsTable(self._service, place).delete_stale(report), "deleting reports")
+                except TableError as error:
+                    log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})

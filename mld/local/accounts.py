@@ -1,0 +1,47 @@
+"""`Accounts`: tells accounts apart by the access key of a request's signature alone.
+
+The embedded AWS has no passwords and no IAM:
+
+* an access key of twelve digits is the account of that number (as in other stand-ins for AWS);
+* a key that STS gave for a role is of the role's account;
+* every other key is of the account 123456789012.
+
+Every account may read and write the streams of every other one, if it names them by ARN.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mld.local.kinesis_errors import ACCOUNT
+
+_CREDENTIAL = re.compile(r"Credential=([^/]+)/")
+_NUMBER = re.compile(r"\d{12}")
+_KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
+_ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
+_KEYS_MAX = 10_000
+"""Keys remembered; the oldest are forgotten first."""
+
+
+# --- services and accounts --------------------------------------------------------------------------------------------
+
+
+class Accounts:
+    """Mutable: STS's answers are shown to it."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, str] = {}
+
+    def of(self, authorization: str) -> str:
+        """Return the account of a request with this Authorization header."""
+        credential = _CREDENTIAL.search(authorization)
+        key = credential[1] if credential else ""
+        return key if _NUMBER.fullmatch(key) else self._given.get(key, ACCOUNT)
+
+    def learn(self, answer: bytes) -> None:
+        """Remember the account of the key that this answer of STS gives, if it gives one."""
+        key, role = _KEY_GIVEN.search(answer), _ROLE_GIVEN.search(answer)
+        if key and role:
+            self._given[key[1].decode("latin-1")] = role[1].decode()
+            if len(self._given) > _KEYS_MAX:
+                del self._given[next(iter(self._given))]

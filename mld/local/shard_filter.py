@@ -1,0 +1,48 @@
+"""Which shards a ListShards call names: one predicate for each filter of the API (shards#listing-filter). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from mld.local.stream_state import ShardState
+
+
+class FilterType(Enum):
+    AFTER_SHARD_ID = "AFTER_SHARD_ID"
+    AT_TRIM_HORIZON = "AT_TRIM_HORIZON"
+    FROM_TRIM_HORIZON = "FROM_TRIM_HORIZON"
+    AT_LATEST = "AT_LATEST"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    FROM_TIMESTAMP = "FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class ListFilter:
+    """`shard_id` goes with AFTER_SHARD_ID, `timestamp_s` (epoch seconds) with the two timestamp filters."""
+
+    type: FilterType
+    shard_id: str | None = None
+    timestamp_s: float | None = None
+
+
+def matches(shard: ShardState, wanted: ListFilter, horizon_s: float) -> bool:
+    """Return whether a shard inside retention passes the filter.
+
+    `horizon_s` is the trim horizon: the end of retention, or the birth of the stream if that is later. A time before
+    it counts as the horizon itself; AWS documents that for FROM_TIMESTAMP, we assume it of AT_TIMESTAMP.
+    """
+    match wanted.type:
+        case FilterType.AT_LATEST:
+            return shard.is_open
+        case FilterType.FROM_TRIM_HORIZON:
+            return True
+        case FilterType.AFTER_SHARD_ID:
+            return shard.shard_id > (wanted.shard_id or "")
+        case FilterType.AT_TRIM_HORIZON:
+            return shard.created_s <= horizon_s and (shard.closed_s is None or shard.closed_s > horizon_s)
+        case FilterType.AT_TIMESTAMP:
+            time_s = max(wanted.timestamp_s or 0.0, horizon_s)
+            return shard.created_s <= time_s and (shard.closed_s is None or shard.closed_s >= time_s)
+        case FilterType.FROM_TIMESTAMP:
+            return shard.closed_s is None or shard.closed_s >= max(wanted.timestamp_s or 0.0, horizon_s)

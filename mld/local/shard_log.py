@@ -1,0 +1,93 @@
+"""`ShardLog`: the records of a shard, in columns, so that a page of them is two bisects and a slice. Pure.
+
+The JSON text of each record is made once, when it is put; reading joins ready pieces and never looks inside.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+_DROP_RECORDS_MIN = 1024
+"""Expired records are hidden at once but freed in lots of this size: freeing the head of a list moves the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """Some records one after another: their texts, and the number of the last one, None if there is none.
+
+    `more` come after, which would have come along but for their size if `cut_by_size`. With `more`, `seen_s` is when
+    the last one arrived, or the next one if there is none.
+    """
+
+    fragments: list[bytes]
+    last: int | None
+    seen_s: float
+    size_bytes: int
+    more: bool
+    cut_by_size: bool
+
+
+class ShardLog:
+    """Append-only, except at its old end."""
+
+    __slots__ = ("_arrivals", "_base_bytes", "_first", "_fragments", "_numbers", "_totals", "trimmed_through")
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._arrivals: list[float] = []
+        self._totals: list[int] = []
+        self._fragments: list[bytes] = []
+        self._base_bytes = 0
+        self._first = 0
+        self.trimmed_through: int | None = None
+        """The number of the newest record that is hidden or freed."""
+
+    @property
+    def last_arrival(self) -> float:
+        """Arrival of the newest record, epoch seconds; minus infinity if there is none."""
+        return self._arrivals[-1] if self._arrivals else float("-inf")
+
+    def append(self, number: int, arrival: float, size_bytes: int, fragment: bytes) -> None:
+        assert not self._numbers or (number > self._numbers[-1] and arrival >= self._arrivals[-1])
+        self._totals.append((self._totals[-1] if self._totals else self._base_bytes) + size_bytes)
+        self._numbers.append(number)
+        self._arrivals.append(arrival)
+        self._fragments.append(fragment)
+
+    def trim(self, horizon: float) -> None:
+        """Hide the records that arrived before `horizon`; they are freed in lots."""
+        self._first = bisect_left(self._arrivals, horizon)
+        if not self._first:
+            return
+        self.trimmed_through = self._numbers[self._first - 1]
+        if self._first < _DROP_RECORDS_MIN and self._first < len(self._arrivals):
+            return
+        self._base_bytes = self._totals[self._first - 1]
+        for column in (self._numbers, self._arrivals, self._totals, self._fragments):
+            del column[: self._first]
+        self._first = 0
+
+    def span(self, position: int, *, limit: int, bytes_max: int) -> LogSpan:
+        """Return the records with a number of `position` or more that are not hidden, within the limits; at least one
+        if there is any.
+        """
+        start = max(self._first, bisect_left(self._numbers, position))
+        wanted = min(len(self._numbers), start + limit)
+        before = self._totals[start - 1] if start else self._base_bytes
+        stop = max(bisect_right(self._totals, before + bytes_max, start, wanted), min(start + 1, wanted))
+        more = stop < len(self._numbers)
+        seen = max(start, stop - 1)
+        return LogSpan(
+            fragments=self._fragments[start:stop],
+            last=self._numbers[stop - 1] if stop > start else None,
+            seen_s=self._arrivals[seen] if more else 0.0,
+            size_bytes=self._totals[stop - 1] - before if stop > start else 0,
+            more=more,
+            cut_by_size=stop < wanted,
+        )
+
+    def number_at_time(self, timestamp: float) -> int | None:
+        """Return the number of the first record that arrived at `timestamp` or later; None if there is none."""
+        index = bisect_left(self._arrivals, timestamp)
+        return self._numbers[index] if index < len(self._numbers) else None

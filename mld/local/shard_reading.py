@@ -1,0 +1,84 @@
+"""Reading the records of a shard of the model: where a position starts, and what one page holds. Pure.
+
+Rule: retrieval#starting-point. A *position* inside the model is the lowest sequence number to deliver. Reading never
+decodes the data of a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mld.core.streams import ChildShard, IteratorType, StartingPoint
+from mld.local.kinesis_errors import invalid
+from mld.local.shard_log import LogSpan
+from mld.local.stream_state import ShardState, Stream, index_of_number
+
+PAGE_BYTES_MAX = 10 * 1024 * 1024
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """One answer. `position` is where the next one starts; None at the end of a closed shard, and only then are there
+    `children`."""
+
+    span: LogSpan
+    position: int | None
+    millis_behind_latest: int
+    children: tuple[ChildShard, ...]
+
+
+def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
+    """Return the position of a GetShardIterator or SubscribeToShard start. Raises InvalidArgument for a number that
+    does not belong to the shard, and for a time to come.
+    """
+    match start.type:
+        case IteratorType.TRIM_HORIZON:
+            return shard.starting
+        case IteratorType.LATEST:
+            return stream.sequencer.tip(shard.index) + 1
+        case IteratorType.AT_TIMESTAMP:
+            return _position_at_time(stream, shard, start.timestamp_s, now)
+        case IteratorType.AT_SEQUENCE_NUMBER:
+            return _own_number(stream, shard, start.sequence)
+        case IteratorType.AFTER_SEQUENCE_NUMBER:
+            return _own_number(stream, shard, start.sequence) + 1
+
+
+def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | None, now: float) -> int:
+    if timestamp_s is None:
+        raise invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.")
+    if timestamp_s > now:
+        raise invalid(
+            f"The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
+            f"timestampInMillis: {round(timestamp_s * 1000)}, currentTimestampInMillis: {round(now * 1000)}"
+        )
+    number = shard.log.number_at_time(timestamp_s)
+    return stream.sequencer.tip(shard.index) + 1 if number is None else number
+
+
+def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
+    if text is None:
+        raise invalid("Must specify startingSequenceNumber parameter for this iterator type.")
+    number = int(text)
+    top = stream.sequencer.tip(shard.index) if shard.ending is None else shard.ending
+    if index_of_number(number) != shard.index or not shard.starting <= number <= top:
+        raise invalid(
+            f"StartingSequenceNumber {text} used in GetShardIterator on shard {shard.shard_id} in stream "
+            f"{stream.name} is invalid because it did not come from this stream."
+        )
+    return number
+
+
+def read_page(
+    stream: Stream, shard: ShardState, position: int, now: float, *, limit: int, bytes_max: int = PAGE_BYTES_MAX
+) -> LogPage:
+    """Return the records at `position` and after, within `limit` and `bytes_max`, but at least one if there is any."""
+    shard.log.trim(stream.horizon_s(now))
+    span = shard.log.span(position, limit=limit, bytes_max=bytes_max)
+    ended = not span.more and not shard.is_open
+    position = position if span.last is None else span.last + 1
+    behind_ms = max(1, round((now - span.seen_s) * 1000)) if span.more else 0
+    return LogPage(span, None if ended else position, behind_ms, shard.children if ended else ())

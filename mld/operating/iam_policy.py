@@ -1,0 +1,147 @@
+"""The IAM policy that a daemon needs, from its settings: every action and resource that it uses, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mld.core.streams import StreamKind
+from mld.operating.naming import settings_of_one
+from mld.properties.settings import Settings
+from mld.properties.values import DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
+from mld.retrieval.reader_factory import kind_of
+
+OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
+ANY = "*"
+
+
+# --- policy of IAM ----------------------------------------------------------------------------------------------------
+
+
+class Policy:
+    """Statements of IAM by name; each is about the resources of all that were allowed under its name."""
+
+    def __init__(self) -> None:
+        self._statements: dict[str, dict[str, Any]] = {}
+
+    def allow(self, sid: str, actions: Sequence[str], *resources: str, **more: Any) -> None:
+        """Allow to call `actions` on `resources`; `more` as IAM writes it."""
+        statement = {"Sid": sid, "Effect": "Allow", "Action": list(actions), "Resource": [], **more}
+        known = self._statements.setdefault(sid, statement)["Resource"]
+        known += [one for one in dict.fromkeys(resources) if one not in known]
+
+    def document(self) -> dict[str, Any]:
+        return {"Version": "2012-10-17", "Statement": list(self._statements.values())}
+
+
+def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
+    """Return the policy document. `create` False: tables and index are made by somebody else, such as Terraform."""
+    made = Policy()
+    if not settings.is_multi_stream:
+        _allow_stream(made, settings)
+    for one in settings.streams:
+        if one.credentials is None:
+            _allow_stream(made, settings_of_one(settings, one))
+    # What single streams are read as; those roles have policies of their own.
+    chains = [one.credentials for one in settings.streams if one.credentials is not None]
+    roles = [provider.role.role_arn for chain in chains for provider in chain.providers if provider.role is not None]
+    if roles:
+        made.allow("AssumeRoles", ["sts:AssumeRole"], *roles)
+    _allow_tables(made, settings, create=create)
+    _allow_dead_letters(made, settings)
+    if settings.schemas.mode is not SchemaMode.OFF:
+        made.allow("ReadSchemas", ["glue:GetSchemaVersion"], ANY)
+    if MetricsOutput.CLOUDWATCH in settings.metrics.outputs and settings.metrics.level is not MetricsLevel.NONE:
+        namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
+        made.allow("Metrics", ["cloudwatch:PutMetricData"], ANY, Condition=namespace)
+    return made.document()
+
+
+def _allow_stream(made: Policy, settings: Settings) -> None:
+    stream = _stream_arn(settings)
+    if kind_of(settings.stream_arn) is StreamKind.DYNAMODB:
+        made.allow("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), stream)
+        return
+    read = ["kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:GetShardIterator"]
+    if not settings.reader.by_fan_out:
+        made.allow("ReadStream", [*read, "kinesis:GetRecords"], stream)
+        return
+    made.allow("ReadStream", read, stream)
+    # Asked only when a record is missing: whether it was trimmed before it was read (retrieval#lost-to-retention).
+    made.allow("ProveLosses", ["kinesis:GetRecords"], stream)
+    consumer = settings.fanout.consumer_arn
+    if consumer is None:
+        consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"
+        made.allow("RegisterConsumer", ["kinesis:RegisterStreamConsumer"], stream)
+    # By name it is described on the stream, by ARN on the consumer.
+    made.allow("DescribeConsumer", ["kinesis:DescribeStreamConsumer"], stream, consumer)
+    made.allow("Subscribe", ["kinesis:SubscribeToShard"], consumer)
+
+
+def _allow_tables(made: Policy, settings: Settings, *, create: bool) -> None:
+    # A fleet that comes from KCL 2.x or 3.0 to 3.4 has the last two; they are looked for in any case.
+    tables = (settings.lease_table, settings.worker_metrics_table, settings.coordinator_state_table)
+    lease_table, *others = (_table_arn(settings, table.name) for table in tables)
+    rows = ("DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
+    made.allow("LeaseRows", _dynamo(*rows, "BatchGetItem"), lease_table)
+    made.allow("LeaseOwners", _dynamo("Query"), f"{lease_table}/index/{OWNER_INDEX}")
+    made.allow("FleetRows", _dynamo(*rows), *others)
+    if create:
+        makers = ["CreateTable", "UpdateTable"]
+        if any(table.tags for table in tables):
+            makers.append("TagResource")
+        if any(table.point_in_time_recovery for table in tables):
+            makers += ["DescribeContinuousBackups", "UpdateContinuousBackups"]
+        made.allow("CreateTables", _dynamo(*makers), lease_table, *others)
+
+
+def _allow_dead_letters(made: Policy, settings: Settings) -> None:
+    place = settings.child.dead_letter
+    if place is None:
+        return
+    partition = _whereabouts(settings)[0]
+    match place.kind:
+        case DeadLetterKind.S3:
+            under = f"{place.prefix}/" if place.prefix else ""
+            made.allow("DeadLetters", ["s3:PutObject"], f"arn:{partition}:s3:::{place.name}/{under}*")
+        case DeadLetterKind.KINESIS:
+            made.allow("DeadLetters", ["kinesis:PutRecord"], place.name)
+        case DeadLetterKind.SQS:
+            account, queue = place.name.rstrip("/").split("/")[-2:]
+            arn = f"arn:{partition}:sqs:{place.region or ANY}:{account}:{queue}"
+            made.allow("DeadLetters", ["sqs:SendMessage"], arn)
+
+
+def _dynamo(*operations: str) -> tuple[str, ...]:
+    return tuple(f"dynamodb:{operation}" for operation in operations)
+
+
+def _stream_arn(settings: Settings) -> str:
+    if settings.stream_arn is not None:
+        return settings.stream_arn
+    partition, _, account = _whereabouts(settings)
+    region = settings.kinesis.region or ANY
+    return f"arn:{partition}:kinesis:{region}:{account}:stream/{settings.stream_name}"
+
+
+def _table_arn(settings: Settings, table: str) -> str:
+    partition, region, account = _whereabouts(settings)
+    region = settings.dynamo_db.region or region
+    # The stream may be another account's; the tables are the caller's own.
+    return f"arn:{partition}:dynamodb:{region}:{ANY if settings.stream_arn is not None else account}:table/{table}"
+
+
+def _whereabouts(settings: Settings) -> tuple[str, str, str]:
+    """Return partition, region and account, as far as the file tells."""
+    if settings.stream_arn is not None:
+        _, partition, _, region, account, *_ = settings.stream_arn.split(":")
+        return partition, region, account
+    region = settings.region_name or ANY
+    return _partition(region), region, ANY
+
+
+def _partition(region: str) -> str:
+    for prefix, partition in (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov")):
+        if region.startswith(prefix):
+            return partition
+    return "aws"

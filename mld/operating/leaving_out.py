@@ -1,0 +1,146 @@
+"""`mld skip`: single records that the record processor is not to get, and the plan that leaves them out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mld.core.positions import LATEST_NAME, SUB_MAX, Position
+from mld.core.streams import (
+    IteratorType,
+    StartingPoint,
+)
+from mld.leases.lease import Lease
+from mld.leases.rows import LEFT_OUT_MAX
+from mld.operating.acting import PlanInput
+from mld.operating.application import Application, application_of
+from mld.operating.backup import require_new
+from mld.operating.naming import (
+    full_key,
+    only_stream,
+)
+from mld.operating.plan import (
+    ActPlan,
+    ActRefusedError,
+    KeptLines,
+)
+from mld.operating.restoring import saved_line
+from mld.operating.steering import end_of, plan_leave_out
+from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
+from mld.protocol.codec import FramedRecord
+from mld.retrieval.placement import Placement
+from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
+
+_RECORD = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
+
+RECORDS_SHOWN = 20
+
+
+# --- records that are left out ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """The record `only`, or those after the checkpoint: so many (`count`), or up to the record `past`, and that one."""
+
+    only: str | None = None
+    past: str | None = None
+    count: int | None = None
+
+
+async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
+    """Plan to leave records out, which are kept in the new file `path`. Raises ActRefusedError, MldError."""
+    fleet, settings = seen.fleet, seen.reader.settings
+    leases = {view.key: view.lease for view in fleet.shards}
+    lease = leases[full_key(leases, shard, fleet.labels)]
+    label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
+    only = None if unwanted.only is None else parse_record(unwanted.only)
+    if only is not None:
+        plan_leave_out(fleet, shard, only)  # which may be refused before the stream is asked
+    async with application_of(settings, only_stream(settings, label)) as app:
+        found, marks = (
+            await records_after(app, lease, unwanted) if only is None else (await records_at(app, lease, only), [only])
+        )
+    planned = plan_leave_out(fleet, shard, *dict.fromkeys(marks))
+    if planned.changes:
+        require_new(path)
+    kept = KeptLines(path, tuple(saved_line(lease, record) for record in found))
+    more = (f"  … and {len(found) - RECORDS_SHOWN} more",) if len(found) > RECORDS_SHOWN else ()
+    notes = (*map(_short, found[:RECORDS_SHOWN]), *more, *planned.notes)
+    return replace(planned, notes=notes, kept=kept if planned.changes else None)
+
+
+def parse_record(text: str) -> str:
+    """Return ``SEQUENCE`` or ``SEQUENCE/SUB``, without needless signs. Raises ActRefusedError for anything else."""
+    found = _RECORD.fullmatch(text.strip())
+    if found is None or int(found["sub"] or 0) > SUB_MAX:
+        raise ActRefusedError(f"{text!r} is no sequence number: give digits, and /N for a user record of an aggregate")
+    return found["sequence"] if found["sub"] is None else f"{found['sequence']}/{int(found['sub'])}"
+
+
+async def records_at(app: Application, lease: Lease, record: str) -> list[FramedRecord]:
+    """Return the user record, or all of the aggregate, that is there. Raises ActRefusedError if there is none."""
+    sequence, _, sub = record.partition("/")
+    start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
+    page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()
+    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
+    found = [] if page is None else framed_records(page, lease.checkpoint, hash_range)
+    kept = [one for one in found if one.sequence == sequence and sub in ("", str(one.sub))]
+    if not kept:
+        raise ActRefusedError(f"shard {lease.key} has no record {record} (any more)")
+    return kept
+
+
+async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> tuple[list[FramedRecord], list[str]]:
+    """Return the user records after the checkpoint that are meant, and the marks that leave them out: one for a whole
+    aggregate. Raises ActRefusedError if there are fewer.
+    """
+    checkpoint, initial = lease.checkpoint, initial_position(app.settings.initial_position)
+    if checkpoint.sequence == LATEST_NAME or lacks_timestamp(checkpoint, initial):
+        raise ActRefusedError(
+            f"the checkpoint of shard {lease.key} is {checkpoint}: nothing was checkpointed yet, so it is not known "
+            "where its reader began; `mld reset --shard` to a time or a sequence number first"
+        )
+    end = None if unwanted.past is None else end_of(parse_record(unwanted.past))
+    walk = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(checkpoint, initial))
+    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
+    found: list[FramedRecord] = []
+    of_each: Counter[str] = Counter()
+
+    def is_enough() -> bool:
+        if len(of_each) > LEFT_OUT_MAX:
+            return True
+        if end is None:
+            return len(found) >= (unwanted.count or 0)
+        return bool(found) and int(found[-1].sequence) >= int(end.sequence)
+
+    while not is_enough() and (page := await walk.page_with_records()) is not None:
+        records = framed_records(page, checkpoint, hash_range)
+        found += records
+        of_each.update(record.sequence for record in records)
+    if end is None:
+        meant, wanted = found[: unwanted.count], f"{len(found)} records, and not {unwanted.count},"
+        is_there = len(meant) == unwanted.count
+    else:
+        meant, wanted = [one for one in found if _place(one) <= end], f"no record {unwanted.past}"
+        is_there = bool(meant) and meant[-1].sequence == end.sequence and end.sub in (SUB_MAX, meant[-1].sub)
+    if not is_there and len(of_each) <= LEFT_OUT_MAX:
+        raise ActRefusedError(f"shard {lease.key} has {wanted} after its checkpoint {checkpoint}")
+    meant_of_each = Counter(record.sequence for record in meant)
+    return meant, [
+        one.sequence if meant_of_each[one.sequence] == of_each[one.sequence] else f"{one.sequence}/{one.sub}"
+        for one in meant
+    ]
+
+
+def _place(record: FramedRecord) -> Position:
+    return Position(record.sequence, record.sub)
+
+
+def _short(record: FramedRecord) -> str:
+    arrived = datetime.fromtimestamp(arrival_ms(record) / 1000, UTC)
+    sub = f"/{record.sub}" if record.sub else ""
+    return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"

@@ -1,0 +1,124 @@
+"""Whether the owners of leases are alive, from two looks at the tables.
+
+No row carries a time that decides anything, so a dead worker's lease is known by standing still for its duration. A
+worker is alive if one of its leases moves, or its report does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from mld.core.clock import Clock
+from mld.leases import rows
+from mld.operating.naming import names_of
+from mld.operating.operator_hold import is_operator
+from mld.operating.plan import RawTable, Row
+
+LOOKS_PER_LEASE = 5
+MARGIN_S = 1.0
+RECENT_REPORTS = 4
+"""Reports that a worker may have missed, or its clock be behind by, and still be watched for the next one."""
+OWNERS_NAMED_MAX = 3
+
+
+# --- who is alive -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look: the lease table, and the rows of the report table that fleets of KCL 3.0 to 3.4 have."""
+
+    table: RawTable
+    reports: tuple[Row, ...] = ()
+
+
+Look = Callable[[], Awaitable[Observed]]
+
+
+def owners_of(seen: Observed) -> dict[str, list[str]]:
+    """Return the leases by actual owner."""
+    owners: dict[str, list[str]] = {}
+    for lease in seen.table.scan.leases:
+        if lease.actual_owner is not None:
+            owners.setdefault(lease.actual_owner, []).append(lease.key)
+    return owners
+
+
+def moved(before: Observed, after: Observed) -> set[str]:
+    """Return the workers that wrote a row between two looks: owners of leases that moved, and whose reports changed.
+
+    A lease that is new counts as moved, with its owner.
+    """
+    old = {lease.key: lease for lease in before.table.scan.leases}
+    found = set()
+    for lease in after.table.scan.leases:
+        one = old.get(lease.key)
+        if lease.actual_owner is not None and (
+            one is None or (one.counter, one.actual_owner) != (lease.counter, lease.actual_owner)
+        ):
+            found.add(lease.actual_owner)
+    reports, now = _reports(before), _reports(after)
+    return found | {worker for worker, row in now.items() if reports.get(worker) != row}
+
+
+def _reports(seen: Observed) -> dict[str, Row]:
+    found = {}
+    for row in (*seen.table.scan.others, *seen.reports):
+        name = row.get("wid", row.get(rows.KEY, {})).get("S")
+        if isinstance(name, str) and ("lut" in row or row.get(rows.ENTITY_TYPE, {}).get("S") == "WORKER_METRIC_STATS"):
+            found[name] = row
+    return found
+
+
+def reporting_workers(seen: Observed) -> frozenset[str]:
+    """Return the workers that have a report, however old: those of KCL 2.x have none."""
+    return frozenset(_reports(seen))
+
+
+def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
+    """Return the workers whose reports are not older than that, by their own clocks; one without a time counts."""
+    found = set()
+    for worker, row in _reports(seen).items():
+        text = row.get("lut", {}).get("N", "")
+        told_s = int(text) if text.isascii() and text.isdigit() else now_s
+        if now_s - told_s <= age_max_s:
+            found.add(worker)
+    return found
+
+
+async def living(
+    look: Look,
+    first: Observed,
+    clock: Clock,
+    lease_duration_s: float,
+    *,
+    idle_report_s: float | None = None,
+    whom: Callable[[str], bool] = lambda _: True,
+) -> set[str]:
+    """Return the workers that are alive, as soon as one is seen to be, else none after one lease duration.
+
+    Of all workers only `whom` count, and those without leases only with `idle_report_s`, the time between two of their
+    reports: then it takes that long where a report is not older than a few of these times. Raises TableError.
+    """
+    owners = owners_of(first)
+    recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)
+    watched = {one for one in owners.keys() | recent if whom(one)}
+    watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0)
+    deadline_s = clock.monotonic() + watch_s + MARGIN_S
+    while watched and clock.monotonic() < deadline_s:
+        await clock.sleep(lease_duration_s / LOOKS_PER_LEASE)
+        now = await look()
+        alive = {one for one in moved(first, now) if one in watched or (one in owners_of(now) and whom(one))}
+        if alive:
+            return alive
+    return set()
+
+
+def refusal(alive: set[str], owners: Mapping[str, list[str]], remedy: str) -> str:
+    """Say why a command must not go on beside these workers."""
+    operators = sorted(one for one in alive if is_operator(one))
+    if operators:
+        return f"another operator is at work on this table ({operators[0]}): wait until that command has ended"
+    named = [f"{worker} ({len(owners.get(worker, ()))} leases)" for worker in sorted(alive)]
+    return f"workers are alive: {names_of(named, OWNERS_NAMED_MAX)}; {remedy}"

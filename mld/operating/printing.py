@@ -1,0 +1,123 @@
+"""Prints listings: a table on a terminal, plain lines elsewhere; once, or again and again (`--watch`)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Literal, NoReturn
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from mld.core.errors import MldError
+from mld.operating.listings import Listing
+from mld.operating.naming import with_short_ids
+from mld.properties.redaction import Scrubber, printable
+
+PLAIN_WIDTH = 200  # columns where stdout is no terminal
+UNBOUNDED_WIDTH = 10_000
+WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
+ROWS_MAX = 500
+"""Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
+GAP = "  "
+TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def print_listing(listing: Listing) -> None:
+    """Print to stdout, folded and with short ids where a terminal is too narrow."""
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    console = Console(file=sys.stdout, highlight=False, markup=False, width=width)
+    if len(listing.rows) > ROWS_MAX:
+        print_wide(listing)
+        return
+    _take_any_letter()
+    console.print(_table(_fitting(listing, console)))
+    for line in listing.notes:
+        console.print(Text(printable(line)), soft_wrap=True)
+
+
+def print_wide(listing: Listing) -> None:
+    """Print to stdout, each row on one line, however long it is."""
+    _take_any_letter()
+    sys.stdout.writelines((*aligned(listing), *(f"{printable(note)}\n" for note in listing.notes)))
+
+
+def _take_any_letter() -> None:
+    """Let stdout show what the locale cannot, which a name may hold, as escapes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> NoReturn:
+    """Look every few seconds and show on the whole terminal what fits; without an answer the last look stays.
+
+    Raises what the first look raises.
+    """
+    from rich.live import Live
+
+    listing, looked_at, trouble = await look(), time.localtime(), ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_screen(listing, trouble, console), refresh=True)
+            await asyncio.sleep(WATCH_PERIOD_S)
+            try:
+                listing, looked_at, trouble = await look(), time.localtime(), ""
+            except (MldError, OSError) as error:
+                trouble = f"no answer, this is as of {time.strftime('%H:%M:%S', looked_at)}: {Scrubber()(str(error))}"
+
+
+def _screen(listing: Listing, trouble: str, console: Console) -> Group:
+    notes = [note for note in (trouble, *listing.notes) if note][: console.height // 2]
+    room = max(0, console.height - len(notes) - TABLE_FRAME_LINES)
+    left_out = len(listing.rows) - room
+    shown = _fitting(replace(listing, rows=listing.rows[:room]), console)
+    return Group(
+        *(_line(note) for note in notes),
+        _table(shown, one_line=True),
+        _line(f"… and {left_out:,} more" if left_out > 0 else ""),
+    )
+
+
+def _fitting(listing: Listing, console: Console) -> Listing:
+    """Return the listing; where the console is too narrow for it, with short ids."""
+    unbounded = console.options.update(max_width=UNBOUNDED_WIDTH)
+    if console.measure(_table(listing), options=unbounded).maximum <= console.width:
+        return listing
+    return replace(listing, rows=tuple(tuple(map(with_short_ids, row)) for row in listing.rows))
+
+
+def _line(text: str) -> Text:
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+
+def _table(listing: Listing, *, one_line: bool = False) -> Table:
+    """Lay the rows out. A shard is never folded; `one_line` cuts cells of the other columns instead of folding them."""
+    table = Table(box=None, pad_edge=False)
+    for name, to_the_right in listing.columns:
+        justify: Literal["left", "right"] = "right" if to_the_right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "shard")
+    for row in listing.rows:
+        table.add_row(*(_line(cell) if one_line else Text(printable(cell)) for cell in row))
+    return table
+
+
+def aligned(listing: Listing) -> Iterator[str]:
+    """Yield the lines of a long table, each cell as wide as the widest of its column."""
+    rows = [tuple(map(printable, row)) for row in listing.rows]
+    rows.insert(0, tuple(name for name, _ in listing.columns))
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = []
+        for cell, width, (_, to_the_right) in zip(row, widths, listing.columns, strict=True):
+            blanks = " " * (width - cell_len(cell))
+            cells.append(blanks + cell if to_the_right else cell + blanks)
+        yield f"{GAP.join(cells).rstrip()}\n"

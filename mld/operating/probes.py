@@ -1,0 +1,128 @@
+"""What Kinesis itself shows of the shards of a fleet that no worker reports on, for the commands that look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mld.core.errors import (
+    StreamError,
+)
+from mld.core.positions import LATEST, InitialPosition
+from mld.core.streams import IteratorType, StartingPoint, Streams
+from mld.core.terminal import say
+from mld.leases.lease import Lease, ShardStatus
+from mld.operating.faults import Listed
+from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, rejudged
+from mld.operating.naming import is_meant, settings_of_one
+from mld.operating.stream_access import all_shards, streams_of
+from mld.properties.settings import Settings
+from mld.retrieval.starting_points import initial_position, starting_point
+
+PROBES_CONCURRENT_MAX = 4
+PROBE_INTERVAL_S = 0.1
+"""Between two probes of one of these, so that a table of 1,000 shards takes half a minute."""
+PROBED = "probed"
+
+
+# --- how far behind ---------------------------------------------------------------------------------------------------
+# `mld lag --probe` asks Kinesis about shards whose rows do not say it: one iterator and one record a shard, from its
+# checkpoint, and few shards at a time, because the shard's consumers share the five reads a second. What cannot be
+# asked stays unknown.
+
+
+async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> FleetStatus:
+    """Return the fleet's status, completed by what Kinesis says of shards whose rows do not."""
+    answers: dict[str, int] = {}
+    refused: dict[str, StreamError] = {}
+    for one, leases in by_stream(settings, silent(status)):
+        async with streams_of(one) as streams:
+            found, why = await probe(streams, leases, initial_position(one.initial_position))
+        answers |= found
+        refused |= why
+    if refused:
+        key = min(refused)
+        say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
+    return with_probed(status, answers, lag_max_s)
+
+
+async def listed_of(settings: Settings, status: FleetStatus) -> dict[str | None, Listed]:
+    """Return what the service says of each stream of the file, by label; without those that cannot be asked."""
+    found: dict[str | None, Listed] = {}
+    each: list[tuple[str | None, Settings]] = [(one.name, settings_of_one(settings, one)) for one in settings.streams]
+    for label, one in each or [(None, settings)]:
+        try:
+            async with streams_of(one) as streams:
+                summary = await streams.describe()
+                found[label] = Listed(tuple((await all_shards(streams)).values()), summary.status)
+        except StreamError as error:
+            say(f"the shards of {label or settings.stream_title} could not be listed: {error}")
+    return found
+
+
+def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Settings, list[Lease]]]:
+    """Yield the leases by stream, with the settings of that alone; without those of streams that the file lacks."""
+    if not settings.is_multi_stream:
+        yield settings, list(leases)
+        return
+    for stream in dict.fromkeys(lease.stream for lease in leases):
+        setting = next((one for one in settings.streams if stream is not None and is_meant(one, stream)), None)
+        if setting is not None:
+            yield settings_of_one(settings, setting), [lease for lease in leases if lease.stream == stream]
+
+
+def silent(status: FleetStatus) -> list[Lease]:
+    """Return the leases of shards whose lag nobody tells and Kinesis can be asked for.
+
+    At LATEST there is no place to ask from.
+    """
+    return [
+        shard.lease
+        for shard in status.open_shards
+        if shard.behind_s is None and shard.lease.checkpoint.sequence != LATEST.sequence
+    ]
+
+
+async def probe(
+    streams: Streams, leases: list[Lease], initial: InitialPosition
+) -> tuple[dict[str, int], dict[str, StreamError]]:
+    """Ask about shards: (milliseconds behind, why it could not be asked), each by shard."""
+    answers: dict[str, int] = {}
+    refused: dict[str, StreamError] = {}
+    waiting = iter(leases)
+
+    async def ask() -> None:
+        for lease in waiting:
+            try:
+                iterator = await streams.shard_iterator(lease.shard_id, _after(lease, initial))
+                behind_ms = (await streams.get_records(iterator, 1)).millis_behind_latest
+                if behind_ms is not None:
+                    answers[lease.key] = behind_ms
+            except StreamError as error:
+                refused[lease.key] = error
+            await asyncio.sleep(PROBE_INTERVAL_S)
+
+    await asyncio.gather(*(ask() for _ in range(min(PROBES_CONCURRENT_MAX, len(leases)))))
+    return answers, refused
+
+
+def _after(lease: Lease, initial: InitialPosition) -> StartingPoint:
+    if lease.checkpoint.number is None:
+        return starting_point(lease.checkpoint, initial)
+    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=lease.checkpoint.sequence)
+
+
+def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: float) -> FleetStatus:
+    """Return the status with what Kinesis said, marked as such. Only an unknown verdict changes."""
+
+    def view(shard: ShardView) -> ShardView:
+        behind_ms = answers.get(shard.key)
+        if behind_ms is None:
+            return shard
+        told = ShardStatus(PROBED, int(status.taken_s), behind_ms)
+        if shard.verdict is Verdict.UNKNOWN:
+            return rejudged(shard, told, lag_max_s, is_probed=True)
+        return replace(shard, status=told, age_s=0.0, is_probed=True)
+
+    return replace(status, shards=tuple(map(view, status.shards)))

@@ -1,0 +1,278 @@
+"""`mld replay`: drives a record processor over a span of a stream.
+
+The child is started by the daemon's own host and spoken to by its own conversation, so that it sees what it sees in
+production: the same lines, batches of the same size, the same answers to its checkpoints. The checkpoints are judged by
+the same rules, shown, and stored nowhere. The child gets all the time it wants, because somebody may be stepping
+through it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import click
+
+from mld.consumer.checkpoint_range import CheckpointRange, Illegal, NoWrite, Write
+from mld.consumer.child import PipeHost
+from mld.consumer.parts import Part, PlacedRecord, records_of
+from mld.consumer.ports import ChildStartError, ProcessorHost, ShardAddress
+from mld.consumer.processor import Processor
+from mld.core.clock import Clock, LoopClock
+from mld.core.installed import find_executable, runnable
+from mld.core.positions import Position
+from mld.core.stream_ids import StreamId
+from mld.core.streams import ChildBatch, HashRange, Streams
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
+from mld.leases.lease import Lease
+from mld.operating.naming import ChosenShard
+from mld.operating.points import Point, PointKind
+from mld.operating.stream_access import SpanError, SpanReader, SpanStart, all_shards, arrival_ms, span_start, streams_of
+from mld.properties.redaction import printable
+from mld.properties.settings import Settings
+from mld.properties.spark import PREFIX
+from mld.properties.values import ChildLog
+from mld.protocol.conversation import ProcessorError
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel, split_command
+from mld.retrieval.placement import Placement
+from mld.retrieval.rawpage import RawPage
+from mld.retrieval.starting_points import initial_position
+from mld.tracking.stream_list import account_and_name
+
+WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
+STOP_TIMEOUT_S = 86_400.0
+"""A debugger may hold the child at its end, too."""
+WORKER_ID = "replay"
+UNKNOWN_EPOCH = 1
+"""Where neither the settings nor the table nor the service says when a stream was made."""
+CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
+
+
+# --- a record processor over a span of a shard ------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Replayer:
+    """One replay, and how far it has come.
+
+    `until` is inclusive for a sequence number; a time ends before the first record that arrived then or later. The tip
+    of the shard ends any span.
+    """
+
+    settings: Settings
+    shard_id: str
+    start: SpanStart
+    until: Point
+    streams: Streams
+    host: ProcessorHost
+    clock: Clock
+    hash_range: HashRange | None = None
+    stream: StreamLabel | None = None
+    """The shard's, if the application reads several."""
+
+    records: int = 0
+    batches: int = 0
+    last: Position | None = None
+    checkpoint: Position | None = None
+    in_hand: str = ""
+    """What the processor was doing last."""
+    failure: str | None = None
+    """None: it has done all that was asked of it."""
+    ended: str = ""
+    """How the child's process ended."""
+    _range: CheckpointRange = field(init=False)
+    _processor: Processor | None = None
+
+    def __post_init__(self) -> None:
+        self._range = CheckpointRange.starting_at(self.start.after)
+
+    async def run(self) -> None:
+        """Drive the processor from the start of the span to its end. Raises StreamError and ChildStartError; the child
+        is gone then."""
+        try:
+            await self._drive()
+        except ProcessorError as error:
+            self.failure = str(error)
+        finally:
+            processor, self._processor = self._processor, None
+            if processor is not None:
+                self.ended = await processor.kill()
+
+    async def _drive(self) -> None:
+        key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
+        most = self.settings.reader.records_max
+        treated = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, log=ChildLog.RAW)
+        reader = SpanReader(self.streams, self.clock, self.shard_id, self.start.start)
+        page = await reader.page(most)  # what cannot be read needs no child
+        child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))
+        self._processor = processor = Processor(child, self.shard_id, self.clock, treated, self._checkpoint)
+        name = self.start.name
+        self.in_hand = "initialize"
+        await processor.initialize(Initialize(self.shard_id, name.sequence, name.sub, self.stream))
+        while True:
+            batch, is_last = await self._cut(page)
+            if batch.largest is not None or self.settings.child.deliver_empty_batches:
+                await self._deliver(processor, batch, page.first_sequence)
+            if is_last or reader.is_over or page.millis_behind_latest == 0:
+                break
+            page = await reader.page(most)
+        if reader.is_over and not is_last:
+            await self._end_shard(processor)
+        else:
+            self.in_hand = "shutdownRequested"
+            await processor.shutdown_requested(self._range.last.sequence)
+            await processor.lease_lost()
+        self._processor = None
+        self.ended = await processor.end()
+
+    async def _deliver(self, processor: Processor, batch: ChildBatch, first: str | None) -> None:
+        def written() -> None:
+            if first is not None and batch.largest is not None:
+                self._range = self._range.deliver(Position(first), batch.largest)
+
+        self.in_hand = f"the batch up to {batch.largest}"
+        await processor.process_records(batch.line(), written=written)
+        self.batches += 1
+        self.records += batch.count
+        self.last = batch.largest or self.last
+
+    async def _end_shard(self, processor: Processor) -> None:
+        def written() -> None:
+            self._range = self._range.at_shard_end()
+
+        self.in_hand = "shardEnded"
+        await processor.shard_ended(written)
+        if not self._range.is_complete:
+            raise ProcessorError("answered shardEnded without a successful checkpoint")
+
+    async def _cut(self, page: RawPage) -> tuple[ChildBatch, bool]:
+        """Return (what of the page lies in the span, whether the span ends in it)."""
+        batch = page.after(self.start.after, self.hash_range)
+        until = self.until
+        if until.kind not in (PointKind.TIME, PointKind.SEQUENCE) or batch.largest is None:
+            return batch, False
+        records = await records_of(batch)
+        wanted = [record for record in records if _is_wanted(record, until)]
+        if len(wanted) == len(records):
+            is_last = until.position is not None and records[-1].position == until.position
+            return batch, is_last
+        return (Part(wanted, page.millis_behind_latest) if wanted else page.after(batch.largest)), True
+
+    async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
+        """Judge it as a consumer does; what would be stored is shown instead."""
+        match self._range.resolve(request.sequence_number, request.sub_sequence_number):
+            case Illegal(reason):
+                say(f"checkpoint refused: {reason}")
+                return CheckpointErrorName.ILLEGAL_ARGUMENT
+            case Write(position):
+                self._range = self._range.written(position)
+                self.checkpoint = position
+                say(f"checkpoint {position} (not stored)")
+            case NoWrite():
+                say(f"checkpoint {self._range.last} again (not stored)")
+        return None
+
+
+def _is_wanted(record: PlacedRecord, until: Point) -> bool:
+    if until.position is not None:
+        return record.position <= until.position
+    assert until.time_s is not None
+    return arrival_ms(record.framed) < until.time_s * 1000
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+async def run_replay(
+    shard: ChosenShard,
+    start: Point,
+    until: Point,
+    lease: Lease | None,
+    command: Sequence[str],
+    properties_file: str,
+    overrides: Sequence[str],
+) -> int:
+    """Replay, tell, and return the exit code. Raises MldError if the span cannot be read."""
+    settings, shard_id = shard.settings, shard.shard_id
+    words = list(command) or split_command(settings.child.command)
+    if find_executable(words) is None:
+        raise ChildStartError(f"no executable file {words[0]!r} is found; name the processor after --")
+    clock = LoopClock()
+    host = PipeHost(
+        runnable(words),
+        clock,
+        stop_timeout_s=STOP_TIMEOUT_S,
+        logs_fields=False,
+        environment={
+            "MLD_STREAM_NAME": settings.stream_name,
+            "MLD_APPLICATION_NAME": settings.application_name,
+            "MLD_WORKER_ID": WORKER_ID,
+            "MLD_PROPERTIES_FILE": properties_file,
+            "MLD_OVERRIDES": "\n".join(text for text in overrides if text.startswith(PREFIX)),
+            "MLD_DAEMON_PID": str(os.getpid()),
+        },
+    )
+    with _ChildWords():
+        async with streams_of(settings) as streams:
+            listed = await all_shards(streams)
+            if shard_id not in listed:
+                raise SpanError(f"the stream has no shard {shard_id}; `mld leases` shows the shards")
+            replay = Replayer(
+                settings,
+                shard_id,
+                span_start(start, shard_id, lease, initial_position(settings.initial_position)),
+                until,
+                streams,
+                host,
+                clock,
+                await Placement(streams, clock).range_of(listed[shard_id].hash_range),
+                None if shard.stream is None else await _label(streams, shard, lease),
+            )
+            await replay.run()
+    return _tell(replay)
+
+
+async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> StreamLabel:
+    """Return the label of the stream that the processor gets: as the lease table has it, else by the service."""
+    summary = await streams.describe()
+    if lease is not None and lease.stream is not None:
+        return StreamLabel(shard.settings.stream_name, summary.arn, lease.stream)
+    account, name = account_and_name(summary.arn)
+    configured = None if shard.stream is None else shard.stream.epoch
+    epoch = configured or (summary.created_ms or 0) // 1000 or UNKNOWN_EPOCH
+    return StreamLabel(name, summary.arn, str(StreamId(account, name, epoch)))
+
+
+def _tell(done: Replayer) -> int:
+    last = f", the last one {done.last}" if done.last is not None else ""
+    say(f"{done.records} records in {done.batches} batches of {done.shard_id} were processed{last}")
+    if done.failure is None:
+        say(f"the last checkpoint would have been {done.checkpoint or 'none'}; {done.ended}")
+        return EXIT_OK
+    say(f"the processor failed at {done.in_hand}: {done.failure} ({done.ended})")
+    return EXIT_FAILURE
+
+
+class _ChildWords(logging.Handler):
+    """What the child writes to stderr goes to ours as it is. Of our own log warnings do, and what it writes to stdout
+    that is no answer."""
+
+    def __enter__(self) -> None:
+        root = logging.getLogger("mld")
+        root.addHandler(self)
+        self._before = root.level, root.propagate
+        root.setLevel(logging.INFO)
+        root.propagate = False
+
+    def __exit__(self, *_: object) -> None:
+        root = logging.getLogger("mld")
+        root.removeHandler(self)
+        root.level, root.propagate = self._before
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "action", "") == CHILD_STDERR:
+            click.echo(record.getMessage(), err=True)
+        elif record.levelno >= logging.WARNING or getattr(record, "action", "") == CHILD_STDOUT:
+            click.echo(f"mld: {printable(record.getMessage())}", err=True)

@@ -1,0 +1,268 @@
+"""`mld export` and `mld restore`: the rows of an application as a file, and the plan that puts them back.
+
+Rows are put back only into the table, and for the stream, that they were saved from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mld.core.steps import finish
+from mld.core.stream_ids import StreamId
+from mld.core.terminal import EXIT_OK
+from mld.leases import rows
+from mld.leases.lease import Lease
+from mld.leases.table import TableScan
+from mld.operating.acting import read_table, tell
+from mld.operating.application import Application, act_on, is_of_another_shard
+from mld.operating.backup import BackupHeader, backup_name, free_name, read_backup, save_rows
+from mld.operating.naming import names_of
+from mld.operating.one_stream import listed, of_stream, stream_id_in, streams_in
+from mld.operating.options import Asked
+from mld.operating.owner_life import Observed
+from mld.operating.plan import (
+    ActPlan,
+    ActRefusedError,
+    Change,
+    RawTable,
+    Row,
+    direction,
+    put_back,
+    raw_table,
+    remove,
+    rewrite,
+    words_of,
+)
+from mld.properties.settings import Settings, StreamSetting
+from mld.protocol.codec import FramedRecord
+from mld.shards.graph import ShardGraph, id_order
+from mld.shards.identity import foreign_evidence, oddity
+from mld.tracking.stream_list import account_and_name, identify
+from mld.tracking.stream_rows import within_stream
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+async def export_tables(app: Application, path: Path | None) -> int:
+    """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
+    settings, now_s = app.settings, app.clock.wall()
+    first = path or free_name(Path(backup_name(settings.application_name, now_s)))
+    tables = {settings.lease_table.name: (await read_table(app.calls, app.clock)).rows}
+    for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
+        if found := await app.rows_of(name):
+            tables[name] = found
+    for name, found in tables.items():
+        file = first if name == settings.lease_table.name else first.with_name(f"{first.stem}-{name}{first.suffix}")
+        save_rows("export", settings, found, now_s, file, name)
+        tell(f"{len(found)} rows of {name} are saved in {file}")
+    return EXIT_OK
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The leases of a file; other rows of it are not restored. `rows` has them as they were written, by key."""
+
+    header: BackupHeader
+    leases: tuple[Lease, ...]
+    rows: Mapping[str, Row]
+    stream: str | None = None
+    """Whose leases these are, if the file tells streams apart."""
+
+
+def read_saved(path: Path) -> Saved:
+    """Read a file. Raises ActRefusedError for a lease that cannot be read, BackupError."""
+    header, lines = read_backup(path)
+    leases: dict[str, Lease] = {}
+    raw: dict[str, Row] = {}
+    for row in lines:
+        try:
+            lease = rows.parse_row(row)
+        except rows.CorruptRowError as error:
+            raise ActRefusedError(f"{path}: {error}") from error
+        if lease is not None:
+            leases[lease.key], raw[lease.key] = lease, row
+    if not leases:
+        raise ActRefusedError(f"{path} holds no lease")
+    return Saved(header, tuple(leases.values()), raw)
+
+
+def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | None, name: str | None) -> Saved:
+    """Return the leases of the stream that is meant, as a table of one stream has them; all of a file of one stream.
+
+    `setting`: the one of several streams of the properties file. Raises ActRefusedError if the file has none of it, or
+    no telling which.
+    """
+    ids = streams_in(saved.leases)
+    if not ids:
+        meant = settings.stream_name if setting is None else setting.stream_name
+        if saved.header.stream not in ("", meant):
+            raise ActRefusedError(f"the file is of stream {saved.header.stream}, and not of {meant}")
+        return saved
+    if setting is not None:
+        stream = stream_id_in(RawTable((), TableScan(saved.leases)), setting, name)
+    else:
+        stream = _newest_of(settings, ids)
+    leases = tuple(within_stream(lease) for lease in saved.leases if lease.stream == stream)
+    raw = {lease.key: _within(saved.rows[f"{stream}:{lease.key}"], lease.key) for lease in leases}
+    return Saved(saved.header, leases, raw, stream)
+
+
+def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
+    """Return which of the identifiers is that of the file's stream; of one that was made again, the last."""
+    account, name = None, settings.stream_name
+    if settings.stream_arn is not None:
+        account, name = account_and_name(settings.stream_arn)
+    found = [one for one in ids if one.name == name and account in (None, one.account)]
+    if not found:
+        raise ActRefusedError(f"the file has leases of {names_of(ids)}, and the properties file names stream {name}")
+    if len({one.account for one in found}) > 1:
+        raise ActRefusedError(
+            f"the file has leases of {names_of(found)}, of several accounts: name the stream by streamArn instead of "
+            "streamName"
+        )
+    return str(max(found, key=lambda one: one.epoch))
+
+
+def _within(row: Row, key: str) -> Row:
+    own = {name: value for name, value in row.items() if name not in (rows.STREAM, rows.SHARD)}
+    return own | {rows.KEY: {"S": key}}
+
+
+def require_same_table(saved: Saved, application: str, table: str) -> None:
+    """Raise ActRefusedError for a file of another application or table."""
+    header = saved.header
+    if (header.application, header.table) != (application, table):
+        raise ActRefusedError(
+            f"the file is of application {header.application}, table {header.table}, and not of {application}, "
+            f"table {table}; --from-another restores it all the same"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What a file and a listing make of a table; planned against its rows as often as needed."""
+
+    saved: Saved
+    graph: ShardGraph
+    may_skip: bool = False
+
+    def plan(self, table: RawTable, me: str) -> ActPlan:
+        """Return what is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
+        seen = {lease.key: lease for lease in table.scan.leases}
+        changes: list[Change] = []
+        forward: list[str] = []
+        for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
+            row = seen.get(lease.key)
+            if row is None:
+                change = put_back(self.saved.rows[lease.key], me)
+                changes.append(Change(f"put back at {lease.checkpoint}", change))
+            elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
+                changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
+                if direction(row.checkpoint, lease.checkpoint) != "back" and not self._is_odd(row):
+                    forward.append(lease.key)
+        if forward and not self.may_skip:
+            raise ActRefusedError(
+                f"the file is ahead of the table for {names_of(forward)}: records between the two would be skipped; "
+                "--skip-forward restores these as well"
+            )
+        gone, kept = self._newer(seen)
+        for key in gone:
+            changes.append(Change(f"its row goes, at {seen[key].checkpoint}; it is read again", remove(key, me)))
+        return ActPlan(
+            f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
+            tuple(changes),
+            tuple(self._notes(forward, kept)),
+        )
+
+    def _is_odd(self, row: Lease) -> bool:
+        """Return whether the row cannot be of its shard: then its checkpoint is no place that was reached."""
+        shard = self.graph.shards.get(row.key)
+        return shard is not None and oddity(shard, row) is not None
+
+    def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
+        """Return rows that the file does not have: those that go, and those that stay, from old to young."""
+        unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
+        below = finish(self.graph.below(unfinished))
+        newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
+        return [key for key in newer if key in below], [key for key in newer if key not in below]
+
+    def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
+        trimmed = [lease.key for lease in self.saved.leases if lease.key not in self.graph.shards]
+        if forward:
+            yield f"records are skipped in {names_of(forward)}"
+        if trimmed:
+            yield f"of {names_of(trimmed)} Kinesis has no records any more"
+        if kept:
+            yield f"not in the file and left alone: {names_of(kept)}"
+
+
+def as_new(lease: Lease) -> Lease:
+    """Return the lease as it would be created at its place."""
+    return Lease(
+        lease.key, lease.checkpoint, parents=lease.parents, children=lease.children, hash_range=lease.hash_range
+    )
+
+
+async def restore_from(
+    app: Application,
+    asked: Asked,
+    path: Path,
+    stream: str | None,
+    *,
+    from_another: bool,
+    may_skip: bool,
+    stop_fleet: bool,
+) -> int:
+    """Put the leases of a file back; the exit code. Raises ActRefusedError, BackupError, TableError."""
+    saved, settings = read_saved(path), app.settings
+    if not from_another:
+        require_same_table(saved, settings.application_name, settings.lease_table.name)
+    saved = of_its_stream(saved, settings, app.setting, stream)
+    there = await app.table_or_none()
+    seen = there or Observed(raw_table(()))
+    if app.setting is not None:
+        id_ = saved.stream
+        if id_ is None:
+            await app.require_no_workers(seen, "stop them first: they do not know that this stream has leases")
+            id_ = await _identifier(app, app.setting, seen.table)
+        app = replace(app, stream=id_)
+        seen = replace(seen, table=of_stream(seen.table, id_))
+    shards = await app.shards()  # rows of another stream in the table give way to those of the file
+    foreign = finish(foreign_evidence(shards, saved.leases))
+    if foreign is not None:
+        raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
+    if there is None and asked.execute:
+        await app.leases.ensure()
+    restoration = Restoration(saved, ShardGraph(shards), may_skip)
+    return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)
+
+
+async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:
+    """Return the identifier that the leases of the stream get in the table. Raises ActRefusedError, StreamError."""
+    summary = await app.streams.describe()
+    found = identify(
+        setting.name,
+        summary.arn,
+        summary.created_ms,
+        epoch=setting.epoch,
+        listed=listed(table).current().get(setting.name),
+        in_table=streams_in(table.scan.leases),
+    )
+    if isinstance(found, str):
+        raise ActRefusedError(found)
+    return str(found)
+
+
+def saved_line(lease: Lease, record: FramedRecord) -> str:
+    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
+    fields: dict[str, Any] = dict(record.fields())
+    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
+    stream = {} if lease.stream is None else {"streamId": lease.stream}
+    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"

@@ -1,0 +1,61 @@
+"""What an error or a contradictory answer of Kinesis means for a reader. Pure.
+
+Rules: retrieval#valid-answers (the end is read from the answer itself; an end whose children are not named) and
+retrieval#polling-errors (ResourceNotFound is no end). No reaction skips a record.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mld.core.errors import (
+    InvalidStreamArgumentError,
+    IteratorExpiredError,
+    StreamError,
+    StreamNotFoundError,
+    StreamThrottledError,
+)
+from mld.core.streams import Page, validate_end_of_shard
+
+ENDS_WITHOUT_CHILDREN_MAX = 5
+"""After this many answers in a row that end the shard without usable children, believe it: some stand-ins name none."""
+
+
+class PollingReaction(Enum):
+    """What a polling reader does about an error."""
+
+    SAME_ITERATOR = "same iterator"
+    SAME_ITERATOR_SLOWER = "same iterator, slower"
+    NEW_ITERATOR = "new iterator"
+    ASK_CONSUMER = "ask the consumer"
+
+
+def reaction_to(error: StreamError) -> PollingReaction:
+    match error:
+        case IteratorExpiredError() | InvalidStreamArgumentError():
+            return PollingReaction.NEW_ITERATOR
+        case StreamThrottledError():
+            return PollingReaction.SAME_ITERATOR_SLOWER
+        case StreamNotFoundError():
+            return PollingReaction.ASK_CONSUMER
+        case _:
+            return PollingReaction.SAME_ITERATOR
+
+
+class AnswerVerdict(Enum):
+    """What an answer means."""
+
+    GOES_ON = "the shard goes on"
+    ENDED = "the shard has ended, its children are named"
+    ENDED_CHILDREN_UNKNOWN = "the shard has ended, its children have to be looked up"
+    INVALID = "discard the answer, ask again"
+
+
+def judge(page: Page, ends_without_children_before: int) -> AnswerVerdict:
+    """Return the verdict on an answer; the invalid answers just before it that ended the shard are counted."""
+    ends = page.next_iterator is None
+    if validate_end_of_shard(page.next_iterator, page.child_shards) is None:
+        return AnswerVerdict.ENDED if ends else AnswerVerdict.GOES_ON
+    if ends and ends_without_children_before + 1 >= ENDS_WITHOUT_CHILDREN_MAX:
+        return AnswerVerdict.ENDED_CHILDREN_UNKNOWN
+    return AnswerVerdict.INVALID

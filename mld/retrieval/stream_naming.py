@@ -1,0 +1,69 @@
+"""`StreamNaming`: tells each child which stream it reads, by ARN and time of creation.
+
+Another stream may have, or may have had, the same name. The Spark processor keeps positions in places that outlive the
+stream and that other streams may share, so it needs more than the name. Kinesis is asked at the start of each child,
+because a stream may be deleted and made again while we run; children that start together share one answer. Without an
+answer they start all the same, and complain if they need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from mld.core.clock import Clock
+from mld.core.errors import StreamError
+from mld.core.streams import Streams
+from mld.retrieval.reader_factory import Shared
+
+log = logging.getLogger(__name__)
+
+NAMING_FRESH_S = 5.0
+"""How long an answer, or its absence, is good for others. Kinesis takes longer to delete a stream and make it again."""
+ATTEMPTS_MAX = 4
+"""DescribeStreamSummary is allowed 20 times a second in an account, and a whole fleet may be starting."""
+RETRY_S = 1.0
+NAMING_ANSWER_S = 10.0
+"""Longest wait for one answer."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StreamNaming:
+    """Describes one stream to all children of a daemon."""
+
+    def __init__(self, streams: Streams, clock: Clock) -> None:
+        self._streams = streams
+        self._clock = clock
+        self._shared = Shared(self._ask, clock, NAMING_FRESH_S)
+
+    async def variables(self) -> Mapping[str, str]:
+        """Return variables for the environment of a child; empty if Kinesis does not answer."""
+        return await self._shared.get()
+
+    async def _ask(self) -> dict[str, str]:
+        why = ""
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await self._clock.sleep(RETRY_S * attempt)
+            try:
+                async with asyncio.timeout(NAMING_ANSWER_S):
+                    summary = await self._streams.describe()
+            except StreamError as error:
+                why = str(error)
+            except TimeoutError:
+                why = f"no answer within {NAMING_ANSWER_S:g} s"
+            else:
+                if summary.created_ms is None:
+                    why = "the answer has no StreamCreationTimestamp"
+                    break
+                return {"MLD_STREAM_ARN": summary.arn, "MLD_STREAM_CREATED": _written(summary.created_ms)}
+        log.warning("cannot tell children which stream this is: %s", why, extra={"action": "stream_not_described"})
+        return {}
+
+
+def _written(created_ms: int) -> str:
+    """Return a time, written as `2026-01-02T03:04:05.678Z`."""
+    created = _EPOCH + timedelta(milliseconds=created_ms)
+    return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

@@ -1,0 +1,182 @@
+"""The subscriptions to one shard by enhanced fan-out: where the next one starts, when, and what an error means. Pure.
+
+Rules: retrieval#subscription-starting-point, retrieval#subscription-renewal and retrieval#subscription-errors. A
+`Course` is what a reader knows; each of its steps is a function from a course to the next one:
+
+=====================  ===============================================================================================
+step                   what comes next
+=====================  ===============================================================================================
+an event is accepted   its continuation is the place of the next subscription; errors before it are forgiven
+the ordinary end       at once a new subscription AFTER the continuation
+`RENEW_AFTER_S`        the same beside the old one, which is read until the new one is open; what comes twice is removed
+                       by the checkpoint filter, as after every restart
+no event for long      a new subscription AT the last record: what followed it may have been trimmed meanwhile
+an error               a wait, then a new subscription from the same place
+a place is refused     the same, from the last record or the start: a continuation may be of a stream that is no more
+=====================  ===============================================================================================
+
+Only accepted events move the place. So the next subscription sends again whatever the previous one still held when it
+was given up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mld.core.errors import (
+    InvalidStreamArgumentError,
+    PositionRefusedError,
+    StreamError,
+    StreamInUseError,
+    StreamNotFoundError,
+    StreamThrottledError,
+)
+from mld.core.streams import IteratorType, Page, StartingPoint
+from mld.retrieval import pacing, starting_points
+
+SUBSCRIBE_INTERVAL_MIN_S = 1.0
+"""Kinesis allows one SubscribeToShard a second for each consumer and shard."""
+TAKEOVER_S = 5.0
+"""For this long after a successful call, another for the same consumer and shard is refused as ResourceInUse."""
+IN_USE_MAX = 8
+"""More refusals in a row than fit into that window mean that the consumer is not ACTIVE."""
+YIELD_S = TAKEOVER_S + 1.0
+"""Pause after another worker took over the subscription: most likely it has the lease, and we will soon learn that."""
+CONTESTED_TAKEOVERS = 3
+CONTESTED_WITHIN_S = 900.0
+"""So many takeovers in so long, while the lease stays, are no move of the lease: two applications have one consumer."""
+LIFE_S = 300.0
+"""Longest life of a subscription."""
+RENEW_AFTER_S = 270.0
+RENEW_SPREAD_S = 15.0
+"""Time over which to spread the renewals of subscriptions that were opened together."""
+
+
+class SubscriptionReaction(Enum):
+    """What a fan-out reader does about an error; each ends in a new subscription from the same place."""
+
+    AGAIN = "a new subscription"
+    SLOWER = "a new subscription, slower"
+    IN_TURN = "a new subscription once the other one may be taken over"
+    YIELD = "a new subscription unless the lease is lost"
+    ASK = "a look at the consumer"
+
+
+def reaction_to(error: StreamError, failures: int, *, was_open: bool) -> SubscriptionReaction:
+    """Decide what to do about an error of a subscription that was open, or was to be opened; `failures` is the number
+    of errors in a row before this one.
+    """
+    match error:
+        case StreamNotFoundError():
+            return SubscriptionReaction.ASK
+        case StreamInUseError() if was_open:
+            return SubscriptionReaction.YIELD
+        case StreamInUseError():
+            return SubscriptionReaction.ASK if failures >= IN_USE_MAX else SubscriptionReaction.IN_TURN
+        case StreamThrottledError():
+            return SubscriptionReaction.SLOWER
+        case _:
+            return SubscriptionReaction.AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How far a reader has come by its subscriptions. Times are monotonic seconds.
+
+    `continuation` is that of the last accepted event, which came at `accepted_s`. `failures` counts errors in a row;
+    `failed_s` is the time of the last one, and `reaction` the answer to it. `yield_s` is how long to give way to
+    another subscriber.
+    """
+
+    read: starting_points.ReadState
+    continuation: str | None = None
+    accepted_s: float = 0.0
+    called_s: float | None = None
+    failures: int = 0
+    failed_s: float = 0.0
+    reaction: SubscriptionReaction = SubscriptionReaction.AGAIN
+    yield_s: float = YIELD_S
+    takeovers_s: tuple[float, ...] = ()
+    """When others took the last subscriptions over."""
+
+
+def is_contested(course: Course) -> bool:
+    """Return whether somebody who does not want the lease takes the subscription again and again."""
+    times = course.takeovers_s
+    return len(times) == CONTESTED_TAKEOVERS and times[-1] - times[0] <= CONTESTED_WITHIN_S
+
+
+def point_of(course: Course, now_s: float, wall_s: float) -> StartingPoint:
+    """Return where the next subscription starts."""
+    is_fresh = now_s - course.accepted_s < LIFE_S
+    is_proved = course.read.last_sequence is None or not starting_points.needs_proof(course.read, now_s, wall_s)
+    if course.continuation is not None and is_fresh and is_proved:
+        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)
+    if course.called_s is None:
+        return course.read.start
+    return starting_points.restart_point(course.read)
+
+
+def called(course: Course, now_s: float) -> Course:
+    """Note that SubscribeToShard is sent."""
+    return replace(course, called_s=now_s)
+
+
+def opened(course: Course, point: StartingPoint) -> Course:
+    """Note that the events of a subscription which starts there come next."""
+    return replace(course, read=starting_points.positioned(course.read, point))
+
+
+def accepted(course: Course, page: Page, now_s: float, wall_s: float) -> Course:
+    """Note that an event, which came just now, goes to the consumer."""
+    # Events may wait unread for any time, so the anchor of a start at LATEST stays where it is.
+    read = replace(starting_points.advanced(course.read, page, wall_s, now_s), anchor_s=course.read.anchor_s)
+    continuation = page.next_iterator or course.continuation
+    return replace(course, read=read, continuation=continuation, accepted_s=now_s, failures=0)
+
+
+def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) -> Course:
+    reaction = reaction_to(error, course.failures, was_open=was_open)
+    continuation, read = course.continuation, course.read
+    if isinstance(error, PositionRefusedError):
+        continuation = None
+    elif isinstance(error, InvalidStreamArgumentError) and not was_open:
+        read = starting_points.refused(read)
+    takeovers_s = course.takeovers_s
+    if reaction is SubscriptionReaction.YIELD:
+        takeovers_s = (*takeovers_s, now_s)[-CONTESTED_TAKEOVERS:]
+    return replace(
+        course,
+        read=read,
+        failures=course.failures + 1,
+        failed_s=now_s,
+        reaction=reaction,
+        continuation=continuation,
+        takeovers_s=takeovers_s,
+    )
+
+
+def delay_s(course: Course, now_s: float, jitter: float) -> float:
+    """Return seconds until the next SubscribeToShard, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    pace_s = 0.0 if course.called_s is None else course.called_s + SUBSCRIBE_INTERVAL_MIN_S - now_s
+    if not course.failures:
+        return max(0.0, pace_s)
+    return max(0.0, pace_s, course.failed_s + _backoff_s(course, jitter) - now_s)
+
+
+def renewal_due_s(opened_s: float, jitter: float) -> float:
+    """Return when the subscription opened at `opened_s` is to be renewed."""
+    return opened_s + RENEW_AFTER_S + RENEW_SPREAD_S * jitter
+
+
+def _backoff_s(course: Course, jitter: float) -> float:
+    match course.reaction:
+        case SubscriptionReaction.YIELD:
+            return course.yield_s * (1 + jitter / 4)
+        case SubscriptionReaction.IN_TURN:
+            return SUBSCRIBE_INTERVAL_MIN_S * (1 + jitter / 4)
+        case SubscriptionReaction.SLOWER:
+            return pacing.backoff_s(pacing.THROTTLE_BACKOFF_S, course.failures, jitter)
+        case SubscriptionReaction.AGAIN | SubscriptionReaction.ASK:
+            return pacing.backoff_s(pacing.ERROR_BACKOFF_S, course.failures, jitter)

@@ -1,0 +1,180 @@
+"""`TrackedStream`: everything that a worker does for one stream besides holding leases.
+
+Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule. It
+joins rooms that must not import each other: it answers the consumers' `ShardCare` questions with the decisions of
+`mld.shards`, and tells the fleet and waiting consumers what changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
+from mld.core.clock import Clock
+from mld.core.errors import StreamUnavailableError
+from mld.core.log_fields import about
+from mld.core.stream_ids import key_of
+from mld.core.streams import ChildShard, StreamKind, Streams
+from mld.fleet.fleet import Fleet
+from mld.leases.lease import Lease
+from mld.metrics.registry import Metrics
+from mld.properties.settings import Settings
+from mld.shards.auditor import Auditor
+from mld.shards.cleanup import LeaseCleanup
+from mld.shards.detector import ShardsListed
+from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey, oddity
+from mld.shards.sync import ShardSync, StreamLeases
+from mld.tracking.parents import ancestors_of, parents_complete
+
+log = logging.getLogger(__name__)
+
+SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingNeeds:
+    """What all streams of a worker share."""
+
+    fleet: Fleet
+    clock: Clock
+    rng: Random
+    settings: Settings
+    metrics: Metrics
+    parents_changed: Signal
+
+
+class Standing(Enum):
+    """What becomes of a lease that this worker holds."""
+
+    CONSUMED = "consumed"
+    FORMER = "former"
+    """Nobody is to consume it: it is given back."""
+    UNKNOWN = "unknown"
+    """It is kept; `on_change` tells when more is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStream:
+    """What records and shards of a stream come from. `name` is how people know it."""
+
+    name: str
+    streams: Streams
+    source: ShardSource
+    kind: StreamKind = StreamKind.KINESIS
+
+
+@dataclass(eq=False)
+class TrackedStream:
+    """The parts of one stream. In `leases`, and in the leases that this is asked about, keys are the shards' own names.
+    `on_sync_due` is told of a shard that lacks its row. Implements `consumer.ports.ShardCare`.
+    """
+
+    needs: TrackingNeeds
+    opened: OpenedStream
+    leases: StreamLeases
+    on_sync_due: Callable[[str | None], None]
+
+    def __post_init__(self) -> None:
+        leases, settings, fleet = self.leases, self.needs.settings.shards, self.needs.fleet
+        ignores = settings.ignores_unexpected_children
+        self.sync = ShardSync(leases, initial=self.opened.source.initial, ignore_unexpected_children=ignores)
+        self.ending = ShardEnding(leases, self.sync)
+        self.cleanup = LeaseCleanup(
+            leases, enabled=settings.cleans_up, on_missing_child=lambda _: self.on_sync_due(leases.id)
+        )
+        self.auditor = Auditor(
+            leases,
+            self.sync,
+            fleet.leader.is_leader,
+            on_created=fleet.wake_leases,
+            on_abandoned=self.cleanup.enqueue,
+        )
+        self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
+        self._parked_because: dict[str, str] = {}
+        self._survey_lock = asyncio.Lock()
+        self._surveyed: Survey | None = None
+        self._surveyed_at = 0.0
+
+    async def parents_complete(self, lease: Lease) -> bool:
+        blocking = await parents_complete(self.leases.table, lease)
+        if blocking is None:
+            self._waiting_for.pop(lease.key, None)
+            return True
+        if self._waiting_for.get(lease.key) != blocking:
+            self._waiting_for[lease.key] = blocking
+            log.info("waiting for the parent shard", extra=about("waiting_on_parent", lease.key, parent=blocking))
+        return False
+
+    async def oddity(self, lease: Lease) -> str | None:
+        """Return why the row cannot be of its shard, by what was listed; an unknown shard is listed now if its row has
+        a position, or if it follows others (`ancestors`).
+        """
+        shards = self.leases.detector
+        if lease.key not in shards.known and (lease.parents or not lease.checkpoint.is_sentinel):
+            await self._survey()
+        shard = shards.known.get(lease.key)
+        odd = None if shard is None else oddity(shard, lease)
+        if odd is not None:
+            self._note_parked(lease, odd)
+        return odd
+
+    def ancestors(self, lease: Lease) -> tuple[str, ...]:
+        return ancestors_of(lease, self.leases.detector.known)
+
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
+        match await self.ending.prepare(lease, children):
+            case Prepared(created):
+                if created:
+                    self.needs.fleet.adopt_children(tuple(key_of(self.leases.id, shard_id) for shard_id in created))
+                return EndVerdict.READY
+            case Blocked(reason):
+                log.warning("%s", reason, extra=about("shard_end_blocked", lease.key))
+                return EndVerdict.WAIT
+            case Invalid(reason):
+                log.warning("%s; it is read again", reason, extra=about("shard_end_doubted", lease.key))
+                return EndVerdict.READ_AGAIN
+
+    async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        match (await self._survey()).judge(lease):
+            case ShardIsOver(evidence):
+                log.info("the shard is past its retention: %s", evidence, extra=about("shard_expired", lease.key))
+                return MissingVerdict.OVER
+            case ShardIsListed():
+                self._parked_because.pop(lease.key, None)
+                return MissingVerdict.LISTED
+            case Park(reason):
+                self._note_parked(lease, reason)
+                return MissingVerdict.UNKNOWN
+
+    def _note_parked(self, lease: Lease, reason: str) -> None:
+        if self._parked_because.get(lease.key) != reason:
+            self._parked_because[lease.key] = reason
+            log.error("%s", reason, extra=about("shard_parked", lease.key))
+
+    async def _survey(self) -> Survey:
+        """Return what rows and shards tell, shared by all who ask at about the same time."""
+        async with self._survey_lock:
+            now = self.needs.clock.monotonic()
+            if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
+                _, _, self._surveyed = await self.leases.survey()
+                self._surveyed_at = now
+            return self._surveyed
+
+    def ended(self, lease: Lease) -> None:
+        self._waiting_for.pop(lease.key, None)
+        self._parked_because.pop(lease.key, None)
+        self.needs.parents_changed.notify()
+        self.cleanup.enqueue(lease)
+
+    async def closed_shards(self) -> frozenset[str]:
+        """Return keys of the shards that take no more records. Raises StreamError."""
+        listing = await self.leases.detector.list_all()
+        if not isinstance(listing, ShardsListed):
+            raise StreamUnavailableError(listing.reason)
+        return frozenset(key_of(self.leases.id, shard.shard_id) for shard in listing.shards if not shard.is_open)
