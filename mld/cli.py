@@ -168,8 +168,8 @@ def run(
     from mld.daemon.group_membership import claim_definitions, claim_membership
     from mld.daemon.reload import LogOptions, Reloader
     from mld.logging import logs
-    from mld.properties.lines import ConfigurationError
     from mld.properties.loader import load
+    from mld.properties.remarks import ConfigurationError
     from mld.properties.values import LogLevel
 
     file = chosen_file(option_file, argument_file)

@@ -43,15 +43,8 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from mld.processors.sdk import (
-    Checkpointer,
-    DependencyError,
-    Record,
-    RecordProcessor,
-    ShutdownError,
-    ThrottlingError,
-    run,
-)
+from mld.processors.checkpoint_errors import DependencyError, ShutdownError, ThrottlingError
+from mld.processors.sdk import Checkpointer, Record, RecordProcessor, run
 
 LOCK_WAIT_S = 60.0
 """The other holder writes one batch at a time, so a minute of waiting means that it hangs."""

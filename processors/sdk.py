@@ -9,14 +9,10 @@ one line::
 Three things it must never do: send a status for work that failed (an exception in your code ends the process, the
 daemon starts it anew and delivers the records again), let a stray `print` into the protocol (standard output goes to
 standard error), and take long to import.
-
-`parse_daemon_line` understands every generation of daemons (protocol#protocol-generations); the daemon itself uses
-`mld.protocol.codec`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -24,23 +20,34 @@ import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
-from binascii import Error as Base64Error
-from binascii import a2b_base64
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from mld.processors.checkpoint_errors import (
+    CheckpointError,
+    DaemonError,
+    DependencyError,
+    InvalidPositionError,
+    InvalidStateError,
+    ShutdownError,
+    ThrottlingError,
+)
+from mld.processors.daemon_lines import (
+    ReceivedAction,
+    ReceivedReply,
+    encode_checkpoint_request,
+    encode_status,
+    parse_daemon_line,
+)
 from mld.processors.standard import claim_standard_streams
 from mld.protocol.messages import (
-    ActionName,
     CheckpointErrorName,
     Initialize,
     LeaseLost,
     ProcessRecords,
     Record,
     ShardEnded,
-    ShutdownReason,
     ShutdownRequested,
     StreamLabel,
 )
@@ -60,50 +67,10 @@ __all__ = [
     "run",
     "serve",
 ]
-
 CHECKPOINT_ATTEMPTS_MAX = 6
 """With the delays below a checkpoint gives up after at most 16 s, well inside a usual time limit per message."""
 RETRY_BASE_S = 0.5
 RETRY_DELAY_MAX_S = 8.0
-
-
-class DaemonError(Exception):
-    """The daemon broke the protocol or went away in the middle of an exchange: let it pass, it ends the process."""
-
-
-class CheckpointError(Exception):
-    """A checkpoint failed and the last one stands. A name of the daemon without a class of its own raises this one."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"the checkpoint failed: {name}")
-        self.name = name
-        """The daemon's name of the error, such as `ThrottlingException`."""
-
-
-class ShutdownError(CheckpointError):
-    """The lease is lost: stop working on this shard, do not retry; `lease_lost` follows.
-
-    The one error a processor may let pass: `serve` then gives it nothing more to do, so nothing can be checkpointed
-    that was not done.
-    """
-
-
-class ThrottlingError(CheckpointError):
-    """The lease table is still throttled after all retries. Try again with the next batch, or let it pass."""
-
-
-class DependencyError(CheckpointError):
-    """The lease table still fails after all retries. Try again with the next batch, or let it pass."""
-
-
-class InvalidStateError(CheckpointError):
-    """The lease table is missing, or no checkpoint is possible now: a retry does not help, let it pass."""
-
-
-class InvalidPositionError(CheckpointError):
-    """The position is malformed, before the last checkpoint, or was not delivered: a bug in the processor."""
-
-
 _ERRORS: dict[str, type[CheckpointError]] = {
     CheckpointErrorName.SHUTDOWN.value: ShutdownError,
     CheckpointErrorName.THROTTLING.value: ThrottlingError,
@@ -306,105 +273,3 @@ class _Channel:
     def write(self, line: bytes) -> None:
         self._stdout.write(line)
         self._stdout.flush()
-
-
-# --- the child's half of the wire format -----------------------------------------------------------------------------
-
-_RECORD_KEYS = frozenset(
-    {"action", "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"}
-)
-UNKNOWN_ARRIVAL_MS = 0
-"""Stands for the arrival time that daemons before 1.7.2 do not send."""
-
-
-class DaemonMessageError(Exception):
-    """The daemon sent a line that is no message of any generation of the protocol."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedReply:
-    """A checkpoint reply as a child sees it. `error` is free text: a Java daemon may send any exception's name."""
-
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedAction:
-    """An action, and what its status must name: `shutdown` for the 1.x message, else the action."""
-
-    action: Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
-    response_for: str
-
-
-def parse_daemon_line(line: bytes) -> ReceivedAction | ReceivedReply:
-    """Return the message in one line of the daemon. Raises DaemonMessageError; unknown keys are ignored."""
-    try:
-        value = json.loads(line)
-        return _message(value)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Base64Error) as error:
-        raise DaemonMessageError(f"not a message of the daemon ({error!r}): {line[:80]!r}") from error
-
-
-def encode_status(response_for: str) -> bytes:
-    return json.dumps({"action": "status", "responseFor": response_for}, separators=(",", ":")).encode() + b"\n"
-
-
-def encode_checkpoint_request(sequence_number: str | None, sub_sequence_number: int | None) -> bytes:
-    request = {
-        "action": "checkpoint",
-        "sequenceNumber": sequence_number,
-        "subSequenceNumber": sub_sequence_number,
-    }
-    return json.dumps(request, separators=(",", ":")).encode() + b"\n"
-
-
-def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
-    name = value["action"]
-    match name:
-        case "checkpoint":
-            return ReceivedReply(value.get("error"))
-        case "initialize":
-            sequence, sub = value.get("sequenceNumber"), value.get("subSequenceNumber")
-            return ReceivedAction(Initialize(value["shardId"], sequence, sub, _stream(value)), name)
-        case "processRecords":
-            records = tuple(map(_record, value["records"]))
-            return ReceivedAction(ProcessRecords(records, value.get("millisBehindLatest")), name)
-        case "shutdown":
-            return ReceivedAction(_shutdown(ShutdownReason(value["reason"])), name)
-        case "shutdownRequested":
-            return ReceivedAction(ShutdownRequested(value.get("checkpoint")), name)
-        case _:
-            return ReceivedAction(_PLAIN[ActionName(name)], name)
-
-
-def _stream(value: dict[str, Any]) -> StreamLabel | None:
-    """Return the stream in an `initialize`; None if it names none, as when the application reads one stream."""
-    match value:
-        case {"streamName": str(name), "streamArn": str(arn), "streamId": str(identifier)}:
-            return StreamLabel(name, arn, identifier)
-    return None
-
-
-def _record(value: dict[str, Any]) -> Record:
-    arrival_ms = value.get("approximateArrivalTimestamp")
-    extra = {}
-    if len(value) > len(_RECORD_KEYS):
-        extra = {key: one for key, one in value.items() if key not in _RECORD_KEYS and isinstance(one, str)}
-    return Record(
-        a2b_base64(value["data"] or ""),
-        value["partitionKey"],
-        value["sequenceNumber"],
-        value.get("subSequenceNumber") or 0,
-        UNKNOWN_ARRIVAL_MS if arrival_ms is None else int(arrival_ms),
-        extra,
-    )
-
-
-def _shutdown(reason: ShutdownReason) -> LeaseLost | ShardEnded:
-    return LeaseLost() if reason is ShutdownReason.ZOMBIE else ShardEnded()
-
-
-_PLAIN: dict[ActionName, LeaseLost | ShardEnded] = {
-    ActionName.LEASE_LOST: LeaseLost(),
-    ActionName.SHARD_ENDED: ShardEnded(),
-}

@@ -4,8 +4,6 @@ Rules: configuration#required-keys, configuration#derived-names, configuration#s
 configuration#region-choice, configuration#initial-position, configuration#worker-id,
 configuration#choice-of-retrieval. A `Derivation` collects values and remarks; `settings` is made only when no remark is
 an error.
-
-Also here: which endpoints are AWS's own, and not a stand-in on somebody's machine.
 """
 
 from __future__ import annotations
@@ -16,11 +14,12 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from mld.properties.conversion import Given
+from mld.properties.aws_domains import is_of_aws
+from mld.properties.checked_lines import Given
 from mld.properties.keys import KEYS, PATTERN_KEYS, key_of_stream
 from mld.properties.keytypes import Section
-from mld.properties.lines import Level, Remark
 from mld.properties.redaction import where
+from mld.properties.remarks import Level, Remark
 from mld.properties.settings import (
     CREDENTIALS_PREFIX,
     FORMER,
@@ -30,7 +29,7 @@ from mld.properties.settings import (
     Settings,
     StreamSetting,
 )
-from mld.properties.spark import PROGRAM as SPARK_PROGRAM
+from mld.properties.spark_names import PROGRAM as SPARK_PROGRAM
 from mld.properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
 from mld.properties.values import (
     SOCKET_OFF,
@@ -45,26 +44,6 @@ from mld.properties.values import (
     RetrievalMode,
     StreamArn,
 )
-
-AWS_DOMAINS = (
-    "amazonaws.com",
-    "amazonaws.com.cn",
-    "amazonaws.eu",
-    "amazonwebservices.com.cn",
-    "api.aws",
-    "c2s.ic.gov",
-    "sc2s.sgov.gov",
-    "csp.hci.ic.gov",
-    "cloud.adc-e.uk",
-)
-"""Domains of the endpoints of all partitions, endpoints in a VPC included."""
-
-
-def is_of_aws(url: str) -> bool:
-    """Return whether the endpoint is one of AWS. A name of the operator's own that leads there is not recognized."""
-    host = (urlsplit(url).hostname or "").rstrip(".")
-    return any(host.endswith(f".{domain}") for domain in AWS_DOMAINS)
-
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")

@@ -13,8 +13,9 @@ from mld import pip_install
 from mld.properties import keys
 from mld.properties.keys import PROPERTIES
 from mld.properties.keytypes import OWN_PREFIX, Key
-from mld.properties.lines import OVERRIDE_PLACE, FileEntry, Level, Remark, nearest
+from mld.properties.lines import FileEntry
 from mld.properties.redaction import shown_name
+from mld.properties.remarks import OVERRIDE_PLACE, Level, Remark, nearest
 from mld.properties.settings import STREAM_PREFIX, STREAMS
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps

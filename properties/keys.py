@@ -6,14 +6,14 @@ effect is declared by the field of `settings` that it sets; those that set no fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from mld.properties.keytypes import LONG_MAX, Effect, Key, Section, ValueKind, declared_in
+from mld.properties.declaring import declared_in, in_order
+from mld.properties.keytypes import LONG_MAX, Effect, Key, Section
 from mld.properties.settings import CREDENTIALS_PREFIX, STREAM_PREFIX, Settings, StreamSetting
+from mld.properties.value_kinds import ValueKind
 
 _SELECTS_POLLING = "With it retrievalMode DEFAULT polls."
-_SECTIONS = list(Section)
 _SETTING_NO_FIELD = (
     Key("processingLanguage", ValueKind.TEXT, Section.DAEMON, "Language of the record processor.",
         effect=Effect.NONE, note="Only ever logged.", after="executableName"),
@@ -34,22 +34,8 @@ _SETTING_NO_FIELD = (
 )  # fmt: skip
 
 
-def _in_order(declared: Iterable[Key]) -> Iterator[Key]:
-    """Yield the keys section by section, as they are declared; one that is `after` another directly behind it."""
-    behind: dict[str, list[Key]] = {}
-    for key in declared:
-        behind.setdefault(key.after, []).append(key)
-
-    def following(name: str) -> Iterator[Key]:
-        for key in behind.get(name, ()):
-            yield key
-            yield from following(key.name)
-
-    yield from sorted(following(""), key=lambda key: _SECTIONS.index(key.section))
-
-
 _DECLARED = (*declared_in(Settings), *_SETTING_NO_FIELD)
-KEYS: tuple[Key, ...] = tuple(_in_order(_DECLARED))
+KEYS: tuple[Key, ...] = tuple(in_order(_DECLARED))
 """Every key of one name."""
 PATTERN_KEYS: tuple[Key, ...] = tuple(declared_in(StreamSetting))
 """The patterns: keys of each stream of a list."""

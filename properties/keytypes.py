@@ -1,4 +1,4 @@
-"""What a key is, and how a field of the settings declares the key that sets it. The table itself is in `keys`.
+"""What a key is: its name, kind, section, bounds, default, and how its value is shown. The table itself is in `keys`.
 
 Rules: configuration#value-conversion, configuration#zero-rule. Java copies a primitive number only if it is not 0, so 0
 means "not set" there. Keys of boxed types, and our own, take 0 as it is.
@@ -6,52 +6,18 @@ means "not set" there. Keys of boxed types, and our own, take 0 as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, ParamSpec
 
 from mld.properties.redaction import Shown
+from mld.properties.value_kinds import ValueKind
 
 OWN_PREFIX = "mld."
 VARIABLE = "<name>"
 """What stands in the name of a pattern for a name of the user's."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-
-
-class ValueKind(Enum):
-    """The kind of a value; the text is its name on the reference page."""
-
-    TEXT = "text"
-    INT = "int"
-    LONG = "long"
-    MILLIS = "milliseconds"
-    SECONDS = "seconds"
-    BYTES = "bytes"
-    DOUBLE = "number"
-    BOOL = "boolean"
-    CHOICE = "one of"
-    CHOICES = "list of"
-    INITIAL_POSITION = "LATEST or TRIM_HORIZON"
-    POSITION = "LATEST, TRIM_HORIZON or epoch seconds"
-    EPOCH_SECONDS = "epoch seconds"
-    DURATION = "ISO-8601 duration"
-    TAGS = "name=value, …"
-    DIMENSIONS = "names"
-    URL = "URL"
-    REGION = "region"
-    STREAM_ARN = "ARN"
-    STREAM_NAMES = "name, name, …"
-    DEAD_LETTER = "directory, s3:// URL, stream ARN or queue URL"
-    LISTEN = "host:port"
-    HOSTS = "host names"
-    SOCKET = "path, or off"
-    PROCESSES = "number, or auto"
-    CREDENTIALS = "credentials"
-
-
 LONG_KINDS = frozenset({ValueKind.LONG, ValueKind.MILLIS, ValueKind.SECONDS, ValueKind.BYTES})
 """Whole numbers of 64 bits, with their unit."""
 NUMERIC_KINDS = LONG_KINDS | {ValueKind.INT, ValueKind.DOUBLE}
@@ -168,40 +134,3 @@ class Key:
         """Whether the zero rule turns a 0 into the default."""
         takes_zero = self.boxed or self.name.startswith(OWN_PREFIX)
         return self.kind in NUMERIC_KINDS and not takes_zero and self.default != 0
-
-
-# --- keys of the settings -------------------------------------------------------------------------------------------
-
-_KEYS = "keys"
-_P = ParamSpec("_P")
-
-
-def keys_of_group(*keys: Key) -> Any:
-    """Declare a group of the settings that is there several times: each key names the field that it sets, if any."""
-    return field(metadata={_KEYS: keys})
-
-
-def _declares(make: Callable[_P, Key]) -> Callable[_P, Any]:
-    return lambda *args, **more: field(metadata={_KEYS: make(*args, **more)})
-
-
-key = _declares(Key)
-"""Declare a field of the settings that a key sets; arguments are those of `Key`."""
-
-
-def _setting(own: Key, sets: str) -> Key:
-    """Complete a key whose field is known now; copies of all keys would cost every start a millisecond."""
-    object.__setattr__(own, "sets", sets)
-    return own
-
-
-def declared_in(settings: Any, prefix: str = "") -> Iterator[Key]:
-    """Yield the keys of the fields of the settings and of their groups, each with the field that it sets."""
-    for one in fields(settings):
-        match one.metadata.get(_KEYS):
-            case Key() as own:
-                yield _setting(own, prefix + one.name)
-            case tuple() as keys:
-                yield from (_setting(own, own.sets and f"{one.name}.{own.sets}") for own in keys)
-            case None if is_dataclass(one.type):
-                yield from declared_in(one.type, f"{one.name}.")

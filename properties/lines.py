@@ -1,5 +1,4 @@
-"""Lines of a `.properties` file: entries (key, value, line), exactly as java.util.Properties.load reads them,
-references in their values, and remarks on them.
+"""Lines of a `.properties` file: entries (key, value, line), exactly as java.util.Properties.load reads them.
 
 Rules: configuration#file-encoding, configuration#logical-lines, configuration#keys-and-separators. Two things differ
 from Java: valid UTF-8 is read as UTF-8, and a byte order mark is dropped. This module knows no key and converts
@@ -9,23 +8,13 @@ How a file is read: natural lines end at LF, CR or CR LF. A natural line that en
 on in the next one, without the backslash and without that line's leading blanks. The result is a logical line; its key
 ends at the first unescaped `=`, `:` or blank. (javaproperties was measured against this and differs in one place: it
 takes `#` after an empty continued line for data, Java for a comment. It also loses the line numbers.)
-
-References are `${NAME}`, `${NAME:-default}` and `${file:/path}`, taken from sources that are passed in; Java leaves
-them as they are. As in a shell, the default counts when the variable is missing or empty. `$${` stands for a literal
-`${`. Variables may stand in the path of a file. Defaults and contents are not substituted again, so there is no
-recursion.
-
-A remark names the thing (`key`), the place (`file:line`, `-D` or the file) and the remedy: one value, used for errors,
-warnings and `mld check` alike. It never holds a secret: it is made of displayed text (see `redaction`), never of a raw
-value of a credentials key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from enum import Enum
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 _BLANKS = " \t\f"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -124,148 +113,3 @@ def _unescape_one(match: re.Match[str]) -> str:
 
 def _join_surrogates(match: re.Match[str]) -> str:
     return match.group().encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-
-
-# --- references in values ---------------------------------------------------------------------------------------------
-
-
-_VARIABLE = r"\$\{(?P<inner>[^}]*)(?P<close>\}?)"
-_REFERENCE = re.compile(rf"\$\$\{{|\$\{{file:(?P<path>(?:[^${{}}]|\$(?!\{{)|\$\{{[^{{}}]*\}})*)\}}|{_VARIABLE}")
-_IN_PATH = re.compile(_VARIABLE)
-_INNER = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<default>.*))?", re.ASCII | re.DOTALL)
-
-
-class SubstitutionError(ValueError):
-    """A reference names nothing, or nothing that can be used; the message is free of values."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.remedy = remedy
-
-
-def no_files(_path: str) -> str:
-    """Refuse to read a file, where there are none."""
-    raise SubstitutionError("a file cannot be read here", "write the value itself")
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where values come from. `read_file` takes an absolute path and raises SubstitutionError."""
-
-    env: Mapping[str, str]
-    read_file: Callable[[str], str] = no_files
-
-
-@dataclass(frozen=True, slots=True)
-class Substituted:
-    """A value with every reference replaced, and the contents of the files in it, which may be secret."""
-
-    text: str = field(repr=False)
-    contents: tuple[str, ...] = field(default=(), repr=False)
-
-
-def substitute(text: str, sources: Sources) -> Substituted:
-    """Return `text` with every reference replaced. Raises SubstitutionError."""
-    contents: list[str] = []
-
-    def value(match: re.Match[str]) -> str:
-        if match["path"] is None:
-            return "${" if match["inner"] is None else _variable(match, sources.env)
-        content = sources.read_file(_absolute(match["path"], sources.env))
-        contents.append(content)
-        return content
-
-    return Substituted(_REFERENCE.sub(value, text), tuple(contents))
-
-
-def has_reference(text: str) -> bool:
-    """Return whether some of `text` comes from elsewhere."""
-    return any(match["inner"] is not None or match["path"] is not None for match in _REFERENCE.finditer(text))
-
-
-def has_file(text: str) -> bool:
-    """Return whether some of `text` comes from a file."""
-    return any(match["path"] is not None for match in _REFERENCE.finditer(text))
-
-
-def _variable(match: re.Match[str], env: Mapping[str, str]) -> str:
-    inner = _INNER.fullmatch(match["inner"])
-    if not match["close"] or inner is None:
-        raise SubstitutionError(
-            "'${' starts a reference to an environment variable or a file, but no NAME}, NAME:-default} or file:/path} "
-            "follows",
-            "write $${ for a literal ${",
-        )
-    name = inner["name"]
-    value = env.get(name)
-    if inner["fallback"] is not None:
-        return value or inner["default"]
-    if value is None:
-        raise SubstitutionError(
-            f"environment variable {name} is not set", f"set it, or give a default: ${{{name}:-value}}"
-        )
-    return value
-
-
-def _absolute(path: str, env: Mapping[str, str]) -> str:
-    found = _IN_PATH.sub(lambda match: _variable(match, env), path).strip()
-    if not found.startswith("/"):
-        raise SubstitutionError("${file:…} does not name an absolute path", "write ${file:/path/of/the/file}")
-    return found
-
-
-# --- remarks ----------------------------------------------------------------------------------------------------------
-
-
-OVERRIDE_PLACE = "-D"
-
-
-class Level(Enum):
-    """How much a remark matters: an error stops the start, `mld.strict` turns warnings into errors."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """One finding; `key` is empty when it concerns the file as a whole."""
-
-    level: Level
-    key: str
-    place: str
-    message: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        subject = f"{self.place}: {self.key}: " if self.key else f"{self.place}: "
-        return subject + self.message + (f"; {self.remedy}" if self.remedy else "")
-
-    def to_json(self) -> dict[str, str]:
-        """Return the remark as plain JSON types."""
-        return asdict(self) | {"level": self.level.value}
-
-
-def nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
-    """Return the known name that a misspelled one is most like, whatever their case; None if none is alike enough."""
-    import difflib  # costs start-up time, and a good file does not need it
-
-    folded = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
-    return folded[close[0]] if close else None
-
-
-class ConfigurationError(Exception):
-    """The configuration cannot be used.
-
-    `problems` are the errors, in the order in which Java would check them; `remarks` is everything that was found, with
-    warnings. The text has one problem per line: place, key, what is wrong, remedy.
-    """
-
-    def __init__(self, problems: Sequence[Remark], remarks: Sequence[Remark] | None = None) -> None:
-        assert problems, "an error without a problem"
-        assert all(problem.level is Level.ERROR for problem in problems)
-        self.problems = tuple(problems)
-        self.remarks = tuple(problems if remarks is None else remarks)
-        super().__init__("\n".join(str(problem) for problem in self.problems))

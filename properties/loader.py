@@ -3,10 +3,6 @@
 The way: lines -> key_lines -> conversion (one key each) -> derive (keys together). All problems are collected and
 raised as one ConfigurationError. Reading the file, and those that it names for lists and secrets, is the only I/O of
 this package: `secret_of` reads what `${file:/path}` names, a secret of Docker or Kubernetes or a credential of systemd.
-
-`changes_between` tells what differs between the configuration a daemon runs with and its file as it is now. Most keys
-are read at the start only. Those that the table of keys marks `live` are bounds, pauses and the level of the log: they
-may change while the daemon runs. A value that follows from another key is not named beside it.
 """
 
 from __future__ import annotations
@@ -15,27 +11,24 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 
-from mld.properties.conversion import Given, check, display, display_value
+from mld.properties.checked_lines import Given, check, display, display_value
 from mld.properties.derive import Derivation, derive, settings_of
+from mld.properties.exposure import remarks_on_exposure, who_else
 from mld.properties.key_lines import all_lines, collect
 from mld.properties.keys import BY_NAME, KEYS, find
 from mld.properties.keytypes import Effect, Key, Section
-from mld.properties.lines import (
-    OVERRIDE_PLACE,
-    ConfigurationError,
-    FileEntry,
-    Level,
-    Remark,
-    Sources,
-    SubstitutionError,
-)
-from mld.properties.redaction import printable, remarks_on_exposure, where, who_else
+from mld.properties.lines import FileEntry
+from mld.properties.printable import printable
+from mld.properties.redaction import where
+from mld.properties.references import Sources, SubstitutionError
+from mld.properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
 from mld.properties.settings import STREAM_PREFIX, STREAMS, STREAMS_FILE, Settings
-from mld.properties.spark import PREFIX, PROGRAM, SparkLines, taken_places
 from mld.properties.spark import read as read_spark
+from mld.properties.spark_lines import SparkLines
+from mld.properties.spark_names import PREFIX, PROGRAM
+from mld.properties.spark_places import taken_places
 from mld.properties.stream_list import ListFile, StreamsFile, parsed, read_list
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
@@ -46,8 +39,6 @@ _ONLY_WITH_LIST = (STREAMS, STREAMS_FILE)
 """Keys of a stream are wrong without these."""
 DEFAULT_SOURCE = "default"
 STREAM_ID = f"{PREFIX}streamId"
-
-
 SECRET_BYTES_MAX = 64 * 1024  # a key, a token or a certificate has a few kilobytes
 
 
@@ -340,57 +331,3 @@ def _bytes_of(path: str, file_name: str, flags: int = 0) -> tuple[bytes, str | N
 
 def _file_problem(place: str, message: str, remedy: str) -> ConfigurationError:
     return ConfigurationError([Remark(Level.ERROR, "", place, message, remedy)])
-
-
-# --- changes of a file ------------------------------------------------------------------------------------------------
-
-LIVE = tuple(key for key in KEYS if key.live)
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Names of keys: `taken` may change at once, `waiting` need a restart. `running` is what to run with now."""
-
-    running: LoadedConfiguration
-    taken: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-
-
-def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> Changes:
-    """Compare what runs with what the file says now."""
-    changed = {
-        key.name
-        for key in KEYS
-        if key.effect is Effect.EFFECTIVE
-        and not (key.name == STREAMS and file.settings.streams_file)  # which is read again anyway
-        and key.sets
-        and value_of(running.settings, key) != value_of(file.settings, key)
-    }
-    source = {value.key: value.source for value in file.effective}
-    named = [
-        key.name
-        for key in KEYS
-        if key.name in changed and not (source[key.name] in BY_NAME and BY_NAME[source[key.name]].name in changed)
-    ]
-    spark = {name for name in {**running.spark, **file.spark} if running.spark.get(name) != file.spark.get(name)}
-    return Changes(
-        running=replace(running, settings=with_live(running.settings, file.settings)),
-        taken=tuple(name for name in named if BY_NAME[name].live),
-        waiting=(*(name for name in named if not BY_NAME[name].live), *sorted(spark)),
-    )
-
-
-def value_of(settings: Settings, key: Key) -> object:
-    """Return what the settings have for a key that sets a field."""
-    return reduce(getattr, key.sets.split("."), settings)
-
-
-def with_live(running: Settings, file: Settings) -> Settings:
-    """Return `running` with the values that `file` gives to the live keys."""
-    for key in LIVE:
-        group, _, name = key.sets.rpartition(".")
-        value = value_of(file, key)
-        running = replace(
-            running, **{group: replace(getattr(running, group), **{name: value})} if group else {name: value}
-        )
-    return running

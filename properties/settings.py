@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any
 
 from mld.properties.credentials import CredentialsChain
-from mld.properties.keytypes import INT_MAX, VARIABLE, Effect, Key, Section, ValueKind, key, keys_of_group
+from mld.properties.declaring import key, key_of_bean, keys_of_group
+from mld.properties.keytypes import INT_MAX, VARIABLE, Effect, Key, Section
 from mld.properties.redaction import Shown
+from mld.properties.value_kinds import ValueKind
 from mld.properties.values import (
     AssignmentStrategy,
     BillingMode,
@@ -62,15 +64,8 @@ MILLIS, SECONDS, BYTES = ValueKind.MILLIS, ValueKind.SECONDS, ValueKind.BYTES
 Tags = tuple[tuple[str, str], ...]
 
 
-def _key_of_bean(
-    section: Section, bean: str, name: str, kind: ValueKind, meaning: str, default: object, **more: Any
-) -> Any:
-    """Declare a key that may also be written with the name of a Java bean before it."""
-    return key(name, kind, section, meaning, default, aliases=(f"{bean}.{name}",), **more)
-
-
-_handoff = partial(_key_of_bean, Section.HANDOFF, "gracefulLeaseHandoffConfigBean")
-_assignment = partial(_key_of_bean, Section.ASSIGNMENT, "workerUtilizationAwareAssignmentConfigBean")
+_handoff = partial(key_of_bean, Section.HANDOFF, "gracefulLeaseHandoffConfigBean")
+_assignment = partial(key_of_bean, Section.ASSIGNMENT, "workerUtilizationAwareAssignmentConfigBean")
 
 
 def _of_stream(name: str, kind: ValueKind, meaning: str, **more: Any) -> Any:

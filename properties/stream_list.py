@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mld.properties import keys
-from mld.properties.conversion import STREAM_NAME, Given, check
+from mld.properties.checked_lines import Given, check
 from mld.properties.credentials import CredentialsChain
 from mld.properties.key_lines import collect
 from mld.properties.keys import PATTERN_KEYS, key_of_stream
-from mld.properties.lines import ConfigurationError, FileEntry, GrammarError, Level, Remark, Sources, parse
+from mld.properties.lines import FileEntry, GrammarError, parse
 from mld.properties.redaction import shown_name, where
+from mld.properties.references import Sources
+from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import STREAM_PREFIX, STREAMS_FILE, StreamSetting
+from mld.properties.value_parsers import STREAM_NAME
 from mld.properties.values import InitialPositionKind, InitialPositionSetting, StreamArn
 
 CONSUMER_ARN = re.compile(

@@ -14,12 +14,14 @@ _TABLE_STREAM_ARN = re.compile(
     r"arn:aws[^:]*:dynamodb:(?P<region>[-a-z0-9]+):(?P<account>[0-9]{12}):table/(?P<table>[^/:]+)/stream/(?P<label>.+)",
     re.ASCII,
 )
-
-
 AUTO = "auto"
 ONE_FOR_EACH_CPU = 0
 """Of mld.processes, as a number: as many as the CPUs that this process may use."""
 PROCESSES_MAX = 256  # each has an interpreter of its own, 60 MB
+SOCKET_OFF = "off"
+"""The value of a SOCKET key that asks for none."""
+_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("us-isob-", "aws-iso-b"), ("us-iso-", "aws-iso"))
+"""Prefixes of regions, and the partitions that they are in; every other region is in ``aws``."""
 
 
 class RetrievalMode(Enum):
@@ -92,10 +94,6 @@ class ChildFailurePolicy(Enum):
     PARK = "park"
     RESTART = "restart"
     EXIT = "exit"
-
-
-SOCKET_OFF = "off"
-"""The value of a SOCKET key that asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +187,6 @@ class InitialPositionSetting:
 
     def __str__(self) -> str:
         return self.kind.value if self.timestamp_s is None else f"{self.kind.value} {self.timestamp_s}"
-
-
-_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("us-isob-", "aws-iso-b"), ("us-iso-", "aws-iso"))
-"""Prefixes of regions, and the partitions that they are in; every other region is in ``aws``."""
 
 
 def partition_of(region: str) -> str:

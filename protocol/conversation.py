@@ -27,10 +27,10 @@ After a ProcessorError the conversation is CLOSED.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from types import MappingProxyType
+from typing import TypeAlias
 
-from mld.protocol import codec
+from mld.protocol import child_lines, codec
 from mld.protocol.messages import (
     ActionName,
     ActionStatus,
@@ -43,6 +43,27 @@ from mld.protocol.messages import (
     ShardEnded,
     ShutdownRequested,
 )
+from mld.protocol.phases import Phase
+
+# Which action may be sent in which phase, and the phase once its status has come.
+PHASES = MappingProxyType(
+    {
+        (Phase.NEW, ActionName.INITIALIZE): Phase.READY,
+        (Phase.READY, ActionName.PROCESS_RECORDS): Phase.READY,
+        (Phase.READY, ActionName.SHUTDOWN_REQUESTED): Phase.DRAINING,
+        (Phase.READY, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
+        (Phase.READY, ActionName.LEASE_LOST): Phase.LEASE_LOST,
+        (Phase.DRAINING, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
+        (Phase.DRAINING, ActionName.LEASE_LOST): Phase.LEASE_LOST,
+        (Phase.SHARD_ENDED, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
+    }
+)
+# Phases in which a checkpoint request must be answered with InvalidStateException, as during `leaseLost`.
+CHECKPOINT_REFUSED = frozenset({Phase.NEW, Phase.LEASE_LOST})
+# The 1.x `shutdown` message stands for both (protocol#protocol-generations).
+_LEGACY_SHUTDOWN = frozenset({ActionName.LEASE_LOST, ActionName.SHARD_ENDED})
+HINT_OF_1X = ", which programs for KCL 1.x do not know: they need mld.protocolVersion = 1"
+Event: TypeAlias = "ActionDone | CheckpointAsked | Ignored | StaleAnswer"
 
 
 class ProcessorError(Exception):
@@ -59,42 +80,6 @@ class ProcessorSilentError(ProcessorError):
 
 class ProtocolMisuse(Exception):
     """The daemon asked for something the protocol does not allow: a bug of the caller."""
-
-
-class Phase(Enum):
-    NEW = auto()
-    READY = auto()
-    DRAINING = auto()
-    SHARD_ENDED = auto()
-    LEASE_LOST = auto()
-    CLOSED = auto()
-
-
-# Which action may be sent in which phase, and the phase once its status has come.
-PHASES = MappingProxyType(
-    {
-        (Phase.NEW, ActionName.INITIALIZE): Phase.READY,
-        (Phase.READY, ActionName.PROCESS_RECORDS): Phase.READY,
-        (Phase.READY, ActionName.SHUTDOWN_REQUESTED): Phase.DRAINING,
-        (Phase.READY, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
-        (Phase.READY, ActionName.LEASE_LOST): Phase.LEASE_LOST,
-        (Phase.DRAINING, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
-        (Phase.DRAINING, ActionName.LEASE_LOST): Phase.LEASE_LOST,
-        (Phase.SHARD_ENDED, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
-    }
-)
-
-# Phases in which a checkpoint request must be answered with InvalidStateException, as during `leaseLost`.
-CHECKPOINT_REFUSED = frozenset({Phase.NEW, Phase.LEASE_LOST})
-
-# The 1.x `shutdown` message stands for both (protocol#protocol-generations).
-_LEGACY_SHUTDOWN = frozenset({ActionName.LEASE_LOST, ActionName.SHARD_ENDED})
-
-
-HINT_OF_1X = ", which programs for KCL 1.x do not know: they need mld.protocolVersion = 1"
-
-
-# --- events ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +103,6 @@ class StaleAnswer:
     """A status that was not awaited, discarded."""
 
     reason: str
-
-
-Event = ActionDone | CheckpointAsked | Ignored | StaleAnswer
-
-
-# --- the machine -----------------------------------------------------------------------------------------------------
 
 
 class Conversation:
@@ -161,7 +140,7 @@ class Conversation:
         """
         if self._asked is not None:
             raise ProtocolMisuse("a line before the reply to the request before it")
-        message = codec.parse_child_line(line, self._dialect)
+        message = child_lines.parse_child_line(line, self._dialect)
         if isinstance(message, Ignored):
             return message
         if isinstance(message, CheckpointRequest):
@@ -210,4 +189,4 @@ class Conversation:
 def _describe(status: ActionStatus) -> str:
     if status.response_for is None:
         return "a status without 'responseFor'"
-    return f"a status for {codec.shorten(status.response_for)}"
+    return f"a status for {child_lines.shorten(status.response_for)}"

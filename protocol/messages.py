@@ -2,18 +2,16 @@
 
 Rules: protocol#actions-of-the-daemon, protocol#record-fields, protocol#child-messages. Values only: nothing here
 encodes, decodes, reads or writes.
-
-`split_command` turns the property `executableName` into a command. Rules: protocol#child-command. No shell, no
-quotes, no escapes, no variables: existing properties files rely on exactly that.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
+
+ChildMessage: TypeAlias = "CheckpointRequest | ActionStatus"
 
 
 class Dialect(Enum):
@@ -84,9 +82,6 @@ class Record:
     """Keys that some settings of the daemon add, such as `streamName`, by their names in the message."""
 
 
-# --- daemon to child -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Initialize:
     """`sequence_number` is the lease's checkpoint, a sentinel's name for a fresh lease; None without a checkpoint.
@@ -129,9 +124,6 @@ class ShutdownRequested:
     name: ClassVar[ActionName] = ActionName.SHUTDOWN_REQUESTED
 
 
-# --- child to daemon -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """Asks for a checkpoint; None as `sequence_number` means everything delivered so far (protocol#checkpoint-range).
@@ -161,27 +153,3 @@ class Ignored:
     reason: str
     quiet: bool = False
     is_log: bool = False
-
-
-ChildMessage = CheckpointRequest | ActionStatus
-
-
-SHELL = "/bin/sh"
-_SPACES = re.compile(" +")
-
-
-def split_command(value: str) -> list[str]:
-    """Return the arguments: split at runs of U+0020 only; empty pieces at the end vanish.
-
-    A leading space gives an empty first argument and an empty value a single empty one: both cannot be started, as in
-    the Java daemon.
-    """
-    pieces = _SPACES.split(value)
-    while len(pieces) > 1 and not pieces[-1]:
-        pieces.pop()
-    return pieces
-
-
-def shell_command(program_path: str, command: Sequence[str]) -> list[str]:
-    """Return the command to try if the kernel refuses to run `program_path` (ENOEXEC): it is a script without `#!`."""
-    return [SHELL, program_path, *command[1:]]

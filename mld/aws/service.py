@@ -30,7 +30,7 @@ from mld.core.errors import (
     TableUnavailableError,
 )
 from mld.core.hedging import first_answer
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -28,13 +28,15 @@ from mld.core import sparkhosts
 from mld.core.installed import find_executable
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK
 from mld.properties.keytypes import Section
-from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
-from mld.properties.redaction import printable, where
+from mld.properties.printable import printable
+from mld.properties.redaction import where
+from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
-from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
+from mld.properties.spark_names import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig
-from mld.protocol.messages import Dialect, split_command
+from mld.protocol.child_command import split_command
+from mld.protocol.messages import Dialect
 
 KEY = "mld.protocolVersion"
 SOURCE_BYTES_MAX = 256 * 1024

@@ -25,8 +25,8 @@ from mld.consumer.checkpoint_range import CheckpointRange, Illegal, Write
 from mld.consumer.child import PipeChild
 from mld.consumer.processor import settle
 from mld.core.positions import Position
-from mld.properties.redaction import printable
-from mld.protocol import codec
+from mld.properties.printable import printable
+from mld.protocol import child_lines, codec
 from mld.protocol.conversation import (
     ActionDone,
     CheckpointAsked,
@@ -383,7 +383,7 @@ class Session:
         resolution = self.range.resolve(request.sequence_number, request.sub_sequence_number)
         if isinstance(resolution, Illegal):
             position = f"{request.sequence_number}/{request.sub_sequence_number}"
-            self.failed(Rule.POSITIONS, f"asked for {codec.shorten(position)} {when}")
+            self.failed(Rule.POSITIONS, f"asked for {child_lines.shorten(position)} {when}")
             return CheckpointErrorName.ILLEGAL_ARGUMENT
         if isinstance(resolution, Write):
             self.range = self.range.written(resolution.position)
@@ -407,7 +407,7 @@ class Session:
             value = json.loads(line)
         except (ValueError, RecursionError):
             if not isinstance(event, Ignored):
-                self.failed(Rule.MESSAGES, f"more than a message on one line: {codec.shorten(line)}")
+                self.failed(Rule.MESSAGES, f"more than a message on one line: {child_lines.shorten(line)}")
             return
         action = value.get("action") if isinstance(value, dict) else None
         schema = _SCHEMAS.get(action) if isinstance(action, str) else None

@@ -18,12 +18,12 @@ from pathlib import Path
 from mld import pip_install
 from mld.core.installed import find_executable, is_installed
 from mld.properties.keys import key_of_stream
-from mld.properties.lines import Level, Remark
 from mld.properties.redaction import Shown, redacted
+from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
-from mld.properties.spark import PROGRAM as SPARK_PROGRAM
+from mld.properties.spark_names import PROGRAM as SPARK_PROGRAM
 from mld.properties.values import MetricsOutput, SchemaMode
-from mld.protocol.messages import split_command
+from mld.protocol.child_command import split_command
 
 SCRIPTS = (".py", ".js", ".rb", ".jar", ".sh")
 _SHELL_WORD = re.compile(r"[A-Za-z_]\w*=.*|cd|&&|\|\|?|;|[<>]{1,2}|.*[\"'`$].*|.*;", re.ASCII | re.DOTALL)

@@ -29,8 +29,9 @@ from mld.core.clock import Clock
 from mld.core.installed import find_executable
 from mld.core.log_fields import about
 from mld.core.waits import wait_for_event
-from mld.protocol.codec import LineSplitter
-from mld.protocol.messages import StreamLabel, shell_command
+from mld.protocol.child_command import shell_command
+from mld.protocol.line_splitter import LineSplitter
+from mld.protocol.messages import StreamLabel
 from mld.retrieval.stream_naming import StreamNaming
 
 log = logging.getLogger(__name__)

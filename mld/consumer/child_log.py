@@ -16,7 +16,8 @@ from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
 from mld.properties.redaction import HIDDEN, is_secret_key
-from mld.protocol.codec import LineSplitter, refuse_constant
+from mld.protocol.json_fields import refuse_constant
+from mld.protocol.line_splitter import LineSplitter
 
 LINE_CHARACTERS_MAX = 16 * 1024
 GOES_ON = "(this line goes on; the rest of it is left out)"

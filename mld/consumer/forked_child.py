@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import IO
 
-from mld.protocol import meeting
-from mld.protocol.meeting import MeetingError, Request
+from mld.protocol import fork_requests, meeting
+from mld.protocol.fork_requests import Request
+from mld.protocol.meeting import MeetingError
 
 log = logging.getLogger(__name__)
 
@@ -53,23 +54,23 @@ class ForkedProcess:
 
 def _receive(line: socket.socket) -> bytes:
     try:
-        return line.recv(meeting.RECORD_BYTES)
+        return line.recv(fork_requests.RECORD_BYTES)
     except ConnectionError:
         return b""
 
 
 def _code(record: bytes) -> int:
-    match meeting.decode_record(record):
-        case (meeting.EXIT, number):
+    match fork_requests.decode_record(record):
+        case (fork_requests.EXIT, number):
             return number
-        case (meeting.SIGNAL, number):
+        case (fork_requests.SIGNAL, number):
             return -number
     return -signal.SIGKILL  # the server is gone too: the status is lost
 
 
 async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
     """Return a child forked by the server of this command; None if it is another command, or if no server forks one."""
-    if PurePath(command[0]).name != meeting.PROGRAM or len(command) < 2:
+    if PurePath(command[0]).name != fork_requests.PROGRAM or len(command) < 2:
         return None
     arguments = [os.fsencode(argument) for argument in command[1:]]
     variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
@@ -81,14 +82,14 @@ async def fork(command: Sequence[str], environment: Mapping[str, str]) -> Forked
         undo.callback(line.close)
         (stdin, stdout, stderr), theirs = _pipes(undo)
         try:
-            meeting.send_request(line, request, theirs)
+            fork_requests.send_request(line, request, theirs)
             _close_all(theirs)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                record = await asyncio.get_running_loop().sock_recv(line, meeting.RECORD_BYTES)
+                record = await asyncio.get_running_loop().sock_recv(line, fork_requests.RECORD_BYTES)
         except (OSError, TimeoutError) as error:
             log.debug("the fork server does not answer: %r", error, extra={"action": "fork_unanswered"})
             return None
-        if (answer := meeting.decode_record(record)) is None or answer[0] != meeting.PID:
+        if (answer := fork_requests.decode_record(record)) is None or answer[0] != fork_requests.PID:
             return None
         undo.pop_all()
         return ForkedProcess(answer[1], line, (stdin, stdout, stderr))
@@ -100,16 +101,16 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
-    owner = meeting.process_identity(os.getpid())
-    directory = owner and meeting.find(meeting.PROGRAM, owner, places, meeting.NAME_BYTES_MAX)
+    owner = fork_requests.process_identity(os.getpid())
+    directory = owner and meeting.find(fork_requests.PROGRAM, owner, places, fork_requests.NAME_BYTES_MAX)
     if directory is None:
         return None
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.close(meeting.open_runtime_directory(directory))
+        os.close(fork_requests.open_runtime_directory(directory))
         line.setblocking(False)
-        line.connect(meeting.socket_path(directory, request.server_name()))
-        if meeting.peer(line)[1] == os.getuid():
+        line.connect(fork_requests.socket_path(directory, request.server_name()))
+        if fork_requests.peer(line)[1] == os.getuid():
             return line
     except (OSError, MeetingError):
         pass

@@ -16,7 +16,8 @@ from mld.consumer.stopping import Stopping
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch, HashRange, Page, PlainBatch
 from mld.core.turns import in_turns
-from mld.protocol.codec import RECORDS_HEAD, FramedRecord, Splitter, line_of, records_tail
+from mld.protocol.codec import RECORDS_HEAD, records_tail
+from mld.protocol.framed_records import FramedRecord, Splitter, line_of
 
 
 async def batch_of(

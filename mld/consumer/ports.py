@@ -30,7 +30,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
-from mld.protocol.codec import FramedRecord
+from mld.protocol.framed_records import FramedRecord
 from mld.protocol.messages import StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader

@@ -24,7 +24,7 @@ from mld.core.log_fields import about
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
 from mld.properties.values import ChildLog
-from mld.protocol import codec
+from mld.protocol import child_lines, codec
 from mld.protocol.conversation import (
     ActionDone,
     CheckpointAsked,
@@ -271,7 +271,7 @@ class Processor:
                 await self._give_way(line)
             case event:
                 if isinstance(event, Ignored) and "action" in line:
-                    self._overdue.refused = codec.shorten(line)
+                    self._overdue.refused = child_lines.shorten(line)
                 self._note(event, line)
                 await self._give_way(line)
 

@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from mld.properties.spark import PREFIX, PROGRAM
+from mld.properties.spark_names import PREFIX, PROGRAM
 from mld.properties.values import DeadLetterKind
-from mld.protocol.messages import split_command
+from mld.protocol.child_command import split_command
 
 if TYPE_CHECKING:
     from mld.properties.loader import LoadedConfiguration

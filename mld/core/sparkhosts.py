@@ -1,7 +1,7 @@
 """Session hosts of `mld-spark` that run on this machine for this user, as they say themselves in their status files.
 
-The host decides where they are and what is in them (`link.py` and `host/session_host.py` in `processors/spark`). A
-file is believed only in a directory that is this user's alone, and only while the process that wrote it lives.
+`run_directory.py` and `host/host_status.py` in `processors/spark` decide where they are and what is in them.
+A file is believed only in a directory that is this user's alone, and only while the process that wrote it lives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mld.properties.spark import PROGRAM
+from mld.properties.spark_names import PROGRAM
 from mld.protocol import meeting
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from mld.properties.lines import ConfigurationError
     from mld.properties.loader import LoadedConfiguration
+    from mld.properties.remarks import ConfigurationError
     from mld.properties.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,8 +82,8 @@ def settings_of(file: str, overrides: Sequence[str]) -> Settings:
 
 def loaded_of(file: str, overrides: Sequence[str]) -> LoadedConfiguration:
     """Return all that a properties file says; prints what is wrong with it and exits with 2 otherwise."""
-    from mld.properties.lines import ConfigurationError
     from mld.properties.loader import load
+    from mld.properties.remarks import ConfigurationError
 
     try:
         return load(file, overrides, os.environ)
@@ -118,7 +118,8 @@ def leave_terminal() -> None:
 
 def say(text: str) -> None:
     """Print one line to stderr, without secrets and line breaks that the text may repeat."""
-    from mld.properties.redaction import Scrubber, printable
+    from mld.properties.printable import printable
+    from mld.properties.scrubber import Scrubber
 
     click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
 
@@ -136,7 +137,7 @@ def say_what_is_logged() -> None:
 
 def complain(error: ConfigurationError) -> NoReturn:
     """Print every problem on a line of its own, then how to see more, and exit."""
-    from mld.properties.redaction import printable
+    from mld.properties.printable import printable
 
     click.echo("mld: the configuration cannot be used:", err=True)
     for problem in error.problems:

@@ -43,11 +43,12 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.slots import ROOM_MAX
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
-from mld.properties.spark import PREFIX, PROGRAM
+from mld.properties.spark_names import PREFIX, PROGRAM
 from mld.properties.values import ChildLog
-from mld.protocol.messages import StreamLabel, split_command
+from mld.protocol.child_command import split_command
+from mld.protocol.messages import StreamLabel
 from mld.retrieval.reader_factory import LABELS, service_name
 from mld.retrieval.stream_naming import StreamNaming
 from mld.schemas.preparer import RegistryPreparer, registry_of

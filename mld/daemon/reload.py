@@ -22,9 +22,10 @@ from mld.logging import logs
 from mld.metrics.configuration import refusal_words, restart_words
 from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
-from mld.properties.lines import ConfigurationError, Level, Remark
-from mld.properties.loader import Changes, LoadedConfiguration, bytes_of_list, changes_between, load
-from mld.properties.redaction import Scrubber
+from mld.properties.live_changes import Changes, changes_between
+from mld.properties.loader import LoadedConfiguration, bytes_of_list, load
+from mld.properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.stream_list import StreamList, StreamsFile
 

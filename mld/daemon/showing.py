@@ -29,11 +29,11 @@ from mld.metrics.reach import TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.events import EventRecorder, EventsTable, recording
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
-from mld.properties.spark import PROGRAM
+from mld.properties.spark_names import PROGRAM
 from mld.properties.values import SOCKET_OFF, MetricsOutput
-from mld.protocol.messages import split_command
+from mld.protocol.child_command import split_command
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.summary import summing_up
 

@@ -33,7 +33,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
-from mld.properties.lines import ConfigurationError, Level, Remark
+from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.values import InitialPositionKind
 

@@ -29,8 +29,9 @@ from pythonjsonlogger.json import JsonFormatter
 
 from mld.core.stream_ids import OF_THIS_STREAM
 from mld.logging.logback import LogbackError, LogbackLevels, levels_of
-from mld.properties.lines import ConfigurationError, Level, Remark
-from mld.properties.redaction import Scrubber, printable, secrets_of_environment
+from mld.properties.printable import printable
+from mld.properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.scrubber import Scrubber, secrets_of_environment
 
 log = logging.getLogger(__name__)
 

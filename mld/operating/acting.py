@@ -31,7 +31,8 @@ from mld.operating.fleet_reader import FleetReader, fleet_reader
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
-from mld.properties.redaction import Scrubber, printable
+from mld.properties.printable import printable
+from mld.properties.scrubber import Scrubber
 
 THROTTLED_TRIES_MAX = 8
 THROTTLED_PAUSE_S = 0.2

@@ -43,11 +43,11 @@ from mld.operating.fleet_reader import fleet_reader, view_rules
 from mld.operating.naming import settings_of_one
 from mld.operating.one_stream import OTHER_FORM
 from mld.operating.stream_access import all_shards, streams_of
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
-from mld.properties.spark import PROGRAM
+from mld.properties.spark_names import PROGRAM
 from mld.properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
-from mld.protocol.messages import split_command
+from mld.protocol.child_command import split_command
 from mld.retrieval.reader_factory import kind_of
 
 TIMEOUT_S = 10.0

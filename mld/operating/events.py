@@ -36,7 +36,8 @@ from mld.metrics.events import (
     shortened,
     unpack,
 )
-from mld.properties.redaction import Scrubber, printable
+from mld.properties.printable import printable
+from mld.properties.scrubber import Scrubber
 
 log = logging.getLogger(__name__)
 

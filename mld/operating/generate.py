@@ -21,7 +21,7 @@ from mld.operating.filling import Value, filled
 from mld.operating.iam_policy import policy
 from mld.operating.options import Asked, asks, finish
 from mld.operating.service_unit import Surroundings, UnitRefused, loaded_for_unit, quoted, service_of, unit
-from mld.properties.lines import ConfigurationError
+from mld.properties.remarks import ConfigurationError
 from mld.properties.settings import Settings
 from mld.properties.values import BillingMode
 

@@ -18,7 +18,7 @@ import click
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, define_option, file_option
 from mld.operating.daemon_link import DaemonLink, WantedDaemon, find_daemon, find_daemons
 from mld.operating.options import finish, output_option
-from mld.properties.redaction import printable
+from mld.properties.printable import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 5.0
@@ -73,8 +73,8 @@ def of_daemon(command: F) -> F:
 
 def _application_of(file: str, overrides: Sequence[str]) -> tuple[str, str | None]:
     """Return application and mld.controlSocket of a properties file. Exits with 2 if it cannot be used."""
-    from mld.properties.lines import ConfigurationError, Level, Remark
     from mld.properties.loader import load_some
+    from mld.properties.remarks import ConfigurationError, Level, Remark
 
     try:
         values = load_some(file, ("applicationName", "mld.controlSocket"), overrides, os.environ)

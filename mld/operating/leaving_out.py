@@ -30,7 +30,7 @@ from mld.operating.plan import (
 from mld.operating.restoring import saved_line
 from mld.operating.steering import end_of, plan_leave_out
 from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
-from mld.protocol.codec import FramedRecord
+from mld.protocol.framed_records import FramedRecord
 from mld.retrieval.placement import Placement
 from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 

@@ -49,7 +49,7 @@ from mld.operating.record_view import RecordView
 from mld.operating.replayer import run_replay
 from mld.operating.stream_access import SpanReader, peek_at, span_start, streams_of
 from mld.operating.verdicts import faults_steps, general_faults, is_green
-from mld.properties.redaction import printable
+from mld.properties.printable import printable
 from mld.retrieval.starting_points import initial_position
 
 RECORDS_SHOWN = 10

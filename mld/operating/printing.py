@@ -18,7 +18,8 @@ from rich.text import Text
 from mld.core.errors import MldError
 from mld.operating.listings import Listing
 from mld.operating.naming import with_short_ids
-from mld.properties.redaction import Scrubber, printable
+from mld.properties.printable import printable
+from mld.properties.scrubber import Scrubber
 
 PLAIN_WIDTH = 200  # columns where stdout is no terminal
 UNBOUNDED_WIDTH = 10_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mld.properties.redaction import printable, printable_lines
+from mld.properties.printable import printable, printable_lines
 
 # What a producer sends is not trusted: opened payloads are bounded, and control characters are never printed.
 

@@ -30,12 +30,13 @@ from mld.leases.lease import Lease
 from mld.operating.naming import ChosenShard
 from mld.operating.points import Point, PointKind
 from mld.operating.stream_access import SpanError, SpanReader, SpanStart, all_shards, arrival_ms, span_start, streams_of
-from mld.properties.redaction import printable
+from mld.properties.printable import printable
 from mld.properties.settings import Settings
-from mld.properties.spark import PREFIX
+from mld.properties.spark_names import PREFIX
 from mld.properties.values import ChildLog
+from mld.protocol.child_command import split_command
 from mld.protocol.conversation import ProcessorError
-from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel, split_command
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import initial_position

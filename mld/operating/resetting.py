@@ -54,7 +54,7 @@ from mld.operating.plan import (
 )
 from mld.operating.points import Point, PointKind
 from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
-from mld.protocol.codec import FramedRecord
+from mld.protocol.framed_records import FramedRecord
 from mld.shards.graph import ShardGraph
 from mld.shards.identity import foreign_evidence
 

@@ -38,7 +38,7 @@ from mld.operating.plan import (
     words_of,
 )
 from mld.properties.settings import Settings, StreamSetting
-from mld.protocol.codec import FramedRecord
+from mld.protocol.framed_records import FramedRecord
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence, oddity
 from mld.tracking.stream_list import account_and_name, identify

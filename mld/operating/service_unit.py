@@ -17,13 +17,15 @@ from pathlib import Path, PurePath
 
 import mld
 from mld.operating.filling import Value, filled
-from mld.properties.lines import has_reference
 from mld.properties.loader import LoadedConfiguration, entries_of, load
-from mld.properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key, printable
+from mld.properties.printable import printable
+from mld.properties.redaction import is_secret_key
+from mld.properties.references import has_reference
+from mld.properties.scrubber import SECRET_CHARACTERS_MIN
 from mld.properties.settings import Settings
-from mld.properties.spark import PREFIX, PROGRAM, SINK_PREFIX
+from mld.properties.spark_names import PREFIX, PROGRAM, SINK_PREFIX
 from mld.properties.values import DeadLetterKind
-from mld.protocol.messages import split_command
+from mld.protocol.child_command import split_command
 
 STOP_MARGIN_S = 15.0
 """After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""

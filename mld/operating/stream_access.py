@@ -30,7 +30,7 @@ from mld.operating.fleet_reader import opened
 from mld.operating.points import Point, PointKind
 from mld.operating.record_view import RecordView, view_of
 from mld.properties.settings import Settings
-from mld.protocol.codec import FramedRecord, Splitter
+from mld.protocol.framed_records import FramedRecord, Splitter
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader_factory import LABELS, kind_of, service_name, streams_port
 from mld.retrieval.starting_points import starting_point

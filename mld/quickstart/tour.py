@@ -39,7 +39,7 @@ from mld.core.errors import MldError
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.properties.loader import load
-from mld.properties.redaction import printable, printable_lines
+from mld.properties.printable import printable, printable_lines
 from mld.quickstart.lineage import ClickEvent, Put, click_events, row_faults
 
 LOCK_FILE = ".lock"

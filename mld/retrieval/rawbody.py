@@ -27,7 +27,8 @@ from typing import TypeVar
 
 from mld.core.errors import MalformedBodyError
 from mld.core.streams import ChildShard, child_shard_of
-from mld.protocol.codec import PIECE_BYTES, refuse_constant
+from mld.protocol.codec import PIECE_BYTES
+from mld.protocol.json_fields import refuse_constant
 from mld.retrieval.layouts import (
     ARRAY,
     ARRAY_END,

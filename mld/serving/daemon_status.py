@@ -32,7 +32,7 @@ from mld.operating.faults import DiskTrouble, FleetSight, Own, Probe, fault_valu
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import LAG_MAX_S, THROTTLED, FleetStatus, ShardView, own_view
 from mld.operating.verdicts import counts, general_faults, own_faults_steps, why_not
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.serving.status import Document, RecordRates, StatusView, in_pieces
 
 LOOK_PERIOD_S = 5.0

@@ -23,7 +23,7 @@ from mld.operating.events import EventsTable
 from mld.operating.faults import HOLD_S, KINDS, FleetFault, FleetSight, runbook_of
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import faults_of, general_faults
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 
 log = logging.getLogger(__name__)
 

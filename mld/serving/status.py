@@ -32,7 +32,7 @@ from mld.operating.fleet_status import (
 )
 from mld.operating.listings import event_value, shard_value, worker_value
 from mld.operating.verdicts import fault_of, general_faults
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 
 SAID_BY_OTHERS = ("why", "note", "lastError", "words", "remedy")
 """Texts that children, AWS and rows of the table have a part in."""

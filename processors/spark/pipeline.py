@@ -18,17 +18,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mld import pip_install
-from mld.processors.spark.high_water_marks import ShardSpan, StreamShard
-from mld.processors.spark.sink_port import first_line
+from mld.processors.spark.positions import ShardSpan, StreamShard
+from mld.processors.spark.sentences import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("mld.spark")
-
 VIEW = "records"
 NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
 """Names of errors over a plan, a call or a closure: they come whatever the records are."""
@@ -36,6 +35,8 @@ NO_SESSION_YET = "SESSION_OR_CONTEXT_NOT_EXISTS"
 """The file is read before there is a session."""
 PANDAS_MODULES = ("pandas", "pyarrow")
 PANDAS_EXTRA = pip_install("spark-pandas")
+Frames = Mapping[str, "DataFrame | None"]
+Transform: TypeAlias = 'Callable[["DataFrame", Batch], Any]'
 
 
 class PipelineError(Exception):
@@ -63,10 +64,6 @@ class Batch:
     def shards(self) -> tuple[str, ...]:
         """Ids of the shards; ``streamName/shardId`` if the application reads several streams."""
         return tuple(sorted(shard.label for shard in self.spans))
-
-
-Frames = Mapping[str, "DataFrame | None"]
-Transform = Callable[["DataFrame", Batch], Any]
 
 
 class Pipeline:

@@ -2,32 +2,20 @@
 
     mld-spark --replay-dead-letter app.properties    # in the daemon's working directory, beside it or alone
 
-The marks of the sinks say how far earlier replays have got. What fails again is a new letter, for the next replay.
-Letters stay where they are; when they may be deleted is for people to say.
-
-Letters of a dead letter -> records, as they came from the daemon.
-
-Letters are numbered by where they stand: the number of the commit that has brought them, and their place in it. So a
-position never changes, a letter that comes later has a higher one, and what a sink has got back is one mark.
-
-Pure: values in, values out.
+The marks of the sinks say how far earlier replays have come. What fails again becomes a new letter, for the next
+replay. Letters (`letters`) stay where they are; people decide when they may be deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import re
 import signal
 import sys
-from binascii import a2b_base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from itertools import groupby
 from pathlib import Path
 
 from mld.core.clock import LoopClock
@@ -36,106 +24,26 @@ from mld.operating.stream_access import streams_of
 from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.page_file import SpoolError
-from mld.processors.spark.batch.record_columns import SUB_END, SparkRecord
 from mld.processors.spark.batch.spool import open_spool
-from mld.processors.spark.high_water_marks import ID_VARIABLE, STREAM_KEY, RecordPosition, StreamShard, WriterIdentity
-from mld.processors.spark.host.process_watch import clear, hold, sweep
+from mld.processors.spark.fatal import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
+from mld.processors.spark.host.leftovers import clear, hold, sweep
 from mld.processors.spark.host.start_up import start
-from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
-from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load, log_by
-from mld.processors.spark.sink_port import SessionGone, SinkError
-from mld.processors.spark.sinks.files import FileSink, StoredLetters
-from mld.properties.lines import ConfigurationError
+from mld.processors.spark.letters import LetterError, SparkLetter, for_us, letters_of, replay_shard
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.run_directory import scratch_directory
+from mld.processors.spark.sanitizing import complain, log_by
+from mld.processors.spark.session_errors import SessionGone
+from mld.processors.spark.settings import SettingsError, SparkSettings, load
+from mld.processors.spark.sink_port import SinkError
+from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.sinks.stored_letters import StoredLetters
+from mld.processors.spark.writer_identity import ID_VARIABLE, STREAM_KEY, WriterIdentity
 from mld.properties.loader import load as load_daemon
+from mld.properties.remarks import ConfigurationError
 from mld.properties.settings import Settings
 from mld.retrieval.stream_naming import StreamNaming
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_DIGITS = re.compile(r"[0-9]{1,129}", re.ASCII)
-REPLAY = "(dead letter)"
-"""Stands for the stream in the marks of what was replayed; no stream can be called so."""
-
-
-class LetterError(Exception):
-    """A line that is no letter; one sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkLetter:
-    """A record that was put aside. `sinks` are those that miss it, None: all do. `writer` is the application and its
-    pipeline, None if a letter does not say."""
-
-    position: RecordPosition
-    record: SparkRecord
-    reason: str
-    sinks: frozenset[str] | None
-    writer: tuple[str, str] | None
-
-
-def replay_shard(identity: str) -> StreamShard:
-    """Stand in the marks of sinks for the letters of one directory."""
-    return StreamShard(REPLAY, identity)
-
-
-def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[SparkLetter]:
-    """Yield the letters of one commit, from the names and contents of its files, which are sorted. Raises
-    LetterError.
-    """
-    at = 0
-    for name, data in texts:
-        for line in data.splitlines():
-            try:
-                yield _letter(RecordPosition(number, at), json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise LetterError(
-                    f"{name} has a line that is no dead letter of mld-spark ({error!r}): {line[:80]!r}; take it out"
-                ) from error
-            at += 1
-
-
-def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
-    data, key = value.get("data", ""), value.get("partitionKey")
-    sequence, stream, shard = (value[name] for name in ("sequenceNumber", "streamName", "shardId"))
-    if not all(isinstance(text, str) for text in (data, sequence, stream, shard, "" if key is None else key)):
-        raise TypeError("a field of another type")
-    if not _DIGITS.fullmatch(str(sequence)):
-        raise ValueError("no sequenceNumber")
-    sub = value.get("subSequenceNumber", 0)
-    if type(sub) is not int or not 0 <= sub < SUB_END:
-        raise ValueError("no subSequenceNumber")
-    arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
-    record = SparkRecord(
-        a2b_base64(str(data), strict_mode=True),
-        None if key is None else str(key).encode(),
-        str(sequence).encode(),
-        None if arrived is None else (datetime.fromisoformat(str(arrived)) - _EPOCH) // _MILLISECOND,
-        sub,
-        str(stream).encode(),
-        str(shard).encode(),
-    )
-    return SparkLetter(
-        position,
-        record,
-        str(value.get("reason", "")),
-        frozenset(map(str, sinks)) if isinstance(sinks, list) else None,
-        None if application is None else (str(application), str(value.get("pipelineId", ""))),
-    )
-
-
-def for_us(
-    letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
-) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-    """Yield runs of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other
-    writers, and of sinks that are not there any more, are left out.
-    """
-    mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
-    for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
-        yield only, list(run)
-
-
 log = logging.getLogger("mld.spark")
-
 USAGE = "usage: mld-spark --replay-dead-letter APP.properties\n"
 LEFT_OUT = "left out, because another application or pipeline has written them, or for sinks that are not there now"
 

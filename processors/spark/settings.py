@@ -1,73 +1,29 @@
 """The processor's settings: the `mld.spark.*` lines of the daemon's file, checked, with all defaults. Immutable.
 
 The table of keys and the rules stand in `mld.properties.spark`; here the file is read and the values get their types.
-
-What a session host says, fit for whoever reads it: without the secrets of its settings, and a line for a line.
-
-Spark's exceptions repeat URLs, options and settings, and what is printed in the host is printed by Spark and the user's
-code as well. All of it passes here on its way to a child, to the status file, or into a dead letter.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mld.processors.spark.high_water_marks import WriterIdentity, identity_of
-from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
-from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
+from mld.processors.spark.fatal import EXIT_CONFIGURATION, FatalError
+from mld.processors.spark.sanitizing import Sanitizer, sanitizer_of
+from mld.processors.spark.sink_spec import S3Access, SinkSpec, is_s3
+from mld.processors.spark.writer_identity import WriterIdentity, identity_of
 from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
-from mld.properties.lines import ConfigurationError, Level, Sources
 from mld.properties.loader import entries_of, load_some, secret_of
-from mld.properties.redaction import Scrubber, printable, printable_lines, secrets_of_environment, where
-from mld.properties.spark import (
-    BETWEEN_COLUMNS,
-    JDBC,
-    PREFIX,
-    Format,
-    OnGap,
-    OnPoison,
-    SinkLines,
-    SparkLines,
-    read,
-    taken_places,
-)
-
-Sanitizer = Callable[[str], str]
-
-
-def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
-    """Return a function that makes one line, without secrets, of whatever text it gets."""
-    scrub = Scrubber((*secrets, *secrets_of_environment(env)))
-    return lambda text: printable(scrub(text))
-
-
-class SanitizedLines(logging.Formatter):
-    """Formats log lines until the host listens; from then on all that is printed passes line by line."""
-
-    def __init__(self, fit: Sanitizer) -> None:
-        super().__init__("%(levelname)s %(message)s")
-        self._fit = fit
-
-    def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(self._fit, super().format(record).split("\n")))
-
-
-def log_by(fit: Sanitizer) -> None:
-    """Log to standard error; PySpark's bridge only its warnings."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(SanitizedLines(fit))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
-def complain(text: str) -> None:
-    """Write the last words of a program that has no settings, or none any more."""
-    sys.stderr.write(f"mld-spark: {printable_lines(Scrubber()(text))}\n")
-
+from mld.properties.printable import printable
+from mld.properties.redaction import where
+from mld.properties.references import Sources
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.spark import BETWEEN_COLUMNS, read
+from mld.properties.spark_lines import SinkLines, SparkLines
+from mld.properties.spark_names import PREFIX
+from mld.properties.spark_places import JDBC, taken_places
+from mld.properties.spark_values import Format, OnGap, OnPoison
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))

@@ -1,4 +1,4 @@
-"""Where a pipeline's frames go: the port that every sink implements, its errors, and what names one in the settings.
+"""Where a pipeline's frames go: the port that every sink implements, with its errors.
 
 How to use a sink
 -----------------
@@ -16,30 +16,21 @@ How to use a sink
 * `SinkError`: anything else that another attempt may cure. The publication may have happened: open again, always.
 * `SinkRefused`: another attempt cannot help; a person has to change something first.
 
-Whoever publishes looks first whether the sink holds what was delivered right before (`GoneBack`).
+Before it publishes, the engine checks that the sink holds what was delivered right before (`GoneBack`).
 
-Another worker that writes other shards to the same sink is no error: it is waited for and merged with. Marks belong to
-one application, pipeline and stream (`WriterIdentity`): those of another writer are never told here, and a writer that
-finds another one in a sink that is not said to be shared is refused, by `open` and by `publish`.
-
-What can be wrong with the session, and an exception of Spark in a sentence (`session.error_classes`: what it means).
+Another worker that writes other shards to the same sink is no error: the sink waits for it and merges with it. Marks
+belong to one application, pipeline and stream (`WriterIdentity`): a sink never returns those of another writer, and a
+writer that finds another one in a sink that is not declared as shared is refused, by `open` and by `publish`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mld.processors.spark.high_water_marks import (
-    Gap,
-    HighWaterMarks,
-    RecordPosition,
-    ShardSpans,
-    StreamShard,
-    WriterIdentity,
-)
-from mld.properties.credentials import CredentialsChain
+from mld.processors.spark.high_water_marks import Gap, HighWaterMarks, ShardSpans
+from mld.processors.spark.positions import RecordPosition, StreamShard
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -135,101 +126,3 @@ class Sink(Protocol):
         """Forget `ended` with the next publication: shards of which nothing new can come, with the position that this
         sink holds of each; or single records (`OF_A_RECORD`) whose marks have no use any more.
         """
-
-
-S3_SCHEMES = ("s3://", "s3a://", "s3n://")
-
-
-def is_s3(path: str | None) -> bool:
-    """Return whether a path names a bucket."""
-    return path is not None and path.lower().startswith(S3_SCHEMES)
-
-
-@dataclass(frozen=True, slots=True)
-class S3Access:
-    """How buckets are reached: `mld.spark.s3.*`, with the daemon's credentials and region where it has none."""
-
-    credentials: CredentialsChain
-    region: str | None = None
-    endpoint: str | None = None
-    path_style: bool = False
-    kms_key: str | None = None
-    bucket_owner: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SinkSpec:
-    """One sink of the settings, `mld.spark.sink.<name>.*`."""
-
-    name: str
-    format: str = "parquet"
-    path: str | None = field(default=None, repr=False)
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    partition_by: tuple[str, ...] = ()
-    mode: str = "append"
-    keys: tuple[str, ...] = ()
-    """Columns that name a row, for mode `merge`."""
-    delete_when: str | None = None
-    """Condition under which mode `merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""
-    order_by: tuple[str, ...] = ()
-    """Columns by which mode `merge` leaves out what is older than the row there (`mld.spark.sink.<name>.orderBy`)."""
-    writer: WriterIdentity = field(default_factory=WriterIdentity)
-    shared: bool = False
-    """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
-    private: bool = False
-    """Whether its files are for this user alone; else the umask says for whom."""
-    one_file: bool | None = None
-    """Without partitions: whether a commit is one file; None: on S3 only (`mld.spark.sink.<name>.files`)."""
-    s3: S3Access | None = field(default=None, repr=False)
-
-
-NO_NAME = "a value of partitionBy is no name of a directory"
-"""Said where a sink raises an exception over a row: its record is to blame. The value is not quoted."""
-CAUSE = "Caused by: "
-TRACEBACK = "Traceback (most recent call last):"
-SENTENCE_CHARS_MAX = 300
-PY4J = "An error occurred while calling"
-
-
-class SessionError(Exception):
-    """There can be no session, or none that can be used; one sentence with the remedy. Trying again does not help."""
-
-
-class SessionUnreachable(SessionError):
-    """Nobody answers where the session should be; trying again later may help."""
-
-
-class SessionGone(Exception):
-    """The JVM or the cluster is not there any more; a new host has to be started."""
-
-
-class TaskHangs(SessionGone):
-    """A task did not end, and its job was cancelled. The session has outlived that, so the engine goes on with parts of
-    what was running."""
-
-
-def sentence(text: str) -> str:
-    """Return the first line of an exception of Spark, and the innermost cause if it names one; bounded.
-
-    The cause of an exception in a Python worker is the user's, as the traceback in the text ends."""
-    every = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line.removeprefix(": ") for line in every if not line.startswith(PY4J)]
-    causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
-    cause = _python_cause(text) or (causes[-1] if causes else None)
-    return "; cause: ".join(line[:SENTENCE_CHARS_MAX] for line in (*lines[:1], *([cause] if cause else [])))
-
-
-def _python_cause(text: str) -> str | None:
-    _, found, rest = text.rpartition(TRACEBACK)
-    lines = rest.splitlines()[1:] if found else []
-    return next((line.strip() for line in lines if line.strip() and not line[0].isspace()), None)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that says something; a Java stack trace stays out of a sentence."""
-    lines = (line.strip() for line in str(error).splitlines())
-    text = (
-        next((line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J)), "")
-        or type(error).__name__
-    )
-    return text[:500]

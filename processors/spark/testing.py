@@ -18,11 +18,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.pipeline import Batch
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.session import class_archive, handover
 from mld.processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, java_home, python_functions
-from mld.properties.spark import Format
+from mld.properties.spark_values import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

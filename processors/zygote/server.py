@@ -1,4 +1,4 @@
-"""The process that imports once and forks per shard, if it may be forked then. See docs/use/fork-server.md.
+"""The process that imports a script's modules once and forks for each shard. See docs/use/fork-server.md.
 
 It is single-threaded and never blocks for longer than a request of its own user may take to arrive. It lives as long as
 its owner (the daemon) or any of its children, and ends after a while without children. Until the imports are made it
@@ -18,84 +18,17 @@ import os
 import select
 import signal
 import socket
-import stat
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mld.processors.zygote.fork_safety import gather, open_descriptors, why_not_fork
 from mld.processors.zygote.forked import SERVER_FD_MIN, Script, ScriptError, become
 from mld.processors.zygote.stub import version_of
-from mld.protocol import meeting
-from mld.protocol.meeting import Request
-
-# --- may it fork? ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a process has: Python threads, kernel threads, open sockets and the like, and whether it has children."""
-
-    python_threads: int
-    kernel_threads: int
-    shared_descriptors: int
-    has_children: bool
-
-
-def why_not_fork(facts: Facts) -> str | None:
-    """Return the reason in words; None if it may be forked.
-
-    A thread exists in the parent only, and a lock that it holds stays locked for ever in the child; a connection that
-    several children use would carry their bytes mixed; a process that the imports started would belong to no child.
-    """
-    if max(facts.python_threads, facts.kernel_threads) > 1:
-        return f"its imports start threads ({max(facts.python_threads, facts.kernel_threads) - 1} running)"
-    if facts.shared_descriptors:
-        return f"its imports open sockets or pipes ({facts.shared_descriptors})"
-    if facts.has_children:
-        return "its imports start processes"
-    return None
-
-
-def gather(known: frozenset[int]) -> Facts:
-    """Return the facts of this process; the descriptors in `known` do not count."""
-    return Facts(
-        python_threads=threading.active_count(),
-        kernel_threads=len(list(Path("/proc/self/task").iterdir())),
-        shared_descriptors=sum(map(_is_shared, open_descriptors() - known)),
-        has_children=_has_children(),
-    )
-
-
-def open_descriptors() -> frozenset[int]:
-    listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    return frozenset(number for number in listed if _mode(number) is not None)  # that of the listing is closed
-
-
-def _is_shared(descriptor: int) -> bool:
-    """Return whether several processes would disturb each other by using it, as with sockets and pipes, but not
-    files.
-    """
-    mode = _mode(descriptor)
-    return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
-
-
-def _mode(descriptor: int) -> int | None:
-    with contextlib.suppress(OSError):
-        return os.fstat(descriptor).st_mode
-    return None
-
-
-def _has_children() -> bool:
-    try:
-        return bool(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or True)
-    except ChildProcessError:
-        return False
-
-
-# --- the server ------------------------------------------------------------------------------------------------------
+from mld.protocol import fork_requests, meeting
+from mld.protocol.fork_requests import Request
 
 IDLE_S = 60.0  # without children: a shard that comes back soon finds a warm server, a worker without shards its memory
 REQUEST_TIMEOUT_S = 5.0  # from connecting to the end of the request, which is sent at once
@@ -146,7 +79,7 @@ def _tell_end(end: End) -> None:
     """Tell the end of this child, unless the server lives: it waits for the child and tells the real end."""
     if end.line is not None and os.getppid() != end.server:
         with contextlib.suppress(OSError):
-            os.write(end.line, meeting.encode_record(meeting.EXIT, end.code & 0xFF))
+            os.write(end.line, fork_requests.encode_record(fork_requests.EXIT, end.code & 0xFF))
 
 
 class Server:
@@ -162,7 +95,7 @@ class Server:
         self._path = Path(path)
         self._inode = self._inode_of_path()
         self._arguments = [os.fsencode(argument) for argument in arguments]
-        self._shared = meeting.shared_part(os.getcwdb(), self._arguments, environment)  # noqa: PTH109
+        self._shared = fork_requests.shared_part(os.getcwdb(), self._arguments, environment)  # noqa: PTH109
         self._uid = os.getuid()
         self._files: dict[str, tuple[int, int]] = {}
         self._children: dict[int, tuple[int, int]] = {}  # pidfd to process and line
@@ -174,7 +107,7 @@ class Server:
         """Tell everybody to start a plain child, now and until the script changes; warn once."""
         if reason:
             script = self._arguments[0].decode(errors="replace")
-            text = f"{meeting.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
+            text = f"{fork_requests.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
             os.write(2, text.encode() + b"\n")
         with contextlib.suppress(OSError):
             self._path.with_suffix(".plain").write_bytes(version_of(self._arguments))
@@ -185,7 +118,7 @@ class Server:
                 connection, _ = self._listener.accept()
                 with contextlib.suppress(OSError, ValueError):
                     receive(connection)
-                    connection.sendall(meeting.encode_record(meeting.PLAIN))
+                    connection.sendall(fork_requests.encode_record(fork_requests.PLAIN))
                 connection.close()
         os._exit(0)
 
@@ -239,11 +172,11 @@ class Server:
         descriptors: list[int] = []
         try:
             request, descriptors = receive(connection)
-            pid, uid = meeting.peer(connection)
+            pid, uid = fork_requests.peer(connection)
             if uid != self._uid or len(descriptors) != DESCRIPTORS:
                 return None
             if not self._answers(request):
-                connection.sendall(meeting.encode_record(meeting.STALE))
+                connection.sendall(fork_requests.encode_record(fork_requests.STALE))
                 return None
             forked = self._fork(request, 0 if request.own_group else os.getpgid(pid), descriptors, line, handlers)
             connection.detach()
@@ -295,9 +228,9 @@ class Server:
         pid, line = self._children.pop(handle)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
-            record = meeting.encode_record(meeting.SIGNAL, os.WTERMSIG(status))
+            record = fork_requests.encode_record(fork_requests.SIGNAL, os.WTERMSIG(status))
         else:
-            record = meeting.encode_record(meeting.EXIT, os.WEXITSTATUS(status))
+            record = fork_requests.encode_record(fork_requests.EXIT, os.WEXITSTATUS(status))
         with contextlib.suppress(OSError):
             os.write(line, record)
         if self._stubs.pop(line, None) is not None:
@@ -310,7 +243,7 @@ class Server:
         """Return a handle that becomes readable when the owner ends; None if it has."""
         with contextlib.suppress(OSError):
             handle = own(os.pidfd_open(owner[0]), close=True)
-            if meeting.process_identity(owner[0]) == owner:
+            if fork_requests.process_identity(owner[0]) == owner:
                 return handle
             os.close(handle)
         self._withdraw()
@@ -356,10 +289,10 @@ def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
     packed = b"".join(part for _, kind, part in ancillary if kind == _socket.SCM_RIGHTS)
     descriptors = array.array("i", packed).tolist()
     try:
-        length = int(data[: meeting.LENGTH_BYTES])
-        if not 0 < length <= meeting.REQUEST_BYTES_MAX:
+        length = int(data[: fork_requests.LENGTH_BYTES])
+        if not 0 < length <= fork_requests.REQUEST_BYTES_MAX:
             raise ValueError(f"a request of {length} bytes")
-        body = data[meeting.LENGTH_BYTES :]
+        body = data[fork_requests.LENGTH_BYTES :]
         while len(body) < length:
             if not (more := connection.recv(length - len(body))):
                 raise ValueError("half a request")

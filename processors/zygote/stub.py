@@ -15,8 +15,9 @@ import posix
 import sys
 from typing import NoReturn
 
-from mld.protocol import meeting
-from mld.protocol.meeting import MeetingError, Request
+from mld.protocol import fork_requests, meeting
+from mld.protocol.fork_requests import Request
+from mld.protocol.meeting import MeetingError
 
 ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
 BACKLOG = 1024  # connections that may wait while the server imports; Linux cuts it at net.core.somaxconn
@@ -48,14 +49,14 @@ class Forks:
         self._environment = environment
         self._request = request = Request.of(posix.getcwdb(), arguments, environment, own_group=False)
         self._library = library
-        owner = meeting.process_identity(posix.getppid())
+        owner = fork_requests.process_identity(posix.getppid())
         if owner is None:
             raise MeetingError("the parent process cannot be seen in /proc")
         self._owner = owner
         self._places = meeting.runtime_places(environment)
-        self._directory = meeting.meet(meeting.PROGRAM, owner, self._places, meeting.NAME_BYTES_MAX)
+        self._directory = meeting.meet(fork_requests.PROGRAM, owner, self._places, fork_requests.NAME_BYTES_MAX)
         self._name = request.server_name()
-        self._path = meeting.socket_path(self._directory, self._name)
+        self._path = fork_requests.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
         """Return the connection, and what became of the request; None if this script is known as one not to be forked.
@@ -66,15 +67,15 @@ class Forks:
             connection = self._connect() or self._start()
             if connection is None:
                 return None
-            if meeting.peer(connection)[1] != posix.getuid():
+            if fork_requests.peer(connection)[1] != posix.getuid():
                 raise MeetingError(f"{self._path} belongs to another user")
             try:
-                meeting.send_request(connection, self._request, (0, 1, 2))
-                record = meeting.decode_record(connection.recv(meeting.RECORD_BYTES, _socket.MSG_WAITALL))
+                fork_requests.send_request(connection, self._request, (0, 1, 2))
+                record = fork_requests.decode_record(connection.recv(fork_requests.RECORD_BYTES, _socket.MSG_WAITALL))
             except OSError:
                 record = None
             # Without an answer nothing was forked: a child would hold the connection and answer itself.
-            if record is not None and record[0] != meeting.STALE:
+            if record is not None and record[0] != fork_requests.STALE:
                 return connection, *record
             connection.close()
         raise MeetingError("the fork server ends whenever it is asked")
@@ -92,7 +93,7 @@ class Forks:
         """Start a server unless somebody has meanwhile; None if this script is known as one not to be forked."""
         import fcntl
 
-        lock = meeting.open_runtime_directory(self._directory)
+        lock = fork_requests.open_runtime_directory(self._directory)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._is_refused():
@@ -120,8 +121,8 @@ class Forks:
             posix.unlink(self._path)
         except OSError:
             pass
-        for owner, directory in meeting.meetings(meeting.PROGRAM, self._places):
-            if meeting.process_identity(owner[0]) != owner:
+        for owner, directory in meeting.meetings(fork_requests.PROGRAM, self._places):
+            if fork_requests.process_identity(owner[0]) != owner:
                 meeting.remove(directory)
 
     def _spawn(self) -> None:
@@ -140,7 +141,7 @@ class Forks:
         posix.close(end)
         arguments = [sys.executable, f"{self._library}/mld/processors/zygote/__main__.py", "--serve", self._path]
         owner = [str(part) for part in self._owner]
-        own = meeting.per_child(self._environment)
+        own = fork_requests.per_child(self._environment)
         environment = {name: value for name, value in self._environment.items() if name not in own}
         try:
             posix.posix_spawn(
@@ -187,10 +188,10 @@ def main(library: str) -> NoReturn:
     except MeetingError as error:
         _warn(f"no fork server, a plain child instead: {error}")
         _plain(arguments)
-    if answer is None or answer[1] == meeting.PLAIN:
+    if answer is None or answer[1] == fork_requests.PLAIN:
         _plain(arguments)
     connection, what, number = answer
-    if what == meeting.PID:
+    if what == fork_requests.PID:
         _wait(connection, number)
     _end_as(what, number)
 
@@ -207,12 +208,12 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
         posix.dup2(nowhere, descriptor)
     posix.dup2(connection.detach(), CONNECTION_FD, inheritable=True)
     posix.set_inheritable(CONNECTION_FD, True)
-    posix.execv(SHELL, ["sh", "-c", WAIT, meeting.PROGRAM, str(pid)])
+    posix.execv(SHELL, ["sh", "-c", WAIT, fork_requests.PROGRAM, str(pid)])
 
 
 def _end_as(what: str, number: int) -> NoReturn:
     """End as the child did, which was gone before we could wait for it."""
-    if what == meeting.SIGNAL:
+    if what == fork_requests.SIGNAL:
         if number not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(number, _signal.SIG_DFL)
         posix.kill(posix.getpid(), number)
@@ -220,4 +221,4 @@ def _end_as(what: str, number: int) -> NoReturn:
 
 
 def _warn(text: str) -> None:
-    posix.write(2, f"{meeting.PROGRAM}: {text}\n".encode(sys.getfilesystemencoding(), "surrogateescape"))
+    posix.write(2, f"{fork_requests.PROGRAM}: {text}\n".encode(sys.getfilesystemencoding(), "surrogateescape"))

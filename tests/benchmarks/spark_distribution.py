@@ -24,8 +24,8 @@ from uuid import uuid4
 from mld.processors.spark.batch.micro_batch import Offer, plan
 from mld.processors.spark.batch.page_file import PageWriter, SpoolPage
 from mld.processors.spark.batch.record_columns import RecordColumns
-from mld.processors.spark.high_water_marks import StreamShard
-from mld.processors.spark.session.spark_session import jvm_pid
+from mld.processors.spark.positions import StreamShard
+from mld.processors.spark.session.session_health import jvm_pid
 from tests.benchmarks.path.subject import cpu_clock
 from tests.benchmarks.spark_rig import PIPELINE
 from tests.benchmarks.spark_stand import SCHEMA, payloads

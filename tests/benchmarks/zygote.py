@@ -19,7 +19,7 @@ from pathlib import Path
 from mld.consumer.child import PipeChild, PipeHost
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
-from mld.protocol import meeting
+from mld.protocol import fork_requests
 from tests.benchmarks.process import CHILDREN, ROOT, BenchError
 from tests.benchmarks.tables import load_average, spread, table
 from tests.support.fetch_kclpy import installed
@@ -94,11 +94,11 @@ async def _cases(runs: int) -> dict[str, list[Run]]:
 @contextlib.contextmanager
 def _through_the_command() -> Iterator[None]:
     """As a daemon that does not know the fork server."""
-    name, meeting.PROGRAM = meeting.PROGRAM, ""
+    name, fork_requests.PROGRAM = fork_requests.PROGRAM, ""
     try:
         yield
     finally:
-        meeting.PROGRAM = name
+        fork_requests.PROGRAM = name
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mld.protocol.codec import encode_process_records
-from mld.protocol.conversation import ActionDone, CheckpointAsked, Conversation, Phase
+from mld.protocol.conversation import ActionDone, CheckpointAsked, Conversation
 from mld.protocol.messages import (
     ActionName,
     CheckpointErrorName,
@@ -28,6 +28,7 @@ from mld.protocol.messages import (
     ShutdownRequested,
     StreamLabel,
 )
+from mld.protocol.phases import Phase
 from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 from tests.support.patience import PATIENCE_S
 

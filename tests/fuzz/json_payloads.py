@@ -116,7 +116,7 @@ def check(spark: Any, payloads: Sequence[bytes]) -> list[str | None]:
     from pyspark.sql import functions as F
 
     from mld.processors.spark.session.decoding import PAYLOAD, decoding
-    from mld.properties.spark import Format
+    from mld.properties.spark_values import Format
 
     good = json.dumps(GOOD).encode()
     rows = [(n, data) for n, data in enumerate([good, *payloads, good])]

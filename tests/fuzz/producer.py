@@ -32,9 +32,9 @@ from hypothesis import strategies as st
 
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.processors.sdk import ReceivedAction, parse_daemon_line
+from mld.processors.daemon_lines import ReceivedAction, parse_daemon_line
 from mld.processors.spark.batch.record_columns import read_line
-from mld.protocol.codec import Splitter
+from mld.protocol.framed_records import Splitter
 from mld.protocol.messages import ProcessRecords
 from mld.retrieval.kpl import EXPANSION_MAX, KEY_CHARS_MAX, MAGIC
 from mld.retrieval.rawbody import page_of

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from mld.check.command import print_check
 from mld.properties import keys
-from mld.properties.redaction import Shown, conf_shown, option_shown
-from mld.properties.spark import KEYS as SPARK_KEYS
+from mld.properties.redaction import Shown
+from mld.properties.shown_of_spark import conf_shown, option_shown
+from mld.properties.spark_keys import KEYS as SPARK_KEYS
 
 MARK = "M4rk"
 REQUIRED = {

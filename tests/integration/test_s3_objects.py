@@ -15,11 +15,14 @@ from mld.aws.objects import PAUSE_S, NotMatched, ObjectError, ObjectRefused, S3B
 from mld.core.errors import StartupError
 from mld.processors.spark.commit.journal import LEDGER
 from mld.processors.spark.commit.s3_store import S3Store, Uploads
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
+from mld.processors.spark.high_water_marks import spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.files import FileSink
-from mld.properties.credentials import parse_chain
+from mld.processors.spark.writer_identity import WriterIdentity
+from mld.properties.credentials_syntax import parse_chain
 from tests.support.servers import ACCOUNT, Ministack, free_port
 
 MEBIBYTE = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
+from mld.processors.spark.fatal import EXIT_CONFIGURATION, FatalError
 from tests.integration import test_spark
 from tests.integration.world import MakeWorld
 from tests.support.daemon import Daemon

@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.batch.micro_batch import BatchOutcome
+from mld.processors.spark.batch.outcome import BatchOutcome
 from tests.integration.test_spark import SESSION_S, start, texts, wanted
 from tests.integration.world import MakeWorld
 from tests.support.daemon import until

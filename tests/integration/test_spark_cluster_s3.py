@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
+from mld.processors.spark.fatal import EXIT_CONFIGURATION, FatalError
 from tests.integration.test_spark_cluster import on
 from tests.support.s3_servers import BIN, SECRET, Versitygw
 from tests.support.servers import ACCOUNT

@@ -17,10 +17,11 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis
 
 from mld.processors.spark.session import decoding, failing_rows, handover, jvm_classes
 from mld.processors.spark.session.failing_rows import FailingRows
-from mld.processors.spark.session.spark_session import jvm_pid, start
-from mld.processors.spark.sink_port import SessionError
+from mld.processors.spark.session.session_health import jvm_pid
+from mld.processors.spark.session.spark_session import start
+from mld.processors.spark.session_errors import SessionError
 from mld.processors.spark.testing import batch, records, session
-from mld.properties.spark import Format
+from mld.properties.spark_values import Format
 from tests.fuzz import json_payloads
 from tests.support.spark_bed import A, engine_bed, rows
 from tests.support.tiers import sliced

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from mld.processors.spark.batch.micro_batch import Offer
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.positions import StreamShard
 from mld.processors.spark.session.handover import COLUMNS, Handover
 from mld.processors.spark.testing import session
 from mld.protocol.codec import encode_process_records

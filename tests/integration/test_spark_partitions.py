@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from mld.processors.spark.sink_port import DataRefused, SinkSpec
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import DataRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks import files
 from mld.processors.spark.sinks.factory import make_sink
 from tests.support.spark_bed import engine_bed, rows

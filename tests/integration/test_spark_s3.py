@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import Fenced, S3Access, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import Fenced, SinkRefused
+from mld.processors.spark.sink_spec import S3Access, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 from tests.support.servers import ACCOUNT
 

@@ -10,8 +10,9 @@ pytest.importorskip("pyspark")
 
 
 from mld.processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from mld.processors.spark.sink_port import Fenced, JobFailed, SinkRefused, SinkSpec
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import Fenced, JobFailed, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 
 pytestmark = [

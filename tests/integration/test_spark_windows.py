@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.sink_port import SessionGone
+from mld.processors.spark.session_errors import SessionGone
 from mld.processors.spark.testing import session
 from tests.support.spark_bed import Bed, engine_bed, rows
 

@@ -25,7 +25,7 @@ from mld.consumer.child import PipeHost
 from mld.consumer.forked_child import ForkedProcess
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
-from mld.protocol import meeting
+from mld.protocol import fork_requests
 from mld.protocol.messages import StreamLabel
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
@@ -464,7 +464,7 @@ def test_a_missing_script_is_reported_as_by_python(bench: Bench) -> None:
 
 
 def test_a_directory_that_others_could_have_made_is_passed_over(bench: Bench) -> None:
-    identity = meeting.process_identity(os.getpid())
+    identity = fork_requests.process_identity(os.getpid())
     assert identity is not None
     foreseen = bench.runtime / f"mld-zygote-{identity[0]}-{identity[1]}-0"
     foreseen.mkdir()

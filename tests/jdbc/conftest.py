@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 from tests.support.databases import Postgres
 from tests.support.fetch_databases import DRIVERS, installed

@@ -9,10 +9,15 @@ from collections import Counter
 
 import pytest
 
-from mld.processors.spark.high_water_marks import ENDED, RecordPosition, StreamShard, WriterIdentity, spans
-from mld.processors.spark.sink_port import DataRefused, Fenced, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import GenericSink, make_sink
-from mld.processors.spark.sinks.jdbc import ABANDONED_S, JdbcSink, stage_name
+from mld.processors.spark.high_water_marks import ENDED, spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import DataRefused, Fenced, SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.jdbc import ABANDONED_S, JdbcSink
+from mld.processors.spark.sinks.postgres_sql import stage_name
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.lost_answers import LostAnswers
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif("MLD_JDBC" not in os.environ, reason="make test-jdbc")]

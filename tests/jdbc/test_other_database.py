@@ -8,8 +8,10 @@ from collections import Counter
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif("MLD_JDBC" not in os.environ, reason="make test-jdbc")]

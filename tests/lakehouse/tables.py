@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mld.processors.spark.batch.micro_batch import BatchOutcome
+from mld.processors.spark.batch.outcome import BatchOutcome
 from tests.support.databases import Postgres
 from tests.support.fetch_databases import POSTGRES_DRIVER
 from tests.support.fetch_databases import installed as has_postgres
@@ -119,7 +119,7 @@ class TableBed:
             return [tuple(row) for row in self.spark.sql(statement).collect()]
         from contextlib import closing
 
-        from mld.processors.spark.sinks.jdbc import JdbcConnection
+        from mld.processors.spark.sinks.jdbc_connection import JdbcConnection
 
         assert self.database is not None
         options = {**self._options(), "driver": self.database.driver}

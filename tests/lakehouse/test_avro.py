@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.link import FatalError
+from mld.processors.spark.fatal import FatalError
 from tests.support.spark_bed import Bed, bed
 
 pytestmark = [

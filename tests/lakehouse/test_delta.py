@@ -9,9 +9,12 @@ from uuid import uuid4
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
-from mld.processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import Fenced, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.writer_identity import WriterIdentity
 
 pytestmark = [
     pytest.mark.spark,

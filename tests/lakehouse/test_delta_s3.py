@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.high_water_marks import spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.session import jvm_classes, spark_session
 from mld.processors.spark.sink_port import Fenced, SinkError
 from mld.processors.spark.sinks.delta import is_conditional

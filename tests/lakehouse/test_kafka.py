@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.high_water_marks import spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.sink_spec import SinkSpec
 
 pytestmark = [
     pytest.mark.spark,

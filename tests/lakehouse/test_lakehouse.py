@@ -10,8 +10,11 @@ from collections import Counter
 
 import pytest
 
-from mld.processors.spark.high_water_marks import ENDED, RecordPosition, ShardSpan, StreamShard, WriterIdentity, spans
-from mld.processors.spark.sink_port import DataRefused, Fenced, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import ENDED, spans
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import DataRefused, Fenced, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.spark_bed import engine_bed, rows
 
 pytestmark = [

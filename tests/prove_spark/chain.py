@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mld.processors.spark.commit import journal, ledger
-from mld.processors.spark.commit.store import VARIABLE
+from mld.processors.spark.commit.faults import VARIABLE
 from tests.integration.world import ASSIGNED, ENVIRONMENT, World
 from tests.prove_spark.runs import AFTER_COMMIT, BEFORE_COMMIT, Machine, Outcome
 from tests.support.daemon import Daemon, until

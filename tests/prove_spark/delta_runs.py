@@ -18,10 +18,11 @@ from typing import Any
 from uuid import uuid4
 
 from mld.processors.spark.session.jvm_classes import install, log_settings
-from mld.processors.spark.session.lakehouse import PACKAGES, s3a_settings
+from mld.processors.spark.session.packages import PACKAGES
+from mld.processors.spark.session.s3a import s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import S3Access
+from mld.processors.spark.sink_spec import S3Access
 from tests.prove_spark import jvm
 from tests.prove_spark.runs import SHARDS, Machine, Run, wait_until_held
 from tests.prove_spark.writer import GAVE_UP

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mld.processors.spark.commit.store import VARIABLE
+from mld.processors.spark.commit.faults import VARIABLE
 from tests.prove_spark.jvm import Bare, Jvm, with_jars
 from tests.prove_spark.writer import FULL
 from tests.support.maven import Jar

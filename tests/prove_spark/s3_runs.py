@@ -21,10 +21,10 @@ from uuid import uuid4
 from mld.aws.objects import S3Bucket
 from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, Journal
 from mld.processors.spark.commit.s3_store import S3Store
-from mld.processors.spark.session.lakehouse import s3a_settings
+from mld.processors.spark.session.s3a import s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import S3Access
+from mld.processors.spark.sink_spec import S3Access
 from tests.prove_spark import jvm
 from tests.prove_spark.runs import ROUNDS, SHARDS, Machine, Outcome, Run, wait_until_held
 from tests.prove_spark.writer import ENDPOINT_VARIABLE, GAVE_UP

@@ -19,25 +19,15 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from mld.processors.spark.commit.store import stage
-from mld.processors.spark.high_water_marks import (
-    HighWaterMarks,
-    RecordPosition,
-    ShardSpans,
-    StreamShard,
-    spans,
-)
+from mld.processors.spark.commit.faults import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.session.jvm_classes import install
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import (
-    Fenced,
-    Published,
-    S3Access,
-    Sink,
-    SinkError,
-    SinkSpec,
-)
-from mld.processors.spark.sinks.factory import GenericSink, make_sink
+from mld.processors.spark.sink_port import Fenced, Published, Sink, SinkError
+from mld.processors.spark.sink_spec import S3Access, SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.generic import GenericSink
 from mld.processors.spark.sinks.jdbc import JdbcSink
 from tests.prove_spark.jvm import attached
 

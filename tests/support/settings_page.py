@@ -9,10 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from mld.properties.conversion import default_text, range_text
+from mld.properties.checked_lines import default_text, range_text
 from mld.properties.keys import KEYS, PATTERN_KEYS
-from mld.properties.keytypes import Effect, Key, Section, ValueKind
-from mld.properties.spark import KEYS as SPARK_KEYS
+from mld.properties.keytypes import Effect, Key, Section
+from mld.properties.spark_keys import KEYS as SPARK_KEYS
+from mld.properties.value_kinds import ValueKind
 
 ALL_KEYS = sorted((*KEYS, *PATTERN_KEYS, *SPARK_KEYS), key=lambda key: list(Section).index(key.section))
 NOTED_FROM = 3

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import BatchOutcome
+from mld.processors.spark.batch.outcome import BatchOutcome
 from mld.processors.spark.batch.spool import Spool, open_spool
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.host.start_up import start
-from mld.processors.spark.link import FatalError
 from mld.processors.spark.pipeline import load
+from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.session.handover import Handover
-from mld.processors.spark.session.spark_session import SessionHealth
-from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.session.session_health import SessionHealth
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 from tests.unit.spark.twins import run_data, settings_of
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from mld.check.refusals import faults_of
 from mld.cli import commands
 from mld.core import installed, terminal
-from mld.properties.lines import Level
+from mld.properties.remarks import Level
 
 
 @pytest.fixture

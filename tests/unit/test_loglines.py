@@ -20,7 +20,7 @@ from mld.aws.service import Surprises
 from mld.core.stream_ids import working_for
 from mld.logging import logs
 from mld.logging.logs import INDENT, JsonLines, TextFormatter, WithPriority
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from tests.support.patience import PATIENCE_S
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")

@@ -9,7 +9,7 @@ import pytest
 
 from mld.logging.logs import TextFormatter
 from mld.metrics.declaring import Instant
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.tracking.list_follower import WantedStream
 from tests.support.many import ManyFleet, in_many_fleet
 

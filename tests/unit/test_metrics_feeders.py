@@ -40,7 +40,7 @@ from mld.metrics.reach import TableReach
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER, Identity, Metrics
 from mld.metrics.worker import SparkFigures
 from mld.properties.loader import load
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry

@@ -13,10 +13,10 @@ import pytest
 from mld.check.command import print_check
 from mld.check.refusals import name_rule, refusals
 from mld.daemon.process import run_daemon
-from mld.properties.conversion import STREAM_NAME
-from mld.properties.lines import ConfigurationError, Level, Remark
 from mld.properties.loader import load
+from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
+from mld.properties.value_parsers import STREAM_NAME
 
 GOOD = {
     "executableName": "true",

@@ -24,18 +24,23 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mld.processors.spark.batch import attempts
-from mld.processors.spark.batch.attempts import Destinations, HealthCheck, Patience
+from mld.processors.spark.batch.attempts import HealthCheck, Patience
+from mld.processors.spark.batch.batch_source import BatchSource, source_of, source_of_rows
+from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.jobs import Jobs
-from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch
+from mld.processors.spark.batch.micro_batch import MicroBatch
+from mld.processors.spark.batch.outcome import BatchOutcome
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.batch.running import Running, RunningSpan, Spans
-from mld.processors.spark.batch.spool import BatchSource, Spool, source_of, source_of_rows
-from mld.processors.spark.high_water_marks import Preceding, RecordPosition, StreamShard, fresh, lowest
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.high_water_marks import Preceding, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.session_errors import TaskHangs
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import GoneBack, JobFailed, Sink, SinkError, SinkRefused, TaskHangs
-from mld.properties.spark import OnGap
+from mld.processors.spark.sink_port import GoneBack, JobFailed, Sink, SinkError, SinkRefused
+from mld.properties.spark_values import OnGap
 
 if TYPE_CHECKING:
     from mld.processors.spark.batch.jobs import Frames

@@ -16,45 +16,39 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
-from mld.processors.spark.batch.attempts import Destinations, Patience, bound_fences
-from mld.processors.spark.batch.micro_batch import BatchFigures, Offer
+from mld.processors.spark.batch.attempts import Patience, bound_fences
+from mld.processors.spark.batch.batch_source import BatchSource
+from mld.processors.spark.batch.destinations import Destinations
+from mld.processors.spark.batch.micro_batch import Offer
+from mld.processors.spark.batch.outcome import BatchFigures
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import SparkRecord
-from mld.processors.spark.batch.spool import BatchSource, Spool
-from mld.processors.spark.high_water_marks import (
-    HighWaterMarks,
-    RecordPosition,
-    ShardSpan,
-    ShardSpans,
-    StreamShard,
-    fresh,
-    spans,
-)
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, fresh, spans
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
-from mld.processors.spark.session.decoding import MalformedShare, StrayNames
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sentences import first_line
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
+from mld.processors.spark.session.payload_faults import MalformedShare, StrayNames
+from mld.processors.spark.session_errors import SessionGone
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import (
     DataRefused,
     Fenced,
     InputGone,
     JobFailed,
-    SessionGone,
     Sink,
     SinkError,
     SinkRefused,
     ValueFailed,
-    first_line,
 )
-from mld.properties.spark import Format
+from mld.properties.spark_values import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
 log = logging.getLogger("mld.spark")
-
 SLICES_FIRST, SLICES_NEXT, SLICES_MAX = 4, 64, 1_000
 """The first job that searches for records has so many tasks: mostly it is told the rows, and a task of Python costs
 more than they do. Where it is not, the next one has so many at least, and any further one at most."""
@@ -69,6 +63,8 @@ SPLIT = 4
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
 Kind = TypeVar("Kind")
+SinkFailure = tuple[Sink, SinkError]
+"""A sink, and what it raised."""
 
 
 class Frames(Protocol):
@@ -87,10 +83,6 @@ class Frames(Protocol):
 
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """Compute once what several frames have in common, while it lasts."""
-
-
-SinkFailure = tuple[Sink, SinkError]
-"""A sink, and what it raised."""
 
 
 class _FailingSlice(NamedTuple):

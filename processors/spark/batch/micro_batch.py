@@ -5,8 +5,6 @@ shard's mark is `done` without being run; if it begins at or below the mark, onl
 mark used is the lowest of all sinks; for a sink that is ahead of the others the engine trims once more.
 
 Pure: values in, values out.
-
-What became of a micro-batch: which shards stop, and figures for the log and the counters.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from mld.processors.spark.high_water_marks import HighWaterMarks, Preceding, RecordPosition, StreamShard, fresh
+from mld.processors.spark.high_water_marks import HighWaterMarks, Preceding, fresh
+from mld.processors.spark.positions import RecordPosition, StreamShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +90,3 @@ def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
         slices.append(Slice(offer, None if fresh(offer.first, mark) else mark))
         reached[offer.shard] = offer.last
     return MicroBatch(tuple(slices), tuple(done))
-
-
-@dataclass(slots=True)
-class BatchFigures:
-    """Figures of one micro-batch; durations in seconds."""
-
-    handover_s: float = 0.0
-    pipeline_s: float = 0.0
-    publish_s: float = 0.0
-    rows: int = 0
-    malformed: int = 0
-    poisoned: int = 0
-    stray: int = 0
-    """Records with fields that the schema does not name, among those that were looked at."""
-    attempts: int = 0
-    failures: int = 0
-    jobs: int = 0
-    dropped: int = 0
-    """Records of pages that every sink had held before, so that they were delivered again."""
-
-
-@dataclass(slots=True)
-class BatchOutcome:
-    """`failed` says why a shard stops. All others of the batch are committed to their ends."""
-
-    failed: dict[StreamShard, str] = field(default_factory=dict)
-    figures: BatchFigures = field(default_factory=BatchFigures)

@@ -1,14 +1,10 @@
 """Columns of records -> a page: a Parquet file, which Spark reads without taking text apart; and back, for a few.
 
-The plainest file that the format has: columns as they are, uncompressed; small groups of rows, so that neither who
-writes nor who reads it holds much at once, and one page of the format for each column of a group. The columns are those
+The plainest file that the format has: columns as they are, uncompressed; small groups of rows, so that neither the
+writer nor a reader holds much at once, and one page of the format for each column of a group. The columns are those
 of `session.handover.RAW`. Between pages and footer stands where the values are, for `rows`.
 
 A child uses this, so it is quick to import. Source of the format: https://parquet.apache.org/docs/file-format/
-
-What of Thrift's compact protocol the head of a page and the foot of a Parquet file need, to be written.
-
-Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
 
 from __future__ import annotations
@@ -22,48 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mld.processors.spark.batch.record_columns import GROUP_BYTES, RecordColumns, Row, SparkRecord
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.link import FatalError
-
-I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-Field = tuple[int, int, Any]
-"""Number, type, and value: a number, a text, a struct that is `encoded`, or the type and values of a list."""
-_SHORT_LIST = 15
-
-
-def encoded(*fields: Field) -> bytes:
-    """Encode fields in the order of their numbers, of which none is more than 15 after the one before."""
-    out, last = bytearray(), 0
-    for number, kind, value in fields:
-        out.append((number - last) << 4 | kind)
-        out += _value(kind, value)
-        last = number
-    return bytes(out) + b"\0"
-
-
-def _value(kind: int, value: Any) -> bytes:
-    if kind in (I32, I64):
-        return varint(value << 1 ^ value >> 63)
-    if kind == BINARY:
-        text: bytes = value.encode()
-        return varint(len(text)) + text
-    if kind == STRUCT:
-        return bytes(value)
-    of, values = value
-    count = len(values)
-    head = bytes((count << 4 | of,)) if count < _SHORT_LIST else bytes((0xF0 | of,)) + varint(count)
-    return head + b"".join(_value(of, one) for one in values)
-
-
-def varint(value: int) -> bytes:
-    """Encode a number of at least 0."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
+from mld.processors.spark.batch.thrift import BINARY, I32, I64, LIST, STRUCT, encoded, varint
+from mld.processors.spark.fatal import FatalError
+from mld.processors.spark.positions import RecordPosition, StreamShard
 
 MAGIC = b"PAR1"
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
@@ -91,9 +48,6 @@ class SpoolPage(NamedTuple):
     first: RecordPosition
     last: RecordPosition
     size: int
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 class PageWriter:
@@ -265,9 +219,6 @@ def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
         chunks.append(encoded((2, I64, at), (3, STRUCT, about)))
     whole = sum(head + size for _, head, size in places)
     return encoded((1, LIST, (STRUCT, chunks)), (2, I64, whole), (3, I64, count))
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def rows(path: Path) -> Iterator[Row]:

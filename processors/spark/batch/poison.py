@@ -21,17 +21,20 @@ from functools import partial
 from itertools import groupby, islice
 
 from mld.processors.spark.batch import attempts
-from mld.processors.spark.batch.attempts import Destinations, Patience, buried_in, until_published
+from mld.processors.spark.batch.attempts import Patience, until_published
+from mld.processors.spark.batch.batch_source import BatchSource, source_of_rows
+from mld.processors.spark.batch.destinations import Destinations, buried_in
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.running import ENDS_MIN, Running, RunningSpan, cut
-from mld.processors.spark.batch.spool import BatchSource, source_of_rows
-from mld.processors.spark.high_water_marks import StreamShard, spans
+from mld.processors.spark.high_water_marks import spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
+from mld.processors.spark.positions import StreamShard
+from mld.processors.spark.sentences import sentence
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import DataRefused, JobFailed, Sink, SinkError, SinkRefused, ValueFailed, sentence
-from mld.properties.spark import OnPoison
+from mld.processors.spark.sink_port import DataRefused, JobFailed, Sink, SinkError, SinkRefused, ValueFailed
+from mld.properties.spark_values import OnPoison
 
 log = logging.getLogger("mld.spark")
 

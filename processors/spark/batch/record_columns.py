@@ -10,10 +10,10 @@ import json
 import re
 from binascii import Error as NotBase64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from mld.processors.spark.high_water_marks import RecordPosition
-from mld.processors.spark.link import FatalError
+from mld.processors.spark.fatal import FatalError
+from mld.processors.spark.positions import RecordPosition
 
 GROUP_BYTES = 640 * 1024
 """Of lines, for one group of rows; a record is not divided. From S3 each group is a request of its own. The JVM reads a
@@ -25,7 +25,6 @@ RECORD_TAIL = b',"action":"record"}'
 SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
 """What stands between two records cannot stand within one: a quotation mark in a JSON string is escaped."""
 _LAG = re.compile(rb'\],"millisBehindLatest":(null|\d+)\}\s*\Z')
-
 _QUOTED = 20
 """Pieces between quotation marks, and between those, that a record makes."""
 _DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB = 3, 7, 11, 14, 16
@@ -46,6 +45,8 @@ _CONSTANT = {
     19: b"record",
 }
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
+Row: TypeAlias = "tuple[RecordPosition, SparkRecord]"
+"""A record and where it stands: its own position, or that of its letter when it is replayed."""
 
 
 class LineError(FatalError):
@@ -66,10 +67,6 @@ class SparkRecord(NamedTuple):
     @property
     def position(self) -> RecordPosition:
         return RecordPosition(int(self.sequence), self.sub)
-
-
-Row = tuple[RecordPosition, SparkRecord]
-"""A record and where it stands: its own position, or that of its letter when it is replayed."""
 
 
 class RecordColumns(NamedTuple):

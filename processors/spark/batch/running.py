@@ -20,19 +20,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mld.processors.spark.batch.record_columns import Row
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.sink_port import TaskHangs
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.session_errors import TaskHangs
 
 log = logging.getLogger("mld.spark")
-
 FILE = "running.json"
 PARTS = 16
 """Suspects run in so many parts at most."""
 ENDS_MIN = 2
 """So many ends over the same records, and they run alone; and so many over one alone, and it is to blame."""
+ZERO = RecordPosition(0)
+Other = TypeVar("Other")
+Spans: TypeAlias = "Mapping[StreamShard, RunningSpan]"
 
 
 class RunningSpan(NamedTuple):
@@ -49,11 +51,6 @@ class RunningSpan(NamedTuple):
     """Whether other records have come through, into every sink, since the first of these ends."""
     tried: int = 0
     """Other records on which somebody has tried whether the pipeline works at all."""
-
-
-ZERO = RecordPosition(0)
-Other = TypeVar("Other")
-Spans = Mapping[StreamShard, RunningSpan]
 
 
 def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:

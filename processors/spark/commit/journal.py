@@ -54,8 +54,10 @@ from typing import Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import DONE, ENTRY, FLOOR, Admission, LedgerEntry, Names
-from mld.processors.spark.commit.store import Store, each, failures, stage
+from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit.faults import stage
+from mld.processors.spark.commit.ledger import DONE, ENTRY, FLOOR, LedgerEntry, Names
+from mld.processors.spark.commit.store import Store, each, failures
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
 

@@ -1,115 +1,29 @@
 """The ledger of a sink: numbered entries, each with the marks of every shard of every writer of the sink so far.
 
-The ledger is cumulative: the entry with the highest number, its *head*, says all there is to know, and older entries
-are kept only to keep their numbers taken. An entry follows its head by one; whoever creates the file of that number
-first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
-are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
+The ledger is cumulative: the entry with the highest number, its *head*, holds the whole state, and older entries are
+kept only so that their numbers stay taken. An entry follows its head by one; whoever creates the file of that number
+first has committed. So the number stops a late writer, and the marks stop it from writing a record twice: a batch may
+follow a head only if each of its shards is still where the batch was trimmed.
 
-The numbers are the sink's, the marks are each writer's own (`WriterIdentity`; `Admission` says who may write). Shards
-that have ended have the mark ENDED, and take next to no room in the file.
-
-Shards that have ended are named as briefly as they can be. Once a child has come to the end of its shard, and
-every sink holds all that came of it, nothing of the shard can be new any more: whatever is delivered of it again,
-however late and by whomever, is dropped. So the ledger keeps the shard for good, and the position is of no use. Kinesis
-counts its shards, so those that have ended are a few ranges of numbers; ids of another kind (DynamoDB) are kept one by
-one.
-
-Time plays no part: a worker that wakes after days, another retention, and a replay from an earlier position find the
-same answer as before. Only a shard of which the sink has had a record is ever retired.
+The numbers belong to the sink, the marks to each writer (`admission`). Shards that have ended are encoded by
+`ended_shards`. Time plays no part: a worker that wakes after days, another retention, and a replay from an earlier
+position find the same answer as before.
 
 Pure: values in, values out. `journal` keeps the files.
-
-Which marks in the ledger of a sink are whose, and who may write there.
-
-Every writer has marks of its own, so that none mistakes another's finished records for its own. A writer that is in
-the ledger may go on. Another one is admitted if nobody else is in it, or if `mld.spark.sink.<name>.writers = shared`
-says that several are meant to be; else it is refused, with its own name and theirs.
-
-Pure: values in, values out.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
-from mld.processors.spark.high_water_marks import (
-    ENDED,
-    OF_A_RECORD,
-    HighWaterMarks,
-    RecordPosition,
-    ShardSpans,
-    StreamShard,
-    WriterIdentity,
-    advanced,
-    decode_marks,
-    encode_marks,
-    moved,
-)
-from mld.processors.spark.sink_port import Fenced, SinkRefused
-
-NUMBERED = re.compile(r"shardId-(\d{12})", re.ASCII)
-_ENDED = re.compile(r"=(?P<name>.*)|(?P<first>\d{1,12})(?:-(?P<last>\d{1,12}))?", re.ASCII | re.DOTALL)
-SHARDS_MAX = 1_000_000
-"""More than any stream has had: an entry that says more is damaged, and must not fill the memory."""
-
-
-def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
-    """Return the marks, once those shards have ended whose last position is known and in the sink; those of single
-    records are gone."""
-    done = {shard: ENDED for shard, last in ended.items() if shard in marks and marks[shard] >= last}
-    left = {**marks, **done} if done else marks
-    return {shard: mark for shard, mark in left.items() if OF_A_RECORD not in shard.shard or shard not in done}
-
-
-def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
-    """Encode stream -> ranges of the numbers of its shards that have ended, such as `0-63` and `70`, then other ids."""
-    streams: dict[str, list[str]] = {}
-    for stream, shard in sorted(shard for shard, mark in marks.items() if mark == ENDED):
-        streams.setdefault(stream, []).append(shard)
-    return {
-        stream: [*_ranges(shards), *(f"={shard}" for shard in shards if not NUMBERED.fullmatch(shard))]
-        for stream, shards in streams.items()
-    }
-
-
-def _ranges(shards: Iterable[str]) -> Iterator[str]:
-    """Yield `first-last`, or one number, of shards in order; numbers that follow each other are as far from their
-    places."""
-    numbers = (int(found[1]) for shard in shards if (found := NUMBERED.fullmatch(shard)))
-    for _, some in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
-        first, *rest = (number for _, number in some)
-        yield f"{first}-{rest[-1]}" if rest else f"{first}"
-
-
-def decode_retired(value: object, room: int = SHARDS_MAX) -> HighWaterMarks:
-    """Return the inverse of `encode_retired`: the mark ENDED for each shard, of which there may be `room`. Raises
-    ValueError that names what is wrong.
-    """
-    if not isinstance(value, Mapping):
-        raise ValueError("what has ended: not an object")
-    marks: dict[StreamShard, RecordPosition] = {}
-    ranges: list[tuple[str, int, int]] = []
-    for stream, item in ((stream, item) for stream, items in value.items() for item in items):
-        found = _ENDED.fullmatch(item) if isinstance(item, str) else None
-        if found is None:
-            raise ValueError(f"what has ended: no range of shards: {str(item)[:60]!r}")
-        if (name := found["name"]) is not None:
-            marks[StreamShard(stream, name)] = ENDED
-            continue
-        first, last = int(found["first"]), int(found["last"] or found["first"])
-        room -= last - first + 1
-        if last < first or room < 0:
-            raise ValueError(f"what has ended: no range of shards, or too many of them: {item}")
-        ranges.append((stream, first, last))
-    for stream, first, last in ranges:
-        marks |= {StreamShard(stream, f"shardId-{number:012d}"): ENDED for number in range(first, last + 1)}
-    return marks
-
+from mld.processors.spark.commit.ended_shards import SHARDS_MAX, decode_retired, encode_retired
+from mld.processors.spark.high_water_marks import HighWaterMarks, decode_marks, encode_marks
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.writer_identity import WriterIdentity
 
 APPLICATION = "mld"
 """One name for all writers, whoever they are: an entry has the marks of all of them, so two entries of one number must
@@ -124,12 +38,10 @@ ENTRIES_KEPT = 64
 """Newest entries that stay when old ones go: what a person wants to see of the last minute or so. Safety needs one."""
 ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
 """So many there may be before the old ones go, so that sweeping is rare."""
-
 ENTRY, DONE, FLOOR = "json", "done", "floor"
 _TOKEN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,254}")
 _NAME = re.compile(rf"(?P<number>\d{{{NUMBER_DIGITS},}})\.(?P<kind>{ENTRY}|{DONE}|{FLOOR})", re.ASCII)
 _PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
-
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, in order."""
 
@@ -306,48 +218,3 @@ def _inside(value: object) -> str:
     if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise ValueError(f"a path that leaves the sink: {path!r}")
     return path
-
-
-NAMED_MAX = 3
-"""How many writers of a sink a sentence names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """One writer at one sink. `place` is the sink for people; `shared`: other writers may be there, too."""
-
-    writer: WriterIdentity
-    sink: str
-    place: str
-    shared: bool = False
-    ended: HighWaterMarks = field(default_factory=dict)
-    """Shards that have ended, with the position of each that the sink holds."""
-
-    def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
-        """Return the marks of this writer. Raises SinkRefused if it may not write here."""
-        if head is None:
-            return {}
-        if self.writer not in head.writers and head.writers and not self.shared:
-            raise SinkRefused(self._refusal([str(other) for other in sorted(head.writers)]))
-        return head.writers.get(self.writer, {})
-
-    def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
-        """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
-        if changed := moved(batch, self.marks(head)):
-            raise Fenced(self.sink, changed)
-
-    def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
-        """Return the entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
-        self.check(head, batch)
-        number, writers = (head.number + 1, head.writers) if head is not None else (1, {})
-        marks = retired(advanced(writers.get(self.writer, {}), batch), self.ended)
-        return LedgerEntry(number, token, {**writers, self.writer: marks}, **said)
-
-    def _refusal(self, others: list[str]) -> str:
-        named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
-        return (
-            f"sink {self.sink}: {self.place} is written by {named}. This is {self.writer}, and what the sink holds of "
-            "one says nothing about the other; nothing was written or acknowledged. Name another path or table; or, if "
-            f"both are meant to write there, set mld.spark.sink.{self.sink}.writers = shared: each then has marks of "
-            "its own"
-        )

@@ -29,7 +29,8 @@ from mld.core.errors import StartupError
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import HOME, LEDGER, path_of
 from mld.processors.spark.commit.store import PosixStore, each
-from mld.processors.spark.sink_port import S3Access, SinkRefused
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sink_spec import S3Access
 
 AT_ONCE = 8
 """Requests of one client at the same time."""

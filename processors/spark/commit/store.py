@@ -1,19 +1,9 @@
-"""The file system under a sink: the few operations that the journal's rules stand on, each durable when it returns.
+"""The file system under a sink: the few operations that the journal's rules need, each durable when it returns.
 
 What must hold of a file system: names in a directory are linearizable (what one process has created, another that
 looks afterwards sees), `create` succeeds for at most one of several who try, and `move` is atomic. A POSIX file system
-has this (ext4, xfs, tmpfs), and so has S3 (`s3_store`). Paths are relative to the root and written with slashes.
-
-Network file systems under a commit: found in the table of mounts, and refused.
-
-A commit stands on an exclusive name, an atomic rename and locks (`commit.store`). A server of NFS that sends its answer
-again after a lost one, a client that caches names, a share without locks: each of these can break one of them, and none
-could be tried with kills as disks were. So such a place is refused.
-
-Named stages of a commit, at which the proof harness ends or holds this process.
-
-`MLD_SPARK_FAULT = kill@STAGE#N` ends the process (SIGKILL) when it comes to STAGE for the Nth time;
-`hold@STAGE#N:FILE` creates FILE.held there and waits until FILE exists. Unset: nothing ever happens.
+has this (ext4, xfs, tmpfs), and so has S3 (`s3_store`); a network file system is refused (`network_files`). Paths are
+relative to the root and written with slashes.
 """
 
 from __future__ import annotations
@@ -23,11 +13,9 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import stat
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -38,29 +26,6 @@ from uuid import uuid4
 from mld.aws.objects import ObjectError, ObjectRefused
 from mld.processors.spark.sink_port import SinkError, SinkRefused
 
-VARIABLE = "MLD_SPARK_FAULT"
-HOLD_POLL_S = 0.001
-"""Short, so that processes that are held by one file go on at the same moment."""
-
-_ORDER = re.compile(r"(?P<what>kill|hold)@(?P<stage>.+)#(?P<count>\d+)(?::(?P<file>.+))?")
-_reached: Counter[str] = Counter()
-
-
-def stage(name: str) -> None:
-    """Say that a commit has come to this stage."""
-    order = _ORDER.fullmatch(os.environ.get(VARIABLE, ""))
-    if order is None or order["stage"] != name:
-        return
-    _reached[name] += 1
-    if _reached[name] != int(order["count"]):
-        return
-    if order["what"] == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    Path(f"{order['file']}.held").touch()
-    while not Path(order["file"]).exists():
-        time.sleep(HOLD_POLL_S)
-
-
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 NO_PLACE = frozenset((errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP))
 NOT_ALLOWED = NO_PLACE | {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -68,6 +33,8 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 FILE_BYTES_MAX = 1 << 30
 """Of what is read as a whole: an entry, a file of letters. More is not ours, and must not fill the memory."""
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Store(Protocol):
@@ -127,10 +94,6 @@ class Store(Protocol):
 
     def persist(self, path: str, files: Sequence[str]) -> None:
         """Make these files below a directory durable, with it and the directories between."""
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def each(store: Store, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -285,7 +248,7 @@ class PosixStore:
 
 def local_directory(path: str, key: str) -> Path:
     """Return the directory that a path or `file:` URI names. Raises SinkRefused for other file systems."""
-    if scheme := _scheme(path):
+    if scheme := scheme_of(path):
         raise SinkRefused(
             f"{key} = {path}: files are written to disks and to s3, not to {scheme}, where nobody has proven that they "
             "are there exactly once; use a directory of this host's file system, s3, or format delta or iceberg"
@@ -293,7 +256,7 @@ def local_directory(path: str, key: str) -> Path:
     return Path(os.path.abspath(re.sub(r"^file:/+", "/", path)))  # noqa: PTH100 - a symbolic link stays one
 
 
-def _scheme(path: str) -> str:
+def scheme_of(path: str) -> str:
     """Return the scheme of a URI of another file system; empty for a path, and for a name in a catalog."""
     scheme, colon, rest = path.partition(":")
     return scheme if colon and "/" not in scheme and scheme != "file" and rest.startswith("/") else ""
@@ -331,55 +294,3 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-MOUNTS = Path("/proc/self/mountinfo")
-"""Linux; elsewhere nothing is found, and nothing refused."""
-NETWORK = re.compile(
-    r"nfs4?|efs|cifs|smb2|smb3|smbfs|ncpfs|9p|afs|coda|davfs|ceph|glusterfs|lustre|gpfs|beegfs|beegfs_nodev|orangefs"
-    r"|pvfs2|gfs2|ocfs2|panfs|wekafs"
-    r"|fuse\..*(?:s3|gcs|blob|rclone|goofys|sshfs|gluster|ceph|juicefs|alluxio|hdfs|nfs|davfs|weka|lustre|smb|curlftp).*"
-)
-"""Types of files that are on another machine; those of FUSE by what mounts buckets and servers."""
-_MOUNT = re.compile(r"^(?:\S+ ){4}(?P<point>\S+) .*? - (?P<type>\S+)", re.MULTILINE)
-_OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-def mount_of(path: str, table: str) -> tuple[str, str]:
-    """Return point and type of the mount that an absolute path without links is on, by Linux's `mountinfo`: of the
-    longest point, and of several there the last; empty if there is none.
-    """
-    found = "", ""
-    for line in _MOUNT.finditer(table):
-        point = _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line["point"])
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(found[0]):
-            found = point, line["type"]
-    return found
-
-
-def refuse_network(places: Mapping[str, str | None], table: Path = MOUNTS) -> None:
-    """Raise SinkRefused for the first of these places, by their keys, that is on a network file system."""
-    for key, path in places.items():
-        if not path or _scheme(path):  # others refuse the latter, or know what to do with it
-            continue
-        try:
-            mounts = table.read_text("utf-8", "surrogateescape")
-        except OSError:
-            return
-        point, type_ = mount_of(_existing(local_directory(path, key)), mounts)
-        if NETWORK.fullmatch(type_):
-            raise SinkRefused(
-                f"{key} = {path} is on {type_}, mounted at {point}. Nobody has proven that exactly-once commits hold "
-                "there through lost answers and cached names; use a disk of this machine, s3, or a table with a catalog"
-            )
-
-
-def _existing(path: Path) -> str:
-    """Return the nearest directory that is there, without links. To look at it has an automounter mount it."""
-    try:
-        os.listdir(path)  # noqa: PTH208 - only that it is done counts
-    except FileNotFoundError:
-        return _existing(path.parent)
-    except OSError:
-        pass
-    return os.path.realpath(path)

@@ -18,12 +18,13 @@ from typing import Any
 import mld.processors.samples
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.spool import open_spool
-from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.fatal import EXIT_CONFIGURATION, FatalError
 from mld.processors.spark.host import start_up
-from mld.processors.spark.link import EXIT_CONFIGURATION, FatalError
+from mld.processors.spark.positions import StreamShard
+from mld.processors.spark.sanitizing import complain, log_by
 from mld.processors.spark.session import class_archive, spark_session
-from mld.processors.spark.settings import SettingsError, complain, load, log_by
-from mld.processors.spark.sink_port import SessionError
+from mld.processors.spark.session_errors import SessionError
+from mld.processors.spark.settings import SettingsError, load
 
 RECORDS, ARRIVAL_MS = 200, 1_700_000_000_000
 EXIT_S = 300.0

@@ -7,10 +7,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from mld.processors.spark import link
+from mld.processors.spark import fatal, link
 from mld.processors.spark.batch.micro_batch import Offer
-from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, StreamShard
-from mld.processors.spark.settings import Sanitizer
+from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.sanitizing import Sanitizer
 
 if TYPE_CHECKING:
     from mld.processors.spark.host.session_host import SessionHost
@@ -134,7 +135,7 @@ class ChildConnection:
             last = reached.last
             self.send(link.COMMITTED, {"upto": reached.upto, "sequence": str(last.sequence), "sub": last.sub})
 
-    def fail(self, reason: str, status: int = link.EXIT_FAILURE) -> None:
+    def fail(self, reason: str, status: int = fatal.EXIT_FAILURE) -> None:
         self.send(link.FAILED, {"reason": self._fit(reason), "status": status})
         self.close()
 

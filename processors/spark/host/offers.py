@@ -1,17 +1,8 @@
-"""Records on their way to a micro-batch: room for them, which pages wait, and when the next batch is due.
+"""Records on their way to a micro-batch: room for them, and which pages wait.
 
 Once BATCHES_IN_FLIGHT full micro-batches are in flight, children wait with further lines, and are admitted first in,
 first out. What is admitted is in a page that grows, until the child says that it is complete: the pages of a
-micro-batch are cut as it begins.
-
-When a micro-batch starts.
-
-Every micro-batch costs a job and adds a file, however little is in it. So by default records gather: a micro-batch
-starts 30 s after the one before it, or 120 s while little waits, or as soon as one is full. After a silence that was
-longer than this, the first record starts one at once, so whoever sends a record now and then sees it without delay.
-Nothing starts while nothing waits.
-
-With a `mld.spark.triggerIntervalMillis` of the user's there is one interval, whatever waits.
+micro-batch are cut as it begins. `trigger` says when that is.
 
 All times are on one monotonic clock, in seconds.
 """
@@ -27,27 +18,13 @@ from contextlib import suppress
 from mld.processors.spark.batch.micro_batch import Offer
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.host.connection import ChildConnection
+from mld.processors.spark.host.trigger import due_at
 from mld.processors.spark.settings import SparkSettings
 
 BATCHES_IN_FLIGHT = 2
 """Full micro-batches that may be accepted and not committed: one that runs, and the next one."""
-LITTLE_BYTES = 1024 * 1024
-"""Less than this makes a file so small that the next records are waited for."""
-GATHER_MAX_S = 0.1
-"""Shards that are read on one beat offer within this time; a tenth of the interval if that is less."""
 CUT_WAIT_S = 2.0
 """How long a micro-batch waits for its pages; what comes later is for the next one."""
-
-
-def due_at(
-    settings: SparkSettings, last_start: float, first_waiting_at: float, waiting_bytes: int, *, asked: bool
-) -> float:
-    """Return when a micro-batch is to start if nothing else comes: at once if it is full, or if somebody waits for its
-    end (`asked`). Something has to wait."""
-    if asked or waiting_bytes >= settings.batch_bytes_max:
-        return first_waiting_at
-    interval_s = settings.trigger_interval_s if waiting_bytes >= LITTLE_BYTES else settings.trigger_quiet_s
-    return max(last_start + interval_s, first_waiting_at + min(GATHER_MAX_S, settings.trigger_interval_s / 10))
 
 
 class OfferQueue:

@@ -3,27 +3,16 @@
 An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
 other, while records gather for the next one (`offers`). The host ends when the daemon and the last child are gone, when
 the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
-
-What a session host tells whoever looks: a small JSON file in its private directory, for `mld check` and monitoring.
-
-Who it is, where its UI is, and counters since its start. The file is replaced as a whole after every trigger and every
-`WRITE_EVERY_S`, so a reader never sees half of it, and an old one is that of a host that hangs. No decision hangs on
-it, and a full disk only makes it old. `mld/core/sparkhosts.py` reads it, and the daemon's metrics tell its figures.
-
-The process of a session host: signals, settings, what earlier hosts left behind, and the exit status.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
-import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,98 +21,24 @@ from typing import Any, NoReturn
 
 from mld.processors.spark import link
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
+from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, plan
+from mld.processors.spark.batch.outcome import BatchOutcome
 from mld.processors.spark.batch.spool import Spool, open_spool
-from mld.processors.spark.high_water_marks import PIPELINE_KEY, StreamShard, fresh
+from mld.processors.spark.fatal import EXIT_FAILURE, FatalError
+from mld.processors.spark.high_water_marks import fresh
 from mld.processors.spark.host.connection import ChildConnection, before_of
+from mld.processors.spark.host.host_status import HostStatus, counted
 from mld.processors.spark.host.offers import OfferQueue
-from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep, watch_process
-from mld.processors.spark.host.start_up import Started, start
-from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE, FatalError, scratch_directory
-from mld.processors.spark.settings import SparkSettings, complain, load, log_by, sanitizer_of
-from mld.processors.spark.sink_port import SessionGone
+from mld.processors.spark.host.process_watch import watch_process
+from mld.processors.spark.host.start_up import Started
+from mld.processors.spark.positions import StreamShard
+from mld.processors.spark.run_directory import SOCKET_FILE
+from mld.processors.spark.session_errors import SessionGone
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.writer_identity import PIPELINE_KEY
 
-STATUS_FILE = "status.json"
-VERSION = 1
 WRITE_EVERY_S = 5.0
-
-
-class HostStatus:
-    """Counters and the file. Called on the host's loop only."""
-
-    def __init__(
-        self, directory: Path, application: str, properties_file: str, daemon_pid: int, interval_s: float = 0.0
-    ) -> None:
-        self._file = directory / STATUS_FILE
-        self._ok = True
-        self._counters = Counter(dict.fromkeys(("triggers", *counted(MicroBatch((), ()), BatchOutcome())), 0))
-        """Since the start of the host; docs/use/spark-operating.md says what each of them is."""
-        self._told: dict[str, object] = {
-            "version": VERSION,
-            "application": application,
-            "propertiesFile": properties_file,
-            "daemonPid": daemon_pid,
-            "pid": os.getpid(),
-            "pidStarted": link.started_at(os.getpid()),
-            "startedAt": round(time.time(), 3),
-            "triggerIntervalSeconds": interval_s,
-            "uncommittedSince": None,
-            "triggerSince": None,
-            "lagMillis": {},
-        }
-
-    def ready(self, about: Mapping[str, object]) -> None:
-        """Note that the session is there: its version, application id, UI and the like."""
-        self._told |= about
-        self.write()
-
-    def triggered(self, counts: Mapping[str, int], lag_ms: Mapping[str, int | None]) -> None:
-        """Count a micro-batch."""
-        self._counters.update(counts, triggers=1)
-        self._told["lagMillis"] = lag_ms
-        self.write()
-
-    def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
-        """Say for how long the oldest accepted record has waited for its commit, and how old a trigger is that has not
-        ended; None if there is none."""
-        for name, age_s in (("uncommittedSince", uncommitted_s), ("triggerSince", trigger_s)):
-            self._told[name] = None if age_s is None else round(time.time() - age_s, 3)
-        self.write()
-
-    def write(self) -> None:
-        """Replace the file. What goes wrong is said once."""
-        text = json.dumps({**self._told, "updatedAt": round(time.time(), 3), "counters": self._counters})
-        fresh = self._file.with_suffix(".new")
-        try:
-            fresh.write_text(text + "\n", "utf-8")
-            fresh.replace(self._file)
-            self._ok = True
-        except OSError as error:
-            if self._ok:
-                log.warning("cannot write %s: %s; `mld check` shows old figures", self._file, error.strerror)
-            self._ok = False
-
-
-def counted(batch: MicroBatch, outcome: BatchOutcome) -> dict[str, int]:
-    """Return what a micro-batch adds to the counters of its host."""
-    figures = outcome.figures
-    return {
-        "records": batch.records,
-        "bytes": batch.size,
-        "rows": figures.rows,
-        "commits": figures.jobs,
-        "dropped": figures.dropped,
-        "malformed": figures.malformed,
-        "poisoned": figures.poisoned,
-        "stray": figures.stray,
-        "failed_jobs": figures.failures,
-        "retries": max(0, figures.attempts - 1),
-        "stopped_shards": len(outcome.failed),
-    }
-
-
 log = logging.getLogger("mld.spark")
-
 EXIT_OK = 0
 LINGER_S = 10.0
 """Children that outlive their daemon have closed their links by then."""
@@ -439,42 +354,3 @@ class SessionHost:
     def pass_on(self, text: str) -> bool:
         """Pass lines to the daemon's log through a child; False if no child can take them."""
         return any(child.said(text) for child in self._children.values() if child.shard is not None)
-
-
-def main() -> NoReturn:
-    """Run the host: `directory properties-file daemon-pid ready-fd`, as `child` starts it."""
-    directory, file, daemon_pid, told = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    # A supervisor signals a whole group at once; the daemon decides when its shards are done. The JVM inherits it.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    log_by(sanitizer_of((), os.environ))
-    status = EXIT_CONFIGURATION
-    try:
-        settings = load(file, os.environ.get("MLD_OVERRIDES", "").splitlines(), os.environ)
-        log_by(settings.fit)
-        sweep()
-        scratch = scratch_directory(daemon_pid)
-        locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
-        status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, told, file))
-        del locks
-    except FatalError as error:
-        complain(str(error))
-    sys.stderr.flush()
-    os._exit(status)  # threads of PySpark may still wait for a JVM that is gone
-
-
-async def _serve(
-    settings: SparkSettings, directory: Path, scratch: Path, daemon_pid: int, told: int, properties_file: str
-) -> int:
-    host = SessionHost(settings, directory, daemon_pid, start, properties_file, scratch)
-
-    def listening() -> None:
-        os.write(told, b"+")
-        os.close(told)
-        PrintedLines(asyncio.get_running_loop(), host.pass_on, settings.fit)
-
-    try:
-        return await host.run(listening)
-    finally:
-        for place in (directory, scratch):
-            clear(place, daemon_lives=not host.daemon_gone)

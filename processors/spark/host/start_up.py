@@ -1,24 +1,16 @@
-"""What a host needs before its first micro-batch: the user's pipeline, the session, the sinks. In this order, because
-a slip in the pipeline's file is found in a moment and a JVM takes seconds.
+"""What a host needs before its first micro-batch: the user's pipeline, the session, the sinks.
 
-Can `mld-spark` run what a properties file says? Looked at without a session: seconds before a JVM would be there.
-
-    mld-spark --check app.properties        # in the daemon's working directory
-
-What needs no session is looked at by the code of the start, then Java and what the formats need of PySpark. One
-sentence for what is wrong, exit 2; exit 0 with one line otherwise.
+In this order, because a slip in the pipeline's file is found in a moment and a JVM takes seconds.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
@@ -26,29 +18,21 @@ from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.running import FILE, Running
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.commit import store
-from mld.processors.spark.high_water_marks import UNKNOWN
-from mld.processors.spark.link import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
-from mld.processors.spark.session import decoding, handover, lakehouse, spark_session
-from mld.processors.spark.settings import SettingsError, SparkSettings, complain, load
-from mld.processors.spark.sink_port import (
-    SessionError,
-    SessionGone,
-    SessionUnreachable,
-    Sink,
-    SinkError,
-    SinkRefused,
-    SinkSpec,
-    sentence,
-)
+from mld.processors.spark.commit import network_files
+from mld.processors.spark.fatal import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
+from mld.processors.spark.sentences import sentence
+from mld.processors.spark.session import decoding, handover, session_health, spark_session
+from mld.processors.spark.session_errors import SessionError, SessionGone, SessionUnreachable
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.writer_identity import UNKNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 log = logging.getLogger("mld.spark")
-
 DEAD_LETTER = "deadLetter"
 PROBES = 4
 """Files that are read at the start, so that more than one executor is likely to read one."""
@@ -82,10 +66,10 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     try:
         loaded = load_pipeline(settings)
         spark = spark_session.start(settings, scratch)
-        jvm_pid = spark_session.jvm_pid(spark)
+        jvm_pid = session_health.jvm_pid(spark)
         if not settings.is_local:
             if jvm_pid is not None:
-                spark_session.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
+                session_health.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
             check_spool(spark, spool, settings.where)
         decoding.check_schema(spark, settings.format, settings.schema, settings.rescued_column)
         for spec in settings.sinks:
@@ -93,7 +77,10 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         own = scratch if settings.is_local else None
         sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(dead_letter_of(settings), spark, own) if settings.dead_letter else None
-        frames, health = handover.Handover(spark, settings, divert=dead is not None), spark_session.SessionHealth(spark)
+        frames, health = (
+            handover.Handover(spark, settings, divert=dead is not None),
+            session_health.SessionHealth(spark),
+        )
         engine = Engine(settings, frames, health, loaded, sinks, dead, spool, Running(scratch / FILE))
         engine.start()
         loaded.setup(spark)  # may start a streaming query over what a sink has made
@@ -126,7 +113,7 @@ def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
     """
     spark_session.check_extra()
     places = {f"mld.spark.sink.{sink.name}.path": sink.path for sink in settings.sinks}
-    store.refuse_network({**places, "mld.spark.deadLetter": settings.dead_letter})
+    network_files.refuse_network({**places, "mld.spark.deadLetter": settings.dead_letter})
     return pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
 
 
@@ -169,37 +156,3 @@ def dead_letter_of(settings: SparkSettings) -> SinkSpec:
         one_file=True,
         s3=settings.s3,
     )
-
-
-def examine(file: str, env: Mapping[str, str]) -> str:
-    """Return what was found. Raises SettingsError, SessionError, SinkRefused or PipelineError."""
-    settings = load(file, (), env)
-    load_pipeline(settings).check_imports()
-    import pyspark
-
-    for spec in settings.sinks:
-        make_sink(spec, cast("SparkSession", None))  # nothing is touched, but what cannot work is refused
-    java = f"Java at {spark_session.java_home(env)}"
-    formats = _formats(settings)
-    return f"PySpark {pyspark.__version__}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
-
-
-def _formats(settings: SparkSettings) -> str:
-    """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
-    spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
-    return "".join(
-        f"{name} by your own package, " if lakehouse.is_given(name, settings.conf) else f"{lakehouse.needs(name)}, "
-        for name in lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 1:
-        sys.stderr.write("usage: mld-spark --check APP.properties\n")
-        return EXIT_CONFIGURATION
-    try:
-        sys.stdout.write(examine(arguments[0], os.environ) + "\n")
-    except (SettingsError, SessionError, SinkRefused, pipeline.PipelineError) as error:
-        complain(str(error))
-        return EXIT_CONFIGURATION
-    return 0

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mld.processors.spark.sink_port import SessionError
+from mld.processors.spark.session_errors import SessionError
 
 PLACE = Path("share") / "mld"
 """In the environment of the interpreter."""

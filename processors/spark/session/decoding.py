@@ -1,15 +1,11 @@
-"""The data of a record -> its payload, and what of it the payload does not show, as expressions of Spark.
+"""The data of a record -> its payload, and what of the data the payload does not show, as expressions of Spark.
 
-One parse makes the payload and says whether it is one: of JSON by a class in the JVM (`MldJson.java`), which has
-Spark's own reader of files read each record's bytes, and sees what that passes over: what follows the value, fields
-that the schema does not name (another letter case is another name), and a time that no calendar of four digits has,
-such as a number of milliseconds, which makes its record malformed. Only of a malformed record the text is read a second
-time, to say which field is wrong. `from_json` costs twice as much, and stands in where a Spark has not got what that
-class calls.
-
-What is said of payloads that do not fit the schema, once for many records, and when there are too many of them.
-
-Pure: counts in, sentences out.
+One parse makes the payload and says whether the data fits the schema. JSON is parsed by a class in the JVM
+(`MldJson.java`): it runs Spark's own reader of files over each record's bytes, and also reports what that reader passes
+over: text after the value, fields that the schema does not name (another letter case is another name), and a time that
+no calendar of four digits has, such as a number of milliseconds, which makes its record malformed. Only the text of a
+malformed record is read a second time, to say which field is wrong. `from_json` costs twice as much; it is used with a
+Spark that lacks what that class calls.
 """
 
 from __future__ import annotations
@@ -19,20 +15,18 @@ import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from mld.processors.spark.sentences import first_line
 from mld.processors.spark.session import jvm_classes
-from mld.processors.spark.sink_port import SessionError, first_line
-from mld.properties.redaction import printable
-from mld.properties.spark import Format
+from mld.processors.spark.session_errors import SessionError
+from mld.properties.spark_values import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
 
-
 log = logging.getLogger("mld.spark")
 _warn = lru_cache(maxsize=8)(log.warning)
 """Says a text once."""
-
 PAYLOAD = "payload"
 ROW_NUMBER = "rowNumber"
 """Column of `Format.JSON_LINES`: the number of an event within its record, from 0 on."""
@@ -169,54 +163,3 @@ def _from_json(format: Format, schema: str) -> str:
     whole = f"named_struct('{_VALUE}', {events}, {why})"
     parsed = f"transform(filter({lines}, line -> line RLIKE '\\\\S'), line -> from_json({framed}, '{type}', {options}))"
     return f"transform(array({parsed}), found -> {whole})[0]"
-
-
-STRAY_NAMES_MAX = 50
-"""Names of stray fields that are said since the start; producers choose them, so there may be any number."""
-RECORDS_MIN = 100
-"""A share of fewer records says nothing."""
-
-
-class StrayNames:
-    """Which stray fields were said already."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def news(self, count: int, names: str | None) -> str | None:
-        """Return a warning if one of the names, which commas separate, is new; None if all were said before."""
-        new = [name for name in (names or "").split(", ") if name and name not in self._said]
-        if not new or len(self._said) >= STRAY_NAMES_MAX:
-            return None
-        self._said.update(new)
-        return (
-            f"{count} records have fields that mld.spark.schema does not name, and that are left out: "
-            f"{printable(', '.join(new))} (letter case counts); name them there, or keep them in "
-            "mld.spark.rescuedColumn"
-        )
-
-
-class MalformedShare:
-    """How many of the last hundred records are malformed; a batch of as many or more is judged by itself."""
-
-    def __init__(self, share_max: float) -> None:
-        self._share_max = share_max
-        self._seen = self._bad = 0.0
-        """Of the last hundred, of which a longer batch is all. What was refused counts as anything else."""
-
-    def excess(self, seen: int, malformed: int) -> str | None:
-        """Take the next records; return why they are too many, if they are: then they come again and are not taken."""
-        if not seen:
-            return None
-        own = min(seen, RECORDS_MIN)
-        before = min(self._seen, RECORDS_MIN - own)
-        every = own + before
-        bad = malformed * own / seen + (self._bad * before / self._seen if before else 0.0)
-        self._seen, self._bad = every, bad
-        if every < RECORDS_MIN or bad <= self._share_max * every or malformed <= self._share_max * seen:
-            return None
-        counts = (malformed, seen) if seen >= RECORDS_MIN else (round(bad), round(every))
-        return (
-            f"{counts[0]} of the last {counts[1]} records are malformed, more than mld.spark.malformedShareMax = "
-            f"{self._share_max:g} allows, so they are not put into the dead letter"
-        )

@@ -1,8 +1,8 @@
 """What an exception of Spark, of a table's format or of a database means for the next attempt.
 
-It is told by the classes of the exception and of its causes, and by what they say of themselves in fields of their own:
-SQLSTATE, error condition, status of an answer. Never by a word in a text: a text may quote a record, and may hold a
-stack, in which any class may be named. Texts are for people (`sink_port.sentence`).
+The classes of the exception and of its causes decide, and what these report in fields of their own: SQLSTATE, error
+condition, status of an answer. Never a word in a text: a text may quote a record, and may hold a stack, in which any
+class may be named. Texts are for people (`sentences`).
 
 `causes_of` asks Java; `kind_of` decides, and is pure.
 """
@@ -11,52 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from enum import Enum
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from mld.processors.spark.sink_port import (
-    NO_NAME,
-    TRACEBACK,
-    DataRefused,
-    InputGone,
-    JobFailed,
-    SinkError,
-    SinkRefused,
-    ValueFailed,
-    sentence,
-)
+from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 
 CAUSES_MAX = 20
 """Causes of an exception that are looked at: a chain may have a ring."""
-
-
-class ErrorKind(Enum):
-    """What an exception means. Of several in one chain the first one of this list counts."""
-
-    ROW = "a row that cannot be computed, or that the table does not take"
-    DISK_FULL = "no room"
-    FORBIDDEN = "no permission"
-    CONFLICT = "somebody else has committed, or changed the table, meanwhile"
-    GONE = "a file that the job reads is gone"
-    AWAY = "a service does not answer, or cannot now"
-    SHAPE = "what was asked for cannot be done, whatever the rows"
-    UNKNOWN = "nobody can say: a smaller batch tells more"
-
-
-class Cause(NamedTuple):
-    """One exception of a chain: its class and those above it, and what it says of itself."""
-
-    names: tuple[str, ...]
-    state: str = ""
-    """SQLSTATE."""
-    condition: str = ""
-    """Spark's error condition, such as `FAILED_READ_FILE.FILE_NOT_EXIST`."""
-    status: int = 0
-    """HTTP status of an answer of AWS."""
-    text: str = ""
-    """Its message alone, without a stack."""
-
-
 ANALYSIS = "org.apache.spark.sql.AnalysisException"
 SQL = "java.sql.SQLException"
 PYTHON = "org.apache.spark.api.python.PythonException"
@@ -114,9 +74,6 @@ STATES = {
 OF_A_ROW = ("21", "22", "23", "44", "54", "P0001")
 """How an SQLSTATE begins for which a row is to blame: several rows for one of the table, data, a constraint, WITH CHECK
 OPTION, a text too long for its column, `raise_error` or a trigger that says no."""
-OF_A_RULE = ("22001", "23", "44", "54006")
-"""Rules of a table, which a row breaks only where it is written."""
-RAISED = "P0001"
 FOR_GOOD = ("0A", "3D", "3F", "42", "55000")
 """Not supported, no such database or schema, syntax and names, a deferrable constraint to merge by."""
 OF_A_DATABASE = {"40": ErrorKind.CONFLICT, "53100": ErrorKind.DISK_FULL}
@@ -204,55 +161,3 @@ def _of_database(state: str) -> ErrorKind:
     if state == BAD_IDENTIFIER or state.startswith(FOR_GOOD):
         return ErrorKind.SHAPE
     return ErrorKind.ROW if state.startswith(OF_A_ROW) else ErrorKind.AWAY
-
-
-REMEDIES = {
-    ErrorKind.DISK_FULL: "; make room, nothing was acknowledged and it is tried again",
-    ErrorKind.FORBIDDEN: "; give the user of this program that permission",
-    ErrorKind.CONFLICT: "; it is tried again",
-    ErrorKind.GONE: "; a file that the batch reads is gone, or an executor cannot see it; it is tried again",
-    ErrorKind.AWAY: "; it is tried again",
-    ErrorKind.SHAPE: "; correct the pipeline or the sink's keys",
-}
-OF_KIND: dict[ErrorKind, type[SinkError]] = {
-    ErrorKind.ROW: ValueFailed,
-    ErrorKind.FORBIDDEN: SinkRefused,
-    ErrorKind.GONE: InputGone,
-    ErrorKind.SHAPE: SinkRefused,
-    ErrorKind.UNKNOWN: JobFailed,
-}
-LOCALE = "; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8"
-MODULE = (
-    "; install it where the executors run (key mld.spark.conf.spark.pyspark.python), or name what they lack in "
-    "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
-)
-NO_MODULE = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
-
-
-def failure(error: BaseException, doing: str) -> SinkError:
-    """Return what an exception of Spark means for the next attempt, in a sentence that begins with `doing`."""
-    causes = causes_of(error)
-    kind = kind_of(causes)
-    said = f"{doing}: {sentence(str(error)) or type(error).__name__}"
-    if kind is ErrorKind.ROW and any(_is_refused(cause) for cause in causes):
-        return DataRefused(said)
-    if any(NO_FILE_NAME in cause.names for cause in causes):
-        return SinkRefused(said + LOCALE)
-    remedy = REMEDIES.get(kind, "")
-    if any(PYTHON in cause.names for cause in causes) and python_class(causes).endswith(NO_MODULE):
-        remedy = MODULE
-    return OF_KIND.get(kind, SinkError)(said + remedy)
-
-
-def _is_refused(cause: Cause) -> bool:
-    """Return whether the row can be computed, and the sink does not take it."""
-    rule = cause.state.startswith(OF_A_RULE) or cause.condition in CONDITIONS
-    return rule or (cause.state == RAISED and NO_NAME in cause.text)
-
-
-def python_class(causes: Sequence[Cause]) -> str:
-    """Return the class of the exception in a Python worker: what stands first after the frames of its traceback, and
-    so before any text of a record; empty if there is none."""
-    text = next((cause.text for cause in causes if PYTHON in cause.names), "")
-    lines = text.partition(TRACEBACK)[2].splitlines()[1:]
-    return next((line.partition(":")[0] for line in lines if line and not line[0].isspace()), "")

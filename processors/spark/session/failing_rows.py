@@ -27,8 +27,8 @@ from itertools import count
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mld.processors.spark.sentences import first_line
 from mld.processors.spark.session.jvm_classes import everywhere
-from mld.processors.spark.sink_port import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,82 +1,29 @@
-"""Pages of a spool -> the `records` frame: what is decoded, Spark decodes by itself, in parallel.
+"""Pages of a spool -> the `records` frame, which Spark decodes by itself, in parallel.
 
 Columns: streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, approximateArrivalTimestamp, data; and
 `payload`, the decoded data, where the settings name a format. A record that cannot be decoded has a null payload and a
-reason; how many there are is counted on the way, without a job of its own.
-
-What the frames of several sinks have in common is computed once: the highest node of the plans that all of them share.
-A pipeline that makes several frames makes them of the same records, often after the same steps. Each sink runs a job of
-its own, so without this each of them would read, parse and transform again. The common part is kept in the executors'
-memory, and on their disks where that is short, until the last sink has its rows. All sinks then see one evaluation of
-it, which matters for functions that do not give the same result twice.
+reason. Such records are counted on the way, without a job of their own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mld.processors.spark.high_water_marks import WriterIdentity
+from mld.processors.spark.session.computed_once import computed_once
 from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, decoding
 from mld.processors.spark.session.failing_rows import FailingRows
 from mld.processors.spark.session.jvm_classes import IS
 from mld.processors.spark.settings import SparkSettings
-from mld.properties.spark import Format
+from mld.processors.spark.writer_identity import WriterIdentity
+from mld.properties.spark_values import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
-
-NODES_MAX = 2_000
-"""Of a plan; a larger one is not searched."""
-
-
-@contextmanager
-def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[None]:
-    """Compute once what `frames` share, which are made of `records`. Of one frame nothing is kept."""
-    shared = None
-    if len(frames) > 1:
-        try:
-            shared = _shared(records, frames)
-        except Exception as error:  # nothing depends on it but time
-            log.debug("what the frames share is not found: %s", error)
-    try:
-        yield
-    finally:
-        if shared is not None:
-            with suppress(Exception):  # the session may be gone
-                shared.unpersist(False)
-
-
-def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
-    """Return the Dataset of Java that is kept; None if there is none."""
-    session = records.sparkSession
-    of_spark: Any = session._jvm.org.apache.spark  # type: ignore[union-attr]
-    root, *plans = (frame._jdf.queryExecution().analyzed() for frame in (records, *frames))
-    first, *others = map(_nodes, plans)
-    for node in first:
-        if all(any(map(node.equals, nodes)) for nodes in others) and any(map(root.equals, _nodes(node))):
-            dataset = of_spark.sql.classic.Dataset.ofRows(session._jsparkSession, node)
-            return dataset.persist(of_spark.storage.StorageLevel.MEMORY_AND_DISK())
-    return None
-
-
-def _nodes(plan: Any) -> list[Any]:
-    """Return the nodes of a plan from the top, level by level."""
-    found = [plan]
-    for node in found:
-        children = node.children()
-        found += [children.apply(index) for index in range(children.size())]
-        if len(found) > NODES_MAX:
-            return []
-    return found
-
-
 log = logging.getLogger(__name__)
-
 RAW = (
     "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "
     "subSequenceNumber INT, s STRING, h STRING"
@@ -109,8 +56,6 @@ BAD, NAMES = "_mld_bad", "_mld_names"
 """Columns of a decoded record: whether it is malformed, and `Decoding.stray_names`."""
 IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
 """Sequence numbers are decimal, without zeros before them."""
-
-
 NOBODY = WriterIdentity()
 
 

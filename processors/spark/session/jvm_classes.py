@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mld.processors.spark.sink_port import SessionError, first_line
+from mld.processors.spark.sentences import first_line
+from mld.processors.spark.session_errors import SessionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

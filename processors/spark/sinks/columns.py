@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from mld.processors.spark.commit.ledger import Columns
 from mld.processors.spark.session.decoding import fields_of, quoted
 from mld.processors.spark.sink_port import SinkRefused
-from mld.properties.redaction import printable
+from mld.properties.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

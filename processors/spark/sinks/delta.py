@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.faults import stage
 from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
 from mld.processors.spark.commit.s3_store import unconditional
-from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.session.decoding import quoted
 from mld.processors.spark.session.error_classes import is_of
-from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import Published, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.columns import REMEDY, fitted
-from mld.processors.spark.sinks.files import by_directories
 from mld.processors.spark.sinks.lake_table import LakeSink, LostRace
+from mld.processors.spark.sinks.partitions import by_directories
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,8 +1,6 @@
 """Makes a sink from its settings, and refuses before the first record what cannot work.
 
-Any other format that Spark can write, such as kafka, is written at least once (`GenericSink`): a batch whose writer
-dies before its checkpoint is written again. So give such a table a key of `shardId, sequenceNumber, subSequenceNumber`
-and let the later row win.
+Nothing is touched before the sink's `open`.
 """
 
 from __future__ import annotations
@@ -14,45 +12,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from mld.processors.spark.commit.s3_store import S3Store, Uploads
-from mld.processors.spark.commit.store import PosixStore, local_directory, stage
-from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
-from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
-from mld.processors.spark.sinks.files import ExecutorFileSink, FileSink, write
-from mld.properties.spark import FILES
+from mld.processors.spark.commit.store import PosixStore, local_directory
+from mld.processors.spark.sink_port import Sink, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec, is_s3
+from mld.processors.spark.sinks.files import ExecutorFileSink, FileSink
+from mld.processors.spark.sinks.generic import GenericSink
+from mld.properties.spark_places import FILES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-class GenericSink:
-    """Write; what was written is remembered until somebody else may have had the shard."""
-
-    exactly_once = False
-
-    def __init__(self, spec: SinkSpec) -> None:
-        self._spec = spec
-        self.name = spec.name
-        self._marks: HighWaterMarks = {}
-
-    def open(self) -> HighWaterMarks:
-        self._marks = {}
-        return self._marks
-
-    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        rows = 0
-        if frame is not None:
-            stage("staging")
-            rows = write(frame, self._spec)
-            stage("staged")
-        self._marks = advanced(self._marks, batch)
-        return Published(self._marks, rows=rows if rows >= 0 else None)
-
-    def retire(self, ended: HighWaterMarks) -> None:
-        self._marks = {shard: mark for shard, mark in self._marks.items() if shard not in ended}
-
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("mld.spark")
-
 OURS = {
     "delta": ("replacewhere", "partitionoverwritemode", "overwriteschema", "datachange", "txn", "usermetadata"),
     "iceberg": ("branch", "tag", "snapshot-property.", "overwrite-mode", "isolation-level", "validate-", "rewritten-"),
@@ -85,7 +55,8 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     """Return the sink of a table of PostgreSQL; None for a database that Spark alone writes."""
-    from mld.processors.spark.sinks.jdbc import JdbcSink, check_options
+    from mld.processors.spark.sinks.jdbc import JdbcSink
+    from mld.processors.spark.sinks.jdbc_connection import check_options
 
     url = next((value for name, value in spec.options.items() if name.lower() == "url"), "").strip().lower()
     if not url.startswith("jdbc:postgresql:"):

@@ -7,117 +7,52 @@ reader may see a part of the newest commit meanwhile, and no record twice.
 `commit.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so what its
 own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink. On S3 it writes
 to a directory of this machine, and needs no client; the executors of a cluster write to the staging area of the bucket
-by a client of their own (`session.lakehouse`).
-
-The rows of a partition of a batch are brought together first, as Spark's own `rebalance` does it, so that there are few
-files. A record with a value by which no directory can be called is to blame for that itself.
-
-And the files of a dead letter, by the commits that have brought them.
+by a client of their own (`session.s3a`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit.faults import stage
 from mld.processors.spark.commit.journal import DATA, HOME, STAGING, AdmittedSink, Journal
-from mld.processors.spark.commit.ledger import Admission, Columns, FileMove, LedgerEntry
-from mld.processors.spark.commit.store import Store, failures, stage
+from mld.processors.spark.commit.ledger import Columns, FileMove, LedgerEntry
+from mld.processors.spark.commit.store import Store, failures
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from mld.processors.spark.session.error_classes import failure
-from mld.processors.spark.sink_port import (
-    NO_NAME,
-    Published,
-    SinkError,
-    SinkRefused,
-    SinkSpec,
-)
-from mld.processors.spark.sinks.columns import SinkColumns, fitted, of_ledger, place_of, to_ledger
-from mld.properties.spark import TAKEN_BY
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.sinks.columns import SinkColumns, fitted, of_ledger, to_ledger
+from mld.processors.spark.sinks.frame_writer import write
+from mld.processors.spark.sinks.partitions import by_directories
+from mld.processors.spark.sinks.stored_letters import StoredLetters
+from mld.properties.spark_places import TAKEN_BY
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("mld.spark")
-
-IDENTITY_FILE = "_mld_replay"
-"""Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""
-
-
-class StoredLetters:
-    """The files of a dead letter. Raises SinkError."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def commits(self) -> dict[int, list[str]]:
-        """Return the names of all files, by the number of their commit, sorted."""
-        with failures("listing the dead letter"):
-            found: defaultdict[int, list[str]] = defaultdict(list)
-            for name in sorted(self._store.names("")):
-                if (number := ledger.commit_of(name)) is not None:
-                    found[number].append(name)
-            return dict(sorted(found.items()))
-
-    def read(self, name: str) -> bytes:
-        with failures(f"reading {name} of the dead letter"):
-            return self._store.read(name)
-
-    def identity(self) -> str:
-        """Return a name that this directory has got once, and keeps for as long as its numbers go on."""
-        with failures("naming the dead letter"):
-            if not self._store.exists(IDENTITY_FILE):
-                fresh = uuid4().hex
-                draft = f"{IDENTITY_FILE}-{fresh}"
-                self._store.create(IDENTITY_FILE, fresh.encode(), draft)  # somebody else's is as good
-                self._store.remove(draft)
-                self._store.sync("")
-            return self._store.read(IDENTITY_FILE).decode()
-
-
-UNCOUNTED = frozenset(("kafka",))
-"""Spark's writer of them runs a job that no listener hears of, so that one would wait for its count for ever."""
-
-
-def write(frame: DataFrame, spec: SinkSpec) -> int:
-    """Write the frame by Spark's writer in one job; how many rows that were. Raises SinkError and its kinds.
-
-    Rows are counted on the way, and so cost no job of their own; -1 for a format whose writer does not say when it has
-    counted them."""
-    from pyspark.sql import Observation
-    from pyspark.sql.functions import count, lit
-
-    observation = Observation()
-    counts = spec.format.lower() not in UNCOUNTED
-    try:
-        counted = frame.observe(observation, count(lit(1)).alias("rows")) if counts else frame
-        writer = counted.write.format(spec.format).options(**spec.options)
-        writer.save(spec.path, mode=spec.mode, partitionBy=list(spec.partition_by) or None)
-        return int(observation.get["rows"]) if counts else -1
-    except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
-        raise failure(error, f"sink {spec.name}: writing a batch as {spec.format}") from error
-
-
 BY_PLACE = frozenset(("csv",))
 """Formats whose columns have no names once they are written."""
 DEFAULTS = {"parquet": {"parquet.dictionary.page.size": str(128 * 1024)}}
 """Options that the user's win over. A batch makes small files, in which the usual dictionary of 1 MB would hold nearly
 all values of a column that has no repetitions; building it in vain takes a fifth of a batch's CPU."""
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
-
-
 LOOKED_AT = 10_000
 """Files among which those of a lost ledger are looked for."""
+MANY_FILES = 1_000
+"""Of one commit."""
 IN_FILES = " in files"
 """What mld 0.2.0 wrote after a layout, on disks only."""
+COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
+"""Each task moves its own files to their places once the driver lets it: one copy less. They are in a staging area."""
 
 
 class FileSink(AdmittedSink):
@@ -264,47 +199,6 @@ def _moves(number: int, files: Sequence[str]) -> tuple[FileMove, ...]:
 def _hidden(name: str) -> bool:
     """Return whether Spark's readers skip it: `_x` and `.x` are no data, `_x=1` is a partition."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)
-
-
-MANY_FILES = 1_000
-"""Of one commit."""
-ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
-"""What Spark writes into the name of a directory by three characters."""
-OF_NULLS = "__HIVE_DEFAULT_PARTITION__"
-"""What Spark calls the directory of NULL and of the empty string."""
-NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
-"""What file systems take as a name, and S3 as part of a key."""
-
-
-def by_directories(
-    frame: DataFrame, columns: Sequence[str], written: Callable[[Column], Column] | None = None
-) -> DataFrame:
-    """Return the frame with the rows of each partition together, as Spark's `rebalance` does it. A job over it fails,
-    with `NO_NAME`, over a row with a value of these columns by which no directory can be called.
-
-    `written`: the name of a value's directory, or a text as long as it; None: as Spark writes it."""
-    from pyspark.sql import functions as F
-
-    schema = frame.schema
-    places = {name: found for name in columns if (found := place_of(schema, name))}  # others are generated
-    if not places:
-        return frame
-    for name, (place, type) in places.items():
-        if type.typeName() != "string":
-            continue
-        most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
-        value = F.col(place)
-        named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
-        said = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
-        is_none = (F.octet_length(named) > most) | value.contains("\0")
-        if written is None:
-            is_none |= value == OF_NULLS
-        frame = frame.where(F.when(is_none, F.raise_error(said)).otherwise(True))
-    return frame.hint("rebalance", *(place for place, _ in places.values()))
-
-
-COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
-"""Each task moves its own files to their places once the driver lets it: one copy less. They are in a staging area."""
 
 
 class ExecutorFileSink(FileSink):

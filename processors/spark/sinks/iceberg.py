@@ -27,15 +27,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.faults import stage
 from mld.processors.spark.commit.ledger import APPLICATION, LedgerEntry
-from mld.processors.spark.commit.store import stage
 from mld.processors.spark.high_water_marks import ShardSpans
 from mld.processors.spark.session.decoding import quoted
 from mld.processors.spark.session.error_classes import is_of
-from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import Published, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.columns import fitted, place_of, text_of
-from mld.processors.spark.sinks.files import by_directories
 from mld.processors.spark.sinks.lake_table import LakeSink, LostRace
+from mld.processors.spark.sinks.partitions import by_directories
 from mld.properties.spark import TRANSFORM
 
 if TYPE_CHECKING:

@@ -13,11 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from mld.processors.spark.commit.admission import Admission
 from mld.processors.spark.commit.journal import AdmittedSink
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry
+from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from mld.processors.spark.session.error_classes import ErrorKind, causes_of, failure, is_of, kind_of
-from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec, first_line, sentence
+from mld.processors.spark.sentences import first_line, sentence
+from mld.processors.spark.session.error_classes import causes_of, is_of, kind_of
+from mld.processors.spark.session.error_kinds import ErrorKind
+from mld.processors.spark.session.sink_errors import failure
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.columns import SinkColumns, fitted
 from mld.processors.spark.sinks.merge import DELETED, Merge
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX
+from mld.processors.spark.positions import SEQUENCE_DIGITS_MAX
 from mld.processors.spark.session.decoding import quoted
 from mld.processors.spark.sink_port import SinkRefused
 

@@ -22,8 +22,8 @@ from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
 from mld.core.clock import LoopClock
 from mld.core.installed import find_executable, runnable
-from mld.protocol.codec import LINE_BYTES_MAX
 from mld.protocol.conversation import ProcessorGoneError
+from mld.protocol.line_splitter import LINE_BYTES_MAX
 from mld.protocol.messages import Initialize, StreamLabel
 from tests.support.fleet import settings_of
 from tests.support.patience import PATIENCE_S

@@ -27,7 +27,7 @@ from mld.consumer.child_log import (
     event_of,
 )
 from mld.logging.logs import JsonLines, TextFormatter
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 
 
 def fields_of(line: str) -> ChildEvent:

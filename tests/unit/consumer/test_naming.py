@@ -9,7 +9,7 @@ from mld.consumer.child import ChildCommand, PipeHost
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
 from mld.core.errors import StreamThrottledError, StreamUnavailableError
-from mld.protocol.meeting import OF_SHARD
+from mld.protocol.fork_requests import OF_SHARD
 from mld.retrieval.stream_naming import ATTEMPTS_MAX, NAMING_FRESH_S, StreamNaming
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import ARN, HangError, MemoryStreams

@@ -21,7 +21,7 @@ from mld.operating.events import (
     recording,
 )
 from mld.operating.plan import ActPlan, Fate, Outcome
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from tests.support.fleet import TABLE, Fleet, Running, in_fleet
 from tests.unit.operating.test_acting import CHANGE
 

@@ -11,7 +11,7 @@ import pytest
 
 from mld.daemon.reload import LogOptions, Reloader
 from mld.properties.loader import load
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from tests.unit.properties.conftest import MINIMUM
 
 USABLE = MINIMUM.replace("=child", "=/bin/cat")

@@ -10,7 +10,7 @@ import pytest
 
 from mld.daemon.reload import StreamsReader
 from mld.properties.loader import load
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 
 FILE = """\
 executableName = child

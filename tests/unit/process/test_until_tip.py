@@ -11,7 +11,7 @@ import pytest
 from mld.core.errors import StartupError
 from mld.daemon.catching_up import STALL_S, CatchingUp
 from mld.daemon.until_tip import UntilTip
-from mld.properties.lines import ConfigurationError
+from mld.properties.remarks import ConfigurationError
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, MemoryChild, Recorder

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from mld.processors import archive
 from mld.processors.archive import Archive, ArchiveError, ShardFile, encode_line, file_name
-from mld.processors.sdk import Checkpointer, InvalidStateError, Record, StreamLabel, ThrottlingError
+from mld.processors.checkpoint_errors import InvalidStateError, ThrottlingError
+from mld.processors.sdk import Checkpointer, Record, StreamLabel
 
 SHARD = "shardId-000000000000"
 

@@ -14,21 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors import sdk
-from mld.processors.sdk import (
-    CHECKPOINT_ATTEMPTS_MAX,
-    Checkpointer,
+from mld.processors import checkpoint_errors, sdk
+from mld.processors.checkpoint_errors import (
     CheckpointError,
     DaemonError,
     DependencyError,
     InvalidPositionError,
     InvalidStateError,
-    Record,
-    RecordProcessor,
     ShutdownError,
     ThrottlingError,
-    serve,
 )
+from mld.processors.sdk import CHECKPOINT_ATTEMPTS_MAX, Checkpointer, Record, RecordProcessor, serve
 from mld.protocol.codec import encode_action, encode_checkpoint_reply, encode_process_records
 from mld.protocol.messages import (
     CheckpointErrorName,
@@ -293,6 +289,10 @@ def test_the_page_of_the_module_says_something_of_every_public_name_and_of_each_
     for one in (*public, *filter(inspect.isfunction, methods)):
         assert inspect.getdoc(one), one
     raised = inspect.getdoc(sdk.Checkpointer.checkpoint) or ""
-    for error in (sdk.CheckpointError, *sdk.CheckpointError.__subclasses__(), sdk.DaemonError):
+    for error in (
+        checkpoint_errors.CheckpointError,
+        *checkpoint_errors.CheckpointError.__subclasses__(),
+        checkpoint_errors.DaemonError,
+    ):
         assert f"{error.__name__}: " in raised
     assert "\n::: mld.sdk\n" in (ROOT / "docs/use/sdk.md").read_text("utf-8")

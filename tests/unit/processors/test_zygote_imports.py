@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from mld.processors.zygote.forked import Attempt, Import, plan
+from mld.processors.zygote.import_plan import Attempt, Import, plan
 
 
 def planned(source: str) -> tuple[Import | Attempt, ...]:

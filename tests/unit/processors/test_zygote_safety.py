@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from mld.processors.zygote.server import Facts, gather, open_descriptors, why_not_fork
+from mld.processors.zygote.fork_safety import Facts, gather, open_descriptors, why_not_fork
 
 QUIET = Facts(python_threads=1, kernel_threads=1, shared_descriptors=0, has_children=False)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.properties.lines import ConfigurationError, Level
 from mld.properties.loader import LoadedConfiguration, load
+from mld.properties.remarks import ConfigurationError, Level
 
 MINIMUM = "executableName=child\napplicationName=app\nstreamName=s\nAwsCredentialsProvider=DefaultCredentialsProvider\n"
 MINIMUM += "regionName=eu-west-1\nretrievalMode=POLLING\n"

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from urllib.parse import quote, quote_plus
 
 from mld.properties import keys
-from mld.properties.keytypes import Key, ValueKind
+from mld.properties.keytypes import Key
 from mld.properties.redaction import Shown
-from mld.properties.spark import KEYS as SPARK_KEYS
+from mld.properties.spark_keys import KEYS as SPARK_KEYS
+from mld.properties.value_kinds import ValueKind
 
 SHOWN_IN_FULL = {
     "mld.schemaRegistry.region",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.properties.loader import LIVE, changes_between
+from mld.properties.live_changes import LIVE, changes_between
 from tests.unit.properties.conftest import Configure
 
 

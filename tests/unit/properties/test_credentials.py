@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind, parse_chain
+from mld.properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind
+from mld.properties.credentials_syntax import parse_chain
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 ROLE = "arn:aws:iam::123456789012:role/reader"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mld.properties.lines import Level
+from mld.properties.exposure import who_else
 from mld.properties.loader import load
-from mld.properties.redaction import who_else
+from mld.properties.remarks import Level
 from tests.unit.properties.conftest import Configure
 
 SECRET = "hunter2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.properties.lines import Level
+from mld.properties.remarks import Level
 from tests.unit.properties.conftest import Configure
 
 

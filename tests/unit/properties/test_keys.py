@@ -8,12 +8,14 @@ import typing
 import pytest
 
 from mld.properties import keys, settings
-from mld.properties.conversion import convert, display_value
+from mld.properties.checked_lines import display_value
+from mld.properties.conversion import convert
 from mld.properties.key_lines import OBSOLETE
-from mld.properties.keytypes import Effect, ValueKind
-from mld.properties.loader import value_of
+from mld.properties.keytypes import Effect
+from mld.properties.live_changes import value_of
 from mld.properties.redaction import Shown
 from mld.properties.settings import STREAMS, STREAMS_FILE, Settings
+from mld.properties.value_kinds import ValueKind
 from tests.unit.properties.conftest import Configure
 
 # configuration#one-key-table: the complete list of keys that the Java daemon accepts.

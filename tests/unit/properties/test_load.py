@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mld import properties
-from mld.properties.lines import ConfigurationError, Level
 from mld.properties.loader import load
+from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.values import InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems, remarks_on
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.properties.derive import is_of_aws
-from mld.properties.lines import ConfigurationError, Level
+from mld.properties.aws_domains import is_of_aws
+from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.values import MetricsOutput
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, remarks_on
 

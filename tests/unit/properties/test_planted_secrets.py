@@ -8,19 +8,14 @@ from pathlib import Path
 import pytest
 
 from mld.properties import keys
-from mld.properties.keytypes import Key, ValueKind
-from mld.properties.lines import ConfigurationError
-from mld.properties.redaction import (
-    Scrubber,
-    Shown,
-    conf_shown,
-    option_shown,
-    redacted,
-    secrets_in,
-    secrets_of_environment,
-)
+from mld.properties.keytypes import Key
+from mld.properties.redaction import Shown, redacted
+from mld.properties.remarks import ConfigurationError
+from mld.properties.scrubber import Scrubber, secrets_in, secrets_of_environment
 from mld.properties.settings import CREDENTIALS_PREFIX
-from mld.properties.spark import KEYS as SPARK_KEYS
+from mld.properties.shown_of_spark import conf_shown, option_shown
+from mld.properties.spark_keys import KEYS as SPARK_KEYS
+from mld.properties.value_kinds import ValueKind
 from tests.support.settings_page import tables
 from tests.unit.properties.conftest import Configure
 from tests.unit.properties.planted import SHOWN_IN_FULL, found, plants, secret

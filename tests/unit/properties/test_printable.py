@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.properties.redaction import printable, printable_lines
+from mld.properties.printable import printable, printable_lines
 
 ESCAPED = [
     ("\0", "\\x00"), ("\a", "\\x07"), ("\b", "\\x08"), ("\t", "\\t"), ("\n", "\\n"), ("\v", "\\x0b"), ("\f", "\\x0c"),

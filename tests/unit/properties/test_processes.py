@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.properties.lines import ConfigurationError
+from mld.properties.remarks import ConfigurationError
 from mld.properties.values import ONE_FOR_EACH_CPU, PROCESSES_MAX
 from tests.unit.properties.conftest import Configure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.properties.lines import Level
+from mld.properties.remarks import Level
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/app:1700000000"

@@ -10,7 +10,7 @@ import pytest
 
 from mld.logging.logs import TextFormatter
 from mld.properties.loader import SECRET_BYTES_MAX
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from tests.unit.properties.conftest import Configure, problems
 
 SECRET = "pl4nted-Zq7+x"

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mld.properties.lines import ConfigurationError, Level, Sources, parse
-from mld.properties.spark import Format, OnPoison, SparkLines, read, taken_places
+from mld.properties.lines import parse
+from mld.properties.references import Sources
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.spark import read
+from mld.properties.spark_lines import SparkLines
+from mld.properties.spark_places import taken_places
+from mld.properties.spark_values import Format, OnPoison
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mld.properties.credentials import ProviderKind
-from mld.properties.lines import ConfigurationError, Level
-from mld.properties.loader import LoadedConfiguration, bytes_of_list, changes_between
+from mld.properties.live_changes import changes_between
+from mld.properties.loader import LoadedConfiguration, bytes_of_list
+from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.stream_list import StreamList, StreamsFile
 from mld.properties.values import FormerStreams, InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import Configure, problems, remarks_on

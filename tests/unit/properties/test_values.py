@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.properties.conversion import BadValue, convert, trim
+from mld.properties.conversion import convert, trim
 from mld.properties.keys import BY_NAME
-from mld.properties.lines import Level
+from mld.properties.remarks import Level
+from mld.properties.value_parsers import BadValue
 from mld.properties.values import (
     ClientVersionConfig,
     InitialPositionKind,

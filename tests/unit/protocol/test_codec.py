@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.protocol import codec
+from mld.protocol import child_lines, codec
 from mld.protocol.messages import (
     ActionStatus,
     CheckpointErrorName,
@@ -161,7 +161,7 @@ def test_many_records_come_in_pieces_and_a_large_payload_in_slices_that_join_to_
     ],
 )
 def test_lines_java_or_its_better_understands(line: str, message: ActionStatus | CheckpointRequest) -> None:
-    assert codec.parse_child_line(line) == message
+    assert child_lines.parse_child_line(line) == message
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_lines_java_or_its_better_understands(line: str, message: ActionStatus |
     ],
 )
 def test_lines_that_are_no_message_are_ignored_with_a_short_reason(line: str) -> None:
-    ignored = codec.parse_child_line(line)
+    ignored = child_lines.parse_child_line(line)
     assert isinstance(ignored, Ignored)
     assert not ignored.quiet
     assert 0 < len(ignored.reason) < 400
@@ -212,7 +212,7 @@ def test_lines_that_are_no_message_are_ignored_with_a_short_reason(line: str) ->
 
 
 def test_the_empty_line_kclpy_sends_before_each_message_is_quiet() -> None:
-    assert codec.parse_child_line("") == Ignored("an empty line", quiet=True)
+    assert child_lines.parse_child_line("") == Ignored("an empty line", quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_the_empty_line_kclpy_sends_before_each_message_is_quiet() -> None:
     ],
 )
 def test_a_position_under_an_unknown_key_is_never_taken_for_everything_delivered(line: str) -> None:
-    assert isinstance(codec.parse_child_line(line, Dialect.KCL_2), Ignored)
+    assert isinstance(child_lines.parse_child_line(line, Dialect.KCL_2), Ignored)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_position_under_an_unknown_key_is_never_taken_for_everything_delivered
     ],
 )
 def test_the_1x_dialect_takes_both_keys_of_a_position(line: str, request_: CheckpointRequest) -> None:
-    assert codec.parse_child_line(line, Dialect.KCL_1) == request_
+    assert child_lines.parse_child_line(line, Dialect.KCL_1) == request_
 
 
 @settings(max_examples=300)
@@ -256,7 +256,7 @@ def test_the_1x_dialect_takes_both_keys_of_a_position(line: str, request_: Check
     st.sampled_from(Dialect),
 )
 def test_no_line_whatsoever_raises(line: str, dialect: Dialect) -> None:
-    assert isinstance(codec.parse_child_line(line, dialect), ActionStatus | CheckpointRequest | Ignored)
+    assert isinstance(child_lines.parse_child_line(line, dialect), ActionStatus | CheckpointRequest | Ignored)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_no_line_whatsoever_raises(line: str, dialect: Dialect) -> None:
 def test_a_line_of_a_mebibyte_that_is_no_message_costs_no_more_than_itself(line: str) -> None:
     tracemalloc.start()
     try:
-        assert isinstance(codec.parse_child_line(line), Ignored)
+        assert isinstance(child_lines.parse_child_line(line), Ignored)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -283,5 +283,5 @@ def test_a_line_of_a_mebibyte_that_is_no_message_costs_no_more_than_itself(line:
 
 def test_a_message_before_crowded_noise_and_a_long_message_stay_messages() -> None:
     status = '{"action":"status","responseFor":"initialize"'
-    assert codec.parse_child_line(status + "}" + "1," * 500_000) == ActionStatus("initialize")
-    assert codec.parse_child_line(status + ',"more":"' + "x" * 1_000_000 + '"}') == ActionStatus("initialize")
+    assert child_lines.parse_child_line(status + "}" + "1," * 500_000) == ActionStatus("initialize")
+    assert child_lines.parse_child_line(status + ',"more":"' + "x" * 1_000_000 + '"}') == ActionStatus("initialize")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.protocol.messages import shell_command, split_command
+from mld.protocol.child_command import shell_command, split_command
 
 
 @pytest.mark.parametrize(

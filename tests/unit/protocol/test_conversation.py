@@ -11,7 +11,6 @@ from mld.protocol.conversation import (
     ActionDone,
     CheckpointAsked,
     Conversation,
-    Phase,
     ProcessorError,
     ProtocolMisuse,
     StaleAnswer,
@@ -27,6 +26,7 @@ from mld.protocol.messages import (
     ShardEnded,
     ShutdownRequested,
 )
+from mld.protocol.phases import Phase
 
 INITIALIZE = Initialize("shardId-000000000000", "LATEST", 0)
 REQUEST = '{"action":"checkpoint","sequenceNumber":"7","subSequenceNumber":1}'

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.protocol import meeting
-from mld.protocol.meeting import MeetingError, Request
+from mld.protocol import fork_requests
+from mld.protocol.fork_requests import Request
+from mld.protocol.meeting import MeetingError
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"\0" not in name and b"=" not in name)
 VALUES = st.binary(max_size=12).filter(lambda value: b"\0" not in value)
@@ -18,18 +19,20 @@ VALUES = st.binary(max_size=12).filter(lambda value: b"\0" not in value)
 @given(
     cwd=VALUES.filter(bool),
     arguments=st.lists(VALUES),
-    environment=st.dictionaries(NAMES | st.sampled_from(sorted(meeting.OF_SHARD | meeting.OF_STREAM)), VALUES),
+    environment=st.dictionaries(
+        NAMES | st.sampled_from(sorted(fork_requests.OF_SHARD | fork_requests.OF_STREAM)), VALUES
+    ),
     own_group=st.booleans(),
 )
 def test_a_request_arrives_as_it_was_sent(cwd, arguments, environment, own_group):
     request = Request.of(cwd, arguments, environment, own_group=own_group)
     data = request.encode()
-    assert int(data[: meeting.LENGTH_BYTES]) == len(data) - meeting.LENGTH_BYTES
-    got = Request.decode(data[meeting.LENGTH_BYTES :])
+    assert int(data[: fork_requests.LENGTH_BYTES]) == len(data) - fork_requests.LENGTH_BYTES
+    got = Request.decode(data[fork_requests.LENGTH_BYTES :])
     assert (got.shared, got.variables, got.own_group) == (request.shared, request.variables, own_group)
-    own = meeting.OF_SHARD | (meeting.OF_STREAM if b"MLD_STREAM_ID" in environment else frozenset())
+    own = fork_requests.OF_SHARD | (fork_requests.OF_STREAM if b"MLD_STREAM_ID" in environment else frozenset())
     assert dict(got.variables) == {name: value for name, value in environment.items() if name in own}
-    assert got.shared == meeting.shared_part(cwd, arguments, environment)
+    assert got.shared == fork_requests.shared_part(cwd, arguments, environment)
 
 
 def of(cwd=b"/", arguments=(b"a.py",), environment=None):
@@ -70,38 +73,40 @@ def test_another_directory_command_or_environment_has_another_server(other):
     assert other.shared != of().shared
 
 
-@pytest.mark.parametrize("what", [meeting.PID, meeting.PLAIN, meeting.STALE, meeting.EXIT, meeting.SIGNAL])
+@pytest.mark.parametrize(
+    "what", [fork_requests.PID, fork_requests.PLAIN, fork_requests.STALE, fork_requests.EXIT, fork_requests.SIGNAL]
+)
 @pytest.mark.parametrize("number", [0, 255, 4194304])
 def test_records_have_one_size(what, number):
-    record = meeting.encode_record(what, number)
-    assert len(record) == meeting.RECORD_BYTES
-    assert meeting.decode_record(record) == (what, number)
+    record = fork_requests.encode_record(what, number)
+    assert len(record) == fork_requests.RECORD_BYTES
+    assert fork_requests.decode_record(record) == (what, number)
 
 
 def test_half_a_record_is_none():
-    assert meeting.decode_record(b"") is None
-    assert meeting.decode_record(meeting.encode_record(meeting.EXIT)[:-1]) is None
+    assert fork_requests.decode_record(b"") is None
+    assert fork_requests.decode_record(fork_requests.encode_record(fork_requests.EXIT)[:-1]) is None
 
 
 def test_a_request_of_another_version_is_refused():
     with pytest.raises(ValueError, match="version"):
-        Request.decode(b"9" + of().encode()[meeting.LENGTH_BYTES + 1 :])
+        Request.decode(b"9" + of().encode()[fork_requests.LENGTH_BYTES + 1 :])
 
 
 def test_a_process_is_known_by_its_start(tmp_path):
-    assert meeting.process_identity(os.getpid()) == meeting.process_identity(os.getpid())
-    assert meeting.process_identity(2**22 + 1) is None
+    assert fork_requests.process_identity(os.getpid()) == fork_requests.process_identity(os.getpid())
+    assert fork_requests.process_identity(2**22 + 1) is None
 
 
 def test_the_directory_must_be_ours_alone(tmp_path):
     good = tmp_path / "good"
     good.mkdir(mode=0o700)
-    os.close(meeting.open_runtime_directory(str(good)))
+    os.close(fork_requests.open_runtime_directory(str(good)))
     good.chmod(0o750)
     with pytest.raises(MeetingError, match="750"):
-        meeting.open_runtime_directory(str(good))
+        fork_requests.open_runtime_directory(str(good))
     (tmp_path / "link").symlink_to(good)
     with pytest.raises(MeetingError):
-        meeting.open_runtime_directory(str(tmp_path / "link"))
+        fork_requests.open_runtime_directory(str(tmp_path / "link"))
     with pytest.raises(MeetingError):
-        meeting.open_runtime_directory(str(tmp_path / "missing"))
+        fork_requests.open_runtime_directory(str(tmp_path / "missing"))

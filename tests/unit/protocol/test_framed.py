@@ -7,7 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.protocol.codec import RECORDS_HEAD, FramedRecord, Splitter, encode_process_records, line_of, records_tail
+from mld.protocol.codec import RECORDS_HEAD, encode_process_records, records_tail
+from mld.protocol.framed_records import FramedRecord, Splitter, line_of
 from mld.protocol.messages import Record
 
 HOSTILE_TEXTS = st.sampled_from([',"action":"record"}', '"', "\\", '\\",\\"action":"record"}', "ключ", "\n", ""])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.protocol.codec import LineSplitter
+from mld.protocol.line_splitter import LineSplitter
 
 
 def all_lines(chunks: list[bytes]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.protocol import meeting
+from mld.protocol import fork_requests, meeting
 from mld.protocol.meeting import MeetingError, find, is_ours_alone, meet, meetings, runtime_places
 
 GONE = (4194305, 1)
@@ -19,7 +19,7 @@ GONE = (4194305, 1)
 
 @pytest.fixture
 def me():
-    identity = meeting.process_identity(os.getpid())
+    identity = fork_requests.process_identity(os.getpid())
     assert identity is not None
     return identity
 

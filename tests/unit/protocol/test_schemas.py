@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.check.conformance_session import flaw, validator
-from mld.processors import sdk
-from mld.protocol import codec
+from mld.processors import daemon_lines
+from mld.protocol import child_lines, codec
 from mld.protocol.messages import (
     ActionName,
     ActionStatus,
@@ -104,7 +104,7 @@ def test_every_message_that_follows_the_schema_is_accepted_by_the_codec(
     message: dict[str, object], dialect: Dialect
 ) -> None:
     if flaw(IN[dialect], message) is None:
-        accepted = codec.parse_child_line(json.dumps(message), dialect)
+        accepted = child_lines.parse_child_line(json.dumps(message), dialect)
         assert isinstance(accepted, ActionStatus | CheckpointRequest)
 
 
@@ -138,7 +138,9 @@ def test_a_batch_follows_the_schema_and_comes_out_of_the_childs_half_as_it_went_
     line = b"".join(codec.encode_process_records(records, lag))
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     assert flaw("daemon-to-child", json.loads(line)) is None
-    assert sdk.parse_daemon_line(line) == sdk.ReceivedAction(ProcessRecords(tuple(records), lag), "processRecords")
+    assert daemon_lines.parse_daemon_line(line) == daemon_lines.ReceivedAction(
+        ProcessRecords(tuple(records), lag), "processRecords"
+    )
 
 
 @given(action=ACTIONS, dialect=st.sampled_from(Dialect))
@@ -147,35 +149,35 @@ def test_an_action_follows_the_schema_and_comes_out_of_the_childs_half_as_it_wen
 ) -> None:
     line = codec.encode_action(action, dialect)
     assert flaw(OUT[dialect], json.loads(line)) is None
-    received = sdk.parse_daemon_line(line)
-    assert isinstance(received, sdk.ReceivedAction)
+    received = daemon_lines.parse_daemon_line(line)
+    assert isinstance(received, daemon_lines.ReceivedAction)
     assert received.action == action
 
 
 @given(sequence=POSITIONS, sub=st.none() | INT64)
 def test_a_request_of_the_childs_half_is_understood_by_the_codec(sequence: str | None, sub: int | None) -> None:
-    line = sdk.encode_checkpoint_request(sequence, sub).decode()
-    assert codec.parse_child_line(line) == CheckpointRequest(sequence, sub)
+    line = daemon_lines.encode_checkpoint_request(sequence, sub).decode()
+    assert child_lines.parse_child_line(line) == CheckpointRequest(sequence, sub)
     assert flaw("checkpoint-request", json.loads(line)) is None
 
 
 @pytest.mark.parametrize("action", [*(action.value for action in ActionName), "shutdown"])
 def test_a_status_of_the_childs_half_is_understood_by_the_codec(action: str) -> None:
-    line = sdk.encode_status(action).decode()
-    assert codec.parse_child_line(line) == ActionStatus(action)
+    line = daemon_lines.encode_status(action).decode()
+    assert child_lines.parse_child_line(line) == ActionStatus(action)
     assert flaw("status", json.loads(line)) is None
 
 
 def test_a_record_of_a_daemon_before_1_7_2_has_defaults() -> None:
     line = b'{"action":"processRecords","records":[{"data":"eA==","partitionKey":"p","sequenceNumber":"1"}]}\n'
-    received = sdk.parse_daemon_line(line)
-    assert isinstance(received, sdk.ReceivedAction)
-    assert received.action == ProcessRecords((Record(b"x", "p", "1", 0, sdk.UNKNOWN_ARRIVAL_MS),), None)
+    received = daemon_lines.parse_daemon_line(line)
+    assert isinstance(received, daemon_lines.ReceivedAction)
+    assert received.action == ProcessRecords((Record(b"x", "p", "1", 0, daemon_lines.UNKNOWN_ARRIVAL_MS),), None)
 
 
 @pytest.mark.parametrize(
     "line", [b"\n", b"[]\n", b'{"action":"x"}\n', b'{"action":"initialize"}\n', b'{"action":"shutdown"}\n', b"\xff\n"]
 )
 def test_a_line_that_is_no_message_of_a_daemon_is_an_error(line: bytes) -> None:
-    with pytest.raises(sdk.DaemonMessageError):
-        sdk.parse_daemon_line(line)
+    with pytest.raises(daemon_lines.DaemonMessageError):
+        daemon_lines.parse_daemon_line(line)

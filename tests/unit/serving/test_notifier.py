@@ -25,7 +25,7 @@ from mld.operating.events import KEY, EventsTable, alerts_in
 from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, DiskTrouble, FleetFault, FleetSight, Own
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import faults_of
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.serving.notifier import (
     ATTEMPTS_MAX,
     LOOK_PERIOD_S,

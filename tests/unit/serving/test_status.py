@@ -19,7 +19,7 @@ from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
-from mld.properties.redaction import Scrubber
+from mld.properties.scrubber import Scrubber
 from mld.serving.status import RecordRates, StatusView, in_pieces
 from mld.serving.web_pages import page_and_policy, takes_gzip
 

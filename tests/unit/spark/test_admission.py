@@ -6,15 +6,11 @@ import re
 
 import pytest
 
-from mld.processors.spark.commit.ledger import Admission, LedgerEntry
-from mld.processors.spark.high_water_marks import (
-    SEVERAL,
-    RecordPosition,
-    ShardSpan,
-    StreamShard,
-    WriterIdentity,
-)
+from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, SinkRefused
+from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import Frame, _records, over_memory, read
 

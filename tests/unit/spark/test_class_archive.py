@@ -9,7 +9,7 @@ import pytest
 
 from mld.processors.spark.session.class_archive import find, making, options
 from mld.processors.spark.session.spark_session import configuration
-from mld.processors.spark.sink_port import SessionError
+from mld.processors.spark.session_errors import SessionError
 from tests.unit.spark.twins import settings_of
 
 

@@ -13,10 +13,10 @@ from mld.aws.objects import TRIES_MAX
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, open_spool
 from mld.processors.spark.commit.s3_store import S3Store
-from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.start_up import check_spool
+from mld.processors.spark.positions import StreamShard
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
-from mld.processors.spark.sink_port import SessionError, SessionUnreachable
+from mld.processors.spark.session_errors import SessionError, SessionUnreachable
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
 from tests.unit.spark.twins import offer_to, settings_of
 

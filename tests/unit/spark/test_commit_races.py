@@ -19,17 +19,12 @@ import pytest
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, Journal, path_of
-from mld.processors.spark.high_water_marks import (
-    HighWaterMarks,
-    RecordPosition,
-    ShardSpan,
-    ShardSpans,
-    StreamShard,
-    WriterIdentity,
-    spans,
-)
-from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, spans
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.patience import PATIENCE_S
 from tests.support.tiers import sliced
 from tests.twins.store import Disk, MemoryStore

@@ -17,16 +17,10 @@ from mld.processors.spark.batch.attempts import Stopped
 from mld.processors.spark.batch.jobs import SLICES_FIRST, SLICES_MAX
 from mld.processors.spark.batch.page_file import SpoolError
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.session.failing_rows import PartitionFailure
-from mld.processors.spark.sink_port import (
-    DataRefused,
-    InputGone,
-    JobFailed,
-    SessionGone,
-    SinkError,
-    SinkRefused,
-)
+from mld.processors.spark.session_errors import SessionGone
+from mld.processors.spark.sink_port import DataRefused, InputGone, JobFailed, SinkError, SinkRefused
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
 A = StreamShard("s", "a")

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from mld.processors.spark.sentences import NO_NAME
 from mld.processors.spark.session.error_classes import (
     ANALYSIS,
     CAUSES_MAX,
     OF_AWS,
     PYTHON,
     SQL,
-    Cause,
-    ErrorKind,
     causes_of,
-    failure,
     is_of,
     kind_of,
-    python_class,
 )
-from mld.processors.spark.sink_port import (
-    NO_NAME,
-    DataRefused,
-    InputGone,
-    JobFailed,
-    SinkError,
-    SinkRefused,
-    ValueFailed,
-)
+from mld.processors.spark.session.error_kinds import Cause, ErrorKind
+from mld.processors.spark.session.sink_errors import failure, python_class
+from mld.processors.spark.sink_port import DataRefused, InputGone, JobFailed, SinkError, SinkRefused, ValueFailed
 
 SPARK = "org.apache.spark.SparkException"
 OBJECT = ("java.lang.Exception", "java.lang.Throwable", "java.lang.Object")

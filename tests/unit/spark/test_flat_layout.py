@@ -8,8 +8,10 @@ import pytest
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import LEDGER, path_of
-from mld.processors.spark.high_water_marks import RecordPosition, spans
-from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import spans
+from mld.processors.spark.positions import RecordPosition
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.files import FileSink
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import LAYOUTS, SHARDS, Frame, PlainSink, _records, over_memory, read

@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from mld.processors.spark.session import spark_session
-from mld.processors.spark.session.spark_session import ARGUMENTS, FILE, encode
+from mld.processors.spark.session import gateway
+from mld.processors.spark.session.gateway import ARGUMENTS, FILE, encode
 
 CONF = {"spark.hadoop.fs.s3a.secret.key": "s3cret=", "spark.app.name": " a:b\\c\n#é\U0001f600"}
 
@@ -37,7 +37,7 @@ def test_only_this_user_reads_the_file_and_it_goes_when_the_jvm_is_there(tmp_pat
     monkeypatch.setenv(ARGUMENTS, "--jars a.jar pyspark-shell")  # of another Spark
     (tmp_path / FILE).write_text("left behind by one that was killed")
     (tmp_path / FILE).chmod(0o666)
-    with pytest.raises(RuntimeError), spark_session.told(CONF, tmp_path / FILE):
+    with pytest.raises(RuntimeError), gateway.told(CONF, tmp_path / FILE):
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
         assert decoded((tmp_path / FILE).read_text()) == CONF
         assert shlex.split(os.environ[ARGUMENTS]) == [

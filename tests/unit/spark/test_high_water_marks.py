@@ -6,18 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.high_water_marks import (
-    RecordPosition,
-    ShardSpan,
-    StreamShard,
-    advanced,
-    decode_marks,
-    encode_marks,
-    fresh,
-    lowest,
-    moved,
-    spans,
-)
+from mld.processors.spark.high_water_marks import advanced, decode_marks, encode_marks, fresh, lowest, moved, spans
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 
 A, B = StreamShard("clicks", "shardId-000000000000"), StreamShard("clicks", "shardId-000000000001")
 positions = st.builds(RecordPosition, st.integers(0, 10**56), st.integers(0, 500))

@@ -7,13 +7,15 @@ import os
 import pyspark
 import pytest
 
-from mld.processors.spark.host import start_up
+from mld.processors.spark.host import examine
 from mld.processors.spark.pipeline import PipelineError
 from mld.processors.spark.session.lakehouse import formats_of, lake_settings
 from mld.processors.spark.session.spark_session import lake
+from mld.processors.spark.session_errors import SessionError
 from mld.processors.spark.settings import SettingsError, load
-from mld.processors.spark.sink_port import SessionError, SinkRefused
-from mld.properties.lines import Sources, parse
+from mld.processors.spark.sink_port import SinkRefused
+from mld.properties.lines import parse
+from mld.properties.references import Sources
 from mld.properties.spark import read
 
 GOOD = "streamName = clicks\napplicationName = app\nmld.spark.pipeline = p.py:transform\n"
@@ -119,19 +121,19 @@ def test_the_check_says_what_each_format_needs_and_what_is_there(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.properties").write_text(GOOD + TABLE + REST)
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
-    assert "iceberg needs PySpark 4.1, pipeline" in start_up.examine("app.properties", os.environ)
+    assert "iceberg needs PySpark 4.1, pipeline" in examine.examine("app.properties", os.environ)
     monkeypatch.setattr(pyspark, "__version__", "4.3.0")
     with pytest.raises(SessionError, match=r"iceberg needs PySpark 4\.1, and this is 4\.3\.0: pip install 'mld"):
-        start_up.examine("app.properties", os.environ)
+        examine.examine("app.properties", os.environ)
     database = "mld.spark.sink.out.format = jdbc\nmld.spark.sink.out.options.url = jdbc:mysql://db/x\n"
     (tmp_path / "app.properties").write_text(GOOD + database + "mld.spark.sink.out.options.dbtable = t\n")
     with pytest.raises(SinkRefused, match=r"sink\.out\.options\.url: of databases only PostgreSQL"):
-        start_up.examine("app.properties", os.environ)
+        examine.examine("app.properties", os.environ)
     (tmp_path / "p.py").write_text(
         "def setup(spark):\n    import no_such_module\ndef transform(records, batch): return records\n"
     )
     with pytest.raises(PipelineError, match=r"setup\(\) of the pipeline cannot import: .*no_such_module"):
-        start_up.examine("app.properties", os.environ)
+        examine.examine("app.properties", os.environ)
 
 
 @pytest.mark.parametrize(

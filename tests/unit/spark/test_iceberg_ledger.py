@@ -8,9 +8,11 @@ import pytest
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import LedgerEntry
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity
-from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.iceberg import KEPT_PROPERTY, PROPERTY, IcebergSink, note
+from mld.processors.spark.writer_identity import WriterIdentity
 
 NOBODY = WriterIdentity()
 

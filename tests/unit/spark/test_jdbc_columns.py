@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.jdbc import (
-    PLACE,
-    Column,
-    check_options,
-    connection_options,
-    fitted,
-    places_of,
-)
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.sinks.jdbc import PLACE
+from mld.processors.spark.sinks.jdbc_connection import check_options, connection_options
+from mld.processors.spark.sinks.postgres_sql import Column, fitted, places_of
 
 ID, NAME = Column("id", "BIGINT"), Column("Name", "TEXT")
 

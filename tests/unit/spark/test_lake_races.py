@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mld.processors.spark.session.error_classes import ANALYSIS
-from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.delta import DeltaSink
 from mld.processors.spark.sinks.lake_table import RACES_MAX, LostRace
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit import ended_shards, ledger
+from mld.processors.spark.commit.admission import Admission
 from mld.processors.spark.commit.ledger import (
     ENTRIES_KEPT,
     ENTRIES_SWEPT_FROM,
@@ -14,8 +15,9 @@ from mld.processors.spark.commit.ledger import (
     LedgerEntry,
     Names,
 )
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, WriterIdentity
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.writer_identity import WriterIdentity
 
 A, B = StreamShard("clicks", "shardId-0"), StreamShard("clicks", "shardId-1")
 ONE = WriterIdentity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
@@ -33,7 +35,7 @@ def decode(data: bytes) -> LedgerEntry:
 
 
 def test_an_entry_survives_its_file():
-    entry = ledger.Admission(ONE, "out", "/x", shared=True).following(
+    entry = Admission(ONE, "out", "/x", shared=True).following(
         LedgerEntry(6, "s", {TWO: {A: RecordPosition(3)}}),
         {A: ShardSpan(None, RecordPosition(5, 2))},
         "token",
@@ -53,7 +55,7 @@ def test_an_entry_survives_its_file():
 def test_entries_are_cumulative_and_count_on():
     marks = {A: RecordPosition(5), B: RecordPosition(1)}
     head = LedgerEntry(7, "t", {ONE: marks, TWO: {A: RecordPosition(90)}})
-    admission = ledger.Admission(ONE, "out", "/x", shared=True)
+    admission = Admission(ONE, "out", "/x", shared=True)
     after = admission.following(head, {A: ShardSpan(RecordPosition(5), RecordPosition(6))}, "u")
     assert after.writers == {ONE: {A: RecordPosition(6), B: RecordPosition(1)}, TWO: {A: RecordPosition(90)}}
     assert admission.following(head, {}, "u").number == 8
@@ -154,7 +156,7 @@ def test_whatever_somebody_has_written_into_an_entry_only_our_own_error_leaves_i
 
 
 def test_the_shards_of_all_writers_of_an_entry_are_bounded_together():
-    many = "".join(f',"s{n}":["0-99999"]' for n in range(ledger.SHARDS_MAX // 200_000))[1:]
+    many = "".join(f',"s{n}":["0-99999"]' for n in range(ended_shards.SHARDS_MAX // 200_000))[1:]
     entry = json.loads(ledger.encode(LedgerEntry(1, "t", {ONE: {}})))
     writers = [{**entry["writers"][0], "application": f"a{n}", "ended": json.loads(f"{{{many}}}")} for n in range(3)]
     with pytest.raises(SinkRefused, match="or too many of them"):

@@ -15,18 +15,13 @@ from hypothesis import strategies as st
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.commit.store import PosixStore
-from mld.processors.spark.high_water_marks import RecordPosition, WriterIdentity
-from mld.processors.spark.replay import (
-    LetterError,
-    LetterReplay,
-    for_us,
-    letters_of,
-    replay_shard,
-    settings_of,
-)
+from mld.processors.spark.letters import LetterError, for_us, letters_of, replay_shard
+from mld.processors.spark.positions import RecordPosition
+from mld.processors.spark.replay import LetterReplay, settings_of
 from mld.processors.spark.settings import SettingsError
 from mld.processors.spark.sink_port import DataRefused, SinkError
-from mld.processors.spark.sinks.files import StoredLetters
+from mld.processors.spark.sinks.stored_letters import StoredLetters
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.unit.spark.test_engine import two_sinks
 from tests.unit.spark.twins import Bed, MemorySink

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.merge import Merge
 

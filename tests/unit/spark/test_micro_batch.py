@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch.micro_batch import Offer, plan
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.positions import RecordPosition, StreamShard
 
 A, B = StreamShard("s", "a"), StreamShard("s", "b")
 

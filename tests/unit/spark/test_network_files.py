@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.commit.store import NETWORK, mount_of, refuse_network
+from mld.processors.spark.commit.network_files import NETWORK, mount_of, refuse_network
 from mld.processors.spark.sink_port import SinkRefused
 
 TABLE = r"""

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.batch import page_file, record_columns
+from mld.processors.spark.batch import page_file, record_columns, thrift
 from mld.processors.spark.batch.page_file import PageWriter, SpoolPage, rows
 from mld.processors.spark.batch.record_columns import LineError, read_line
 from mld.processors.spark.batch.record_columns import SparkRecord as PageRecord
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 
@@ -224,9 +224,9 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, count: int) -> None:
 
 def test_lists_and_numbers_of_the_compact_protocol() -> None:
     """By hand, from its specification: a long list says its length after its type, numbers alternate their signs."""
-    encoded, I32, BINARY, LIST = page_file.encoded, page_file.I32, page_file.BINARY, page_file.LIST
+    encoded, I32, BINARY, LIST = thrift.encoded, thrift.I32, thrift.BINARY, thrift.LIST
     assert encoded((1, LIST, (I32, [0, -1, 1]))) == bytes((0x19, 0x35, 0, 1, 2, 0))
-    assert encoded((2, page_file.I64, 150)) == bytes((0x26, 0xAC, 0x02, 0))
+    assert encoded((2, thrift.I64, 150)) == bytes((0x26, 0xAC, 0x02, 0))
     assert encoded((1, LIST, (BINARY, ["a"] * 15))) == bytes((0x19, 0xF8, 15)) + b"\x01a" * 15 + b"\0"
-    assert encoded((1, BINARY, "é"), (3, page_file.STRUCT, b"\0")) == b"\x18\x02\xc3\xa9\x2c\0\0"
-    assert [page_file.varint(n).hex() for n in (0, 127, 128, 2**40)] == ["00", "7f", "8001", "808080808020"]
+    assert encoded((1, BINARY, "é"), (3, thrift.STRUCT, b"\0")) == b"\x18\x02\xc3\xa9\x2c\0\0"
+    assert [thrift.varint(n).hex() for n in (0, 127, 128, 2**40)] == ["00", "7f", "8001", "808080808020"]

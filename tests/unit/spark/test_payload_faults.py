@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.session.decoding import RECORDS_MIN, STRAY_NAMES_MAX, MalformedShare, StrayNames
+from mld.processors.spark.session.payload_faults import RECORDS_MIN, STRAY_NAMES_MAX, MalformedShare, StrayNames
 
 
 def test_a_stray_field_is_said_once_and_only_so_many_are():

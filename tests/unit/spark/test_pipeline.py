@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.pipeline import Batch, PipelineError, PipelineFailed, assigned, load
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 
 
 class Frame:

@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.session.error_classes import SQL, Cause
-from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import GenericSink, make_sink
-from mld.processors.spark.sinks.jdbc import (
+from mld.processors.spark.session.error_classes import SQL
+from mld.processors.spark.session.error_kinds import Cause
+from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.jdbc import JdbcSink
+from mld.processors.spark.sinks.jdbc_errors import meaning
+from mld.processors.spark.sinks.postgres_sql import (
     Column,
-    JdbcSink,
     TableName,
     add_column,
     create,
     create_stage,
-    meaning,
     quoted,
     take_over,
 )

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from mld.processors.spark import link
-from mld.processors.spark.host.process_watch import LINE_BYTES_MAX, SAID_LINES_MAX, PrintedLines, bounded_lines
+from mld.processors.spark.host.printed_lines import LINE_BYTES_MAX, SAID_LINES_MAX, PrintedLines, bounded_lines
 
 
 def test_of_a_line_that_never_ends_the_beginning_is_kept() -> None:

@@ -10,25 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import (
-    SHARDS_MAX,
-    Admission,
-    LedgerEntry,
-    decode_retired,
-    encode_retired,
-    retired,
-)
-from mld.processors.spark.high_water_marks import (
-    ENDED,
-    OF_A_RECORD,
-    RecordPosition,
-    ShardSpan,
-    StreamShard,
-    WriterIdentity,
-    lowest,
-    spans,
-)
+from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit.ended_shards import SHARDS_MAX, decode_retired, encode_retired, retired
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.high_water_marks import ENDED, lowest, spans
+from mld.processors.spark.positions import OF_A_RECORD, RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced
+from mld.processors.spark.writer_identity import WriterIdentity
 
 ONE = WriterIdentity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
 TWO = ONE._replace(application="other")

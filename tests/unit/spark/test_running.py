@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mld.processors.spark.batch.running import PARTS, Running, RunningSpan, cut
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.sink_port import JobFailed, SessionGone
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.session_errors import SessionGone
+from mld.processors.spark.sink_port import JobFailed
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
 A = StreamShard("s", "a")

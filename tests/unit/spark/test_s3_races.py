@@ -18,9 +18,12 @@ from mld.aws.objects import TRIES_MAX
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import LEDGER, STAGING
 from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Store
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, WriterIdentity, spans
-from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import spans
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.tiers import sliced
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
 from tests.twins.store import Disk, MemoryStore

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.session.lakehouse import EXCLUDES, HADOOP, PACKAGES, PROVIDERS, is_needed, s3a_settings
+from mld.processors.spark.session.packages import PACKAGES
+from mld.processors.spark.session.s3a import EXCLUDES, HADOOP, PROVIDERS, is_needed, s3a_settings
+from mld.processors.spark.session_errors import SessionError
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import S3Access, SessionError, SinkSpec
-from mld.properties.credentials import parse_chain
+from mld.processors.spark.sink_spec import S3Access, SinkSpec
+from mld.properties.credentials_syntax import parse_chain
 
 ROLE = "arn:aws:iam::123456789012:role/lake"
 FILES, TABLE, LOCAL = (

@@ -13,8 +13,9 @@ import pytest
 
 from mld.processors.spark import link
 from mld.processors.spark.host.connection import ChildConnection
-from mld.processors.spark.host.session_host import HostStatus
-from mld.processors.spark.settings import SanitizedLines, load, sanitizer_of
+from mld.processors.spark.host.host_status import HostStatus
+from mld.processors.spark.sanitizing import SanitizedLines, sanitizer_of
+from mld.processors.spark.settings import load
 
 SECRET = "pl4nted-s3cret"
 FILE = f"""\

@@ -20,13 +20,19 @@ import pytest
 from mld.core import sparkhosts
 from mld.processors.spark import link
 from mld.processors.spark.batch import attempts
-from mld.processors.spark.child import ChildRelay, DaemonLines, properties_file
-from mld.processors.spark.high_water_marks import ANCESTORS_VARIABLE, ENDED, RecordPosition, StreamShard
+from mld.processors.spark.child import properties_file
+from mld.processors.spark.fatal import FatalError
+from mld.processors.spark.high_water_marks import ENDED
 from mld.processors.spark.host import offers, session_host
-from mld.processors.spark.host.process_watch import clear, hold, sweep, watch_process
-from mld.processors.spark.host.session_host import STATUS_FILE, SessionHost
-from mld.processors.spark.link import FatalError, run_directory, scratch_directory, started_at
+from mld.processors.spark.host.host_status import STATUS_FILE
+from mld.processors.spark.host.leftovers import clear, hold, sweep
+from mld.processors.spark.host.process_watch import watch_process
+from mld.processors.spark.host.session_host import SessionHost
+from mld.processors.spark.positions import RecordPosition, StreamShard
+from mld.processors.spark.relay import ChildRelay, DaemonLines
+from mld.processors.spark.run_directory import run_directory, scratch_directory, started_at
 from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused
+from mld.processors.spark.writer_identity import ANCESTORS_VARIABLE
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, line_of, settings_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.high_water_marks import SEVERAL, WriterIdentity
 from mld.processors.spark.settings import SettingsError, load
+from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity
 
 GOOD = "streamName = clicks\napplicationName = app\nmld.spark.pipeline = p.py:transform\n"
 

@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 
 from mld.processors.spark.commit.store import PosixStore
-from mld.processors.spark.high_water_marks import (
-    ENDED,
-    HighWaterMarks,
-    RecordPosition,
-    ShardSpan,
-    StreamShard,
-    WriterIdentity,
-)
+from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks
 from mld.processors.spark.host.start_up import DEAD_LETTER, dead_letter_of
-from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.unit.spark.twins import settings_of
 
 A = StreamShard("s", "shardId-000000000000")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.processors.spark.sink_port import first_line, sentence
+from mld.processors.spark.sentences import first_line, sentence
 
 PYTHON = """\
 An exception was thrown from the Python worker: Traceback (most recent call last):

@@ -18,7 +18,7 @@ from mld.processors.spark.session.spark_session import (
     java_home,
     local_cores,
 )
-from mld.processors.spark.sink_port import SessionError
+from mld.processors.spark.session_errors import SessionError
 from tests.unit.spark.twins import settings_of
 
 

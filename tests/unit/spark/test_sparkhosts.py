@@ -9,8 +9,8 @@ import pytest
 
 from mld.check.command import print_check
 from mld.core import sparkhosts
-from mld.processors.spark.host.session_host import HostStatus
-from mld.processors.spark.link import run_directory
+from mld.processors.spark.host.host_status import HostStatus
+from mld.processors.spark.run_directory import run_directory
 
 COUNTS = {"records": 20, "bytes": 4_000, "rows": 18, "commits": 2}
 FILE = """\

@@ -13,9 +13,10 @@ import pytest
 from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.commit.store import PosixStore, failures, local_directory
 from mld.processors.spark.settings import SDK_CREDENTIALS
-from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_spec import S3Access, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.properties.credentials import parse_chain
+from mld.properties.credentials_syntax import parse_chain
 from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.twins.store import Disk, MemoryStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.host.offers import LITTLE_BYTES, due_at
+from mld.processors.spark.host.trigger import LITTLE_BYTES, due_at
 from mld.processors.spark.settings import GATHER_QUIET_S, SparkSettings
 from tests.unit.spark.twins import settings_of
 

@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import BatchOutcome, MicroBatch, Offer, plan
+from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, plan
+from mld.processors.spark.batch.outcome import BatchOutcome
 from mld.processors.spark.batch.page_file import PageWriter, rows
 from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.running import Running
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.commit.ledger import retired
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
+from mld.processors.spark.commit.ended_shards import retired
+from mld.processors.spark.high_water_marks import advanced, moved
 from mld.processors.spark.pipeline import Pipeline
+from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.session.failing_rows import PartitionFailure
 from mld.processors.spark.session.handover import BITS, Counted, Handed, Slices
+from mld.processors.spark.session_errors import SessionGone, TaskHangs
 from mld.processors.spark.settings import SparkSettings, make
-from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SessionGone, SinkSpec, TaskHangs
-from mld.properties.lines import Sources, parse
+from mld.processors.spark.sink_port import Fenced, JobFailed, Published
+from mld.processors.spark.sink_spec import SinkSpec
+from mld.properties.lines import parse
+from mld.properties.references import Sources
 from mld.properties.spark import read
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record

@@ -1,0 +1,122 @@
+"""The child's half of the wire format: a line of the daemon -> a message, and a child's message -> a line.
+
+Rules: protocol#child-messages. `parse_daemon_line` understands every generation of daemons
+(protocol#protocol-generations); the daemon itself uses `mld.protocol.codec`. Quick to import.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from dataclasses import dataclass
+from typing import Any
+
+from mld.protocol.messages import (
+    ActionName,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    ShutdownReason,
+    ShutdownRequested,
+    StreamLabel,
+)
+
+_RECORD_KEYS = frozenset(
+    {"action", "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"}
+)
+UNKNOWN_ARRIVAL_MS = 0
+"""Stands for the arrival time that daemons before 1.7.2 do not send."""
+_PLAIN: dict[ActionName, LeaseLost | ShardEnded] = {
+    ActionName.LEASE_LOST: LeaseLost(),
+    ActionName.SHARD_ENDED: ShardEnded(),
+}
+
+
+class DaemonMessageError(Exception):
+    """The daemon sent a line that is no message of any generation of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedReply:
+    """A checkpoint reply as a child sees it. `error` is free text: a Java daemon may send any exception's name."""
+
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedAction:
+    """An action, and what its status must name: `shutdown` for the 1.x message, else the action."""
+
+    action: Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
+    response_for: str
+
+
+def parse_daemon_line(line: bytes) -> ReceivedAction | ReceivedReply:
+    """Return the message in one line of the daemon. Raises DaemonMessageError; unknown keys are ignored."""
+    try:
+        value = json.loads(line)
+        return _message(value)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Base64Error) as error:
+        raise DaemonMessageError(f"not a message of the daemon ({error!r}): {line[:80]!r}") from error
+
+
+def encode_status(response_for: str) -> bytes:
+    return json.dumps({"action": "status", "responseFor": response_for}, separators=(",", ":")).encode() + b"\n"
+
+
+def encode_checkpoint_request(sequence_number: str | None, sub_sequence_number: int | None) -> bytes:
+    request = {
+        "action": "checkpoint",
+        "sequenceNumber": sequence_number,
+        "subSequenceNumber": sub_sequence_number,
+    }
+    return json.dumps(request, separators=(",", ":")).encode() + b"\n"
+
+
+def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
+    name = value["action"]
+    match name:
+        case "checkpoint":
+            return ReceivedReply(value.get("error"))
+        case "initialize":
+            sequence, sub = value.get("sequenceNumber"), value.get("subSequenceNumber")
+            return ReceivedAction(Initialize(value["shardId"], sequence, sub, _stream(value)), name)
+        case "processRecords":
+            records = tuple(map(_record, value["records"]))
+            return ReceivedAction(ProcessRecords(records, value.get("millisBehindLatest")), name)
+        case "shutdown":
+            return ReceivedAction(_shutdown(ShutdownReason(value["reason"])), name)
+        case "shutdownRequested":
+            return ReceivedAction(ShutdownRequested(value.get("checkpoint")), name)
+        case _:
+            return ReceivedAction(_PLAIN[ActionName(name)], name)
+
+
+def _stream(value: dict[str, Any]) -> StreamLabel | None:
+    """Return the stream in an `initialize`; None if it names none, as when the application reads one stream."""
+    match value:
+        case {"streamName": str(name), "streamArn": str(arn), "streamId": str(identifier)}:
+            return StreamLabel(name, arn, identifier)
+    return None
+
+
+def _record(value: dict[str, Any]) -> Record:
+    arrival_ms = value.get("approximateArrivalTimestamp")
+    extra = {}
+    if len(value) > len(_RECORD_KEYS):
+        extra = {key: one for key, one in value.items() if key not in _RECORD_KEYS and isinstance(one, str)}
+    return Record(
+        a2b_base64(value["data"] or ""),
+        value["partitionKey"],
+        value["sequenceNumber"],
+        value.get("subSequenceNumber") or 0,
+        UNKNOWN_ARRIVAL_MS if arrival_ms is None else int(arrival_ms),
+        extra,
+    )
+
+
+def _shutdown(reason: ShutdownReason) -> LeaseLost | ShardEnded:
+    return LeaseLost() if reason is ShutdownReason.ZOMBIE else ShardEnded()

@@ -1,0 +1,81 @@
+"""Finds the session host of a child's daemon, and starts it if there is none: once, under a file lock.
+
+The host is a process in a session of its own, so that signals to the daemon's or the child's process group do not
+reach it; it watches the daemon and ends after it.
+
+Quick to import: the child must start in no time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from pathlib import Path
+
+import mld
+from mld.processors.spark.fatal import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
+from mld.processors.spark.run_directory import LOCK_FILE, SOCKET_FILE, run_directory
+
+_START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.process import main; main()"
+
+
+def daemon_pid() -> int:
+    """Return the daemon: as it says itself, else our parent."""
+    told = os.environ.get("MLD_DAEMON_PID", "")
+    return int(told) if told.isdigit() else os.getppid()
+
+
+def attach(properties_file: str) -> socket.socket:
+    """Return a connection to the host of our daemon, which is started if need be. Raises FatalError."""
+    pid = daemon_pid()
+    directory = run_directory(pid)
+    with (directory / LOCK_FILE).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the holder starts the host, which says within seconds whether it listens
+        connection = _connect(directory / SOCKET_FILE)
+        if connection is None:
+            _start_host(directory, pid, properties_file)
+            connection = _connect(directory / SOCKET_FILE)
+    if connection is None:
+        raise FatalError("the Spark session host ended right after its start; see the lines above")
+    return connection
+
+
+def _connect(path: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except OSError as error:
+        raise FatalError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
+    return connection
+
+
+def _start_host(directory: Path, pid: int, properties_file: str) -> None:
+    """Wait until the host listens. What it prints until then goes to our standard error."""
+    import subprocess  # only the first child of a daemon needs it
+
+    ready, told = os.pipe()
+    start = _START.format(root=str(Path(mld.__file__).resolve().parents[1]))
+    arguments = [str(directory), properties_file, str(pid), str(told)]
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", start, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=[told],
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise FatalError(f"cannot start the Spark session host: {error.strerror}") from error
+    finally:
+        os.close(told)
+    with os.fdopen(ready, "rb") as pipe:
+        listening = pipe.read(1) == b"+"
+    if not listening:
+        status = process.wait()
+        message = f"the Spark session host did not start (exit status {status}); see the lines above"
+        raise FatalError(message, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else EXIT_FAILURE)

@@ -1,0 +1,114 @@
+"""Where the records of a micro-batch are, or those of a part of it: in pages, or in memory if they are few.
+
+It hands them to a session and answers for each sink whether it holds all that stands before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
+from mld.processors.spark.batch.record_columns import Row
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.high_water_marks import HighWaterMarks, Preceding, ShardSpans, fresh, gaps
+from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
+
+Rows = Mapping[StreamShard, Sequence[Row]]
+
+
+@dataclass(slots=True)
+class BatchSource:
+    """What a batch, or a part of it, holds."""
+
+    ends: HighWaterMarks
+    each: Callable[[ShardSpans], Iterator[tuple[StreamShard, Row]]]
+    """All records of the pages that reach into the spans, each shard's in order."""
+    pages_of: Callable[[ShardSpans], tuple[Offer, ...] | None] = lambda _: None
+    """Pages with exactly the records that the spans take, if there are such."""
+    before: HighWaterMarks = field(default_factory=dict)
+    """Of a part of a batch: the record of each shard that stands right before it."""
+    preceding: Preceding = field(default_factory=dict)
+    """What stands before the batch: a sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
+    only: frozenset[str] | None = None
+    """Sinks that are to get these records, if some are not."""
+
+    def follows(self, marks: HighWaterMarks) -> bool:
+        """Return whether a sink with these marks misses nothing that stands before this part: else it must not get
+        it.
+        """
+        misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())
+        return not misses_part and not gaps(self.preceding, marks)
+
+    def each_of(self, spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
+        """Yield the records that the spans take, each shard's in order."""
+        return ((shard, row) for shard, row in self.each(spans) if fresh(row[0], spans[shard].after))
+
+    def part(self, spans: ShardSpans) -> Rows:
+        """Return the records that the spans take, by shard; there may be none."""
+        found: dict[StreamShard, list[Row]] = {}
+        for shard, row in self.each_of(spans):
+            found.setdefault(shard, []).append(row)
+        return found
+
+    def without(self, left_out: Collection[tuple[StreamShard, RecordPosition]]) -> BatchSource:
+        """Return the same without some records, which are not missed at its ends."""
+
+        def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
+            return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
+
+        return replace(self, each=each, pages_of=lambda _: None)
+
+    def of(self, shards: Sequence[StreamShard]) -> BatchSource:
+        """Return what there is of some shards."""
+        preceding = {one: self.preceding[one] for one in shards if one in self.preceding}
+        return replace(self, ends={one: self.ends[one] for one in shards}, preceding=preceding)
+
+    def whole(self) -> ShardSpans:
+        """Return spans that take every record."""
+        return {shard: ShardSpan(None, upto) for shard, upto in self.ends.items()}
+
+
+def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
+    """Return a source of the pages of a batch."""
+
+    def wanted(spans: ShardSpans) -> list[Slice]:
+        return [
+            piece
+            for piece in batch.slices
+            if (span := spans.get(piece.offer.shard)) is not None and fresh(piece.offer.last, span.after)
+        ]
+
+    def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
+        for piece in wanted(spans):
+            for row in spool.rows(piece.offer):
+                if fresh(row[0], piece.after):
+                    yield piece.offer.shard, row
+
+    def pages_of(spans: ShardSpans) -> tuple[Offer, ...] | None:
+        pieces = wanted(spans)
+        if not pieces or any(
+            piece.after or not fresh(piece.offer.first, spans[piece.offer.shard].after) for piece in pieces
+        ):
+            return None
+        return tuple(piece.offer for piece in pieces)
+
+    return BatchSource(batch.ends, each, pages_of, preceding=batch.preceding)
+
+
+def source_of_rows(
+    shard: StreamShard,
+    rows: Sequence[Row],
+    upto: RecordPosition | None = None,
+    before: RecordPosition | None = None,
+    only: frozenset[str] | None = None,
+    preceding: Preceding | None = None,
+) -> BatchSource:
+    """Return a part of a batch, up to its last record or beyond, whose record before it stands at `before`."""
+    return BatchSource(
+        {shard: upto or rows[-1][0]},
+        lambda spans: ((shard, row) for row in rows),
+        before={} if before is None else {shard: before},
+        preceding=preceding or {},
+        only=only,
+    )

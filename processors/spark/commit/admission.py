@@ -1,0 +1,63 @@
+"""Which marks in the ledger of a sink belong to which writer, and who may write there.
+
+Every writer has marks of its own, so that none mistakes another's finished records for its own. A writer that is in
+the ledger may go on. Another one is admitted if nobody else is in it, or if `mld.spark.sink.<name>.writers = shared`
+allows several; otherwise it is refused, with its own name and the names of the others.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mld.processors.spark.commit.ended_shards import retired
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced, moved
+from mld.processors.spark.sink_port import Fenced, SinkRefused
+from mld.processors.spark.writer_identity import WriterIdentity
+
+NAMED_MAX = 3
+"""How many writers of a sink a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """One writer at one sink. `place` is the sink for people; `shared`: other writers may be there, too."""
+
+    writer: WriterIdentity
+    sink: str
+    place: str
+    shared: bool = False
+    ended: HighWaterMarks = field(default_factory=dict)
+    """Shards that have ended, with the position of each that the sink holds."""
+
+    def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
+        """Return the marks of this writer. Raises SinkRefused if it may not write here."""
+        if head is None:
+            return {}
+        if self.writer not in head.writers and head.writers and not self.shared:
+            raise SinkRefused(self._refusal([str(other) for other in sorted(head.writers)]))
+        return head.writers.get(self.writer, {})
+
+    def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
+        """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
+        if changed := moved(batch, self.marks(head)):
+            raise Fenced(self.sink, changed)
+
+    def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
+        """Return the entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
+        self.check(head, batch)
+        number, writers = (head.number + 1, head.writers) if head is not None else (1, {})
+        marks = retired(advanced(writers.get(self.writer, {}), batch), self.ended)
+        return LedgerEntry(number, token, {**writers, self.writer: marks}, **said)
+
+    def _refusal(self, others: list[str]) -> str:
+        named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
+        return (
+            f"sink {self.sink}: {self.place} is written by {named}. This is {self.writer}, and what the sink holds of "
+            "one says nothing about the other; nothing was written or acknowledged. Name another path or table; or, if "
+            f"both are meant to write there, set mld.spark.sink.{self.sink}.writers = shared: each then has marks of "
+            "its own"
+        )

@@ -1,0 +1,76 @@
+"""The shards of a sink that have ended, and how an entry of its ledger encodes them in little room.
+
+Once a child has come to the end of its shard, and every sink holds all records of it, no record of the shard can be new
+any more: whatever is delivered of it again, by any worker at any time, is dropped. So the ledger keeps the shard for
+ever with the mark ENDED, and needs no position. Kinesis numbers its shards, so those that have ended are a few ranges
+of numbers; ids of another kind (DynamoDB) are kept one by one.
+
+A shard is never retired unless the sink has had a record of it. Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+
+from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks
+from mld.processors.spark.positions import OF_A_RECORD, RecordPosition, StreamShard
+
+NUMBERED = re.compile(r"shardId-(\d{12})", re.ASCII)
+_ENDED = re.compile(r"=(?P<name>.*)|(?P<first>\d{1,12})(?:-(?P<last>\d{1,12}))?", re.ASCII | re.DOTALL)
+SHARDS_MAX = 1_000_000
+"""More than any stream has had: an entry that says more is damaged, and must not fill the memory."""
+
+
+def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
+    """Return the marks, once those shards have ended whose last position is known and in the sink; those of single
+    records are gone."""
+    done = {shard: ENDED for shard, last in ended.items() if shard in marks and marks[shard] >= last}
+    left = {**marks, **done} if done else marks
+    return {shard: mark for shard, mark in left.items() if OF_A_RECORD not in shard.shard or shard not in done}
+
+
+def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
+    """Encode stream -> ranges of the numbers of its shards that have ended, such as `0-63` and `70`, then other ids."""
+    streams: dict[str, list[str]] = {}
+    for stream, shard in sorted(shard for shard, mark in marks.items() if mark == ENDED):
+        streams.setdefault(stream, []).append(shard)
+    return {
+        stream: [*_ranges(shards), *(f"={shard}" for shard in shards if not NUMBERED.fullmatch(shard))]
+        for stream, shards in streams.items()
+    }
+
+
+def _ranges(shards: Iterable[str]) -> Iterator[str]:
+    """Yield `first-last`, or one number, of shards in order; numbers that follow each other are as far from their
+    places."""
+    numbers = (int(found[1]) for shard in shards if (found := NUMBERED.fullmatch(shard)))
+    for _, some in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
+        first, *rest = (number for _, number in some)
+        yield f"{first}-{rest[-1]}" if rest else f"{first}"
+
+
+def decode_retired(value: object, room: int = SHARDS_MAX) -> HighWaterMarks:
+    """Return the inverse of `encode_retired`: the mark ENDED for each shard, of which there may be `room`. Raises
+    ValueError that names what is wrong.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError("what has ended: not an object")
+    marks: dict[StreamShard, RecordPosition] = {}
+    ranges: list[tuple[str, int, int]] = []
+    for stream, item in ((stream, item) for stream, items in value.items() for item in items):
+        found = _ENDED.fullmatch(item) if isinstance(item, str) else None
+        if found is None:
+            raise ValueError(f"what has ended: no range of shards: {str(item)[:60]!r}")
+        if (name := found["name"]) is not None:
+            marks[StreamShard(stream, name)] = ENDED
+            continue
+        first, last = int(found["first"]), int(found["last"] or found["first"])
+        room -= last - first + 1
+        if last < first or room < 0:
+            raise ValueError(f"what has ended: no range of shards, or too many of them: {item}")
+        ranges.append((stream, first, last))
+    for stream, first, last in ranges:
+        marks |= {StreamShard(stream, f"shardId-{number:012d}"): ENDED for number in range(first, last + 1)}
+    return marks

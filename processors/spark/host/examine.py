@@ -1,0 +1,61 @@
+"""Finds out without a session whether `mld-spark` can run what a properties file says: in less time than a JVM starts.
+
+    mld-spark --check app.properties        # in the daemon's working directory
+
+What needs no session is checked by the code of the start, then Java and what the formats need of PySpark. One
+sentence for what is wrong, exit 2; exit 0 with one line otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from mld.processors.spark import pipeline
+from mld.processors.spark.fatal import EXIT_CONFIGURATION
+from mld.processors.spark.host.start_up import load_pipeline
+from mld.processors.spark.sanitizing import complain
+from mld.processors.spark.session import lakehouse, spark_session
+from mld.processors.spark.session_errors import SessionError
+from mld.processors.spark.settings import SettingsError, SparkSettings, load
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sinks.factory import make_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def examine(file: str, env: Mapping[str, str]) -> str:
+    """Return what was found. Raises SettingsError, SessionError, SinkRefused or PipelineError."""
+    settings = load(file, (), env)
+    load_pipeline(settings).check_imports()
+    import pyspark
+
+    for spec in settings.sinks:
+        make_sink(spec, cast("SparkSession", None))  # nothing is touched, but what cannot work is refused
+    java = f"Java at {spark_session.java_home(env)}"
+    formats = _formats(settings)
+    return f"PySpark {pyspark.__version__}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
+
+
+def _formats(settings: SparkSettings) -> str:
+    """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
+    spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
+    return "".join(
+        f"{name} by your own package, " if lakehouse.is_given(name, settings.conf) else f"{lakehouse.needs(name)}, "
+        for name in lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: mld-spark --check APP.properties\n")
+        return EXIT_CONFIGURATION
+    try:
+        sys.stdout.write(examine(arguments[0], os.environ) + "\n")
+    except (SettingsError, SessionError, SinkRefused, pipeline.PipelineError) as error:
+        complain(str(error))
+        return EXIT_CONFIGURATION
+    return 0

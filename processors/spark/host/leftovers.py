@@ -1,0 +1,51 @@
+"""The lock of a living session host on its directories, and the removal of what dead hosts left there.
+
+A directory is swept only if its daemon is gone and nobody holds its lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from mld.processors.spark.batch.running import FILE as RUNNING
+from mld.processors.spark.run_directory import LOCK_FILE, SOCKET_FILE, all_directories, started_at
+
+HOST_LOCK = "host.lock"
+
+
+def clear(directory: Path, *, daemon_lives: bool) -> None:
+    """Leave only what the next host of the same daemon is found and locked by, and what was running."""
+    if not daemon_lives:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        if entry.name in (LOCK_FILE, HOST_LOCK, SOCKET_FILE, RUNNING):
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def sweep() -> None:
+    """Remove what hosts that were killed have left behind: their daemons are gone, and nobody holds their lock."""
+    for (pid, start_time), directory in all_directories():
+        if started_at(pid) == str(start_time):
+            continue
+        with suppress(OSError), hold(directory, wait=False):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def hold(directory: Path, *, wait: bool = True) -> BinaryIO:
+    """Lock the directory as that of a living host, for as long as the file given back is open."""
+    lock = (directory / HOST_LOCK).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        lock.close()
+        raise
+    return lock

@@ -1,0 +1,78 @@
+"""Everything that is printed in a session host, passed on to the daemon's log through a child.
+
+Lines are kept while no child can take them, the newest of them; a line that is too long is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import BinaryIO
+
+from mld.processors.spark.link import TEXT_CHARS_MAX
+from mld.processors.spark.sanitizing import Sanitizer
+
+DELIVER_EVERY_S = 0.5
+"""How often to look for a child that can take printed lines."""
+SAID_LINES_MAX = 1_000
+"""Lines kept while there is no child to pass them to."""
+TAG = "spark: "
+LINE_BYTES_MAX = 16 * 1024
+
+
+class PrintedLines:
+    """Everything that is printed on standard output and error, Spark's and the user's, tagged, towards a child."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool], fit: Sanitizer) -> None:
+        self._loop = loop
+        self._fit = fit
+        self._pass_on = pass_on
+        self._kept: deque[str] = deque(maxlen=SAID_LINES_MAX)
+        self._scheduled = False
+        read, write = os.pipe()
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        os.close(write)
+        threading.Thread(target=self._pump, args=[os.fdopen(read, "rb")], daemon=True, name="printed").start()
+        self._delivering = loop.create_task(self._keep_delivering())
+
+    def _pump(self, pipe: BinaryIO) -> None:
+        for line in bounded_lines(pipe):
+            said = self._fit(line.decode("utf-8", "replace").rstrip("\r\n"))
+            self._kept.append(f"{TAG}{said[:LINE_BYTES_MAX]}\n")
+            if not self._scheduled:
+                self._scheduled = True
+                with suppress(RuntimeError):  # the loop is closed: we are at our end
+                    self._loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        """Pass on what there is, as much as a frame takes at once; what no child can take is kept, the newest of
+        it."""
+        self._scheduled = False
+        while self._kept:
+            some: list[str] = []
+            size = 0
+            while self._kept and (not some or size + len(self._kept[0]) <= TEXT_CHARS_MAX):
+                some.append(self._kept.popleft())
+                size += len(some[-1])
+            if not self._pass_on("".join(some)):
+                self._kept.extendleft(reversed(some))
+                return
+
+    async def _keep_delivering(self) -> None:
+        """Deliver until the loop ends: a child may come, or find time, when nothing is printed."""
+        while True:
+            await asyncio.sleep(DELIVER_EVERY_S)
+            self.deliver()
+
+
+def bounded_lines(pipe: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a pipe; of one that is too long, or never ends, the beginning."""
+    while line := pipe.readline(LINE_BYTES_MAX):
+        yield line
+        while line and not line.endswith(b"\n"):
+            line = pipe.readline(LINE_BYTES_MAX)

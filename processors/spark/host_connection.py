@@ -1,0 +1,152 @@
+"""The child's end of the link to the session host: which records were brought, and which of them are committed.
+
+The records of a batch go into a page, a file that Spark reads. Quick to import: the child must start in no time.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mld.processors.spark import link
+from mld.processors.spark.fatal import EXIT_FAILURE, FatalError
+
+if TYPE_CHECKING:
+    from mld.processors.spark.batch.page_file import PageWriter
+    from mld.processors.spark.batch.record_columns import RecordColumns
+
+
+class HostConnection:
+    """The child's end of the link: what was brought to the host, and what is committed of it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self.ready: dict[str, Any] = {}
+        """What READY has said, once it has come."""
+        self.brought = self.committed = 0
+        """The number of the last line whose records are in a page, and of the last one that is committed."""
+        self.position: tuple[str, int] | None = None
+        """Position of the last record committed, until it is checkpointed."""
+        self.may_go = False
+        self._page: PageWriter | None = None
+        self._page_bytes = 0
+        """Of the lines in it."""
+        self._pages = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        if self._page is not None:
+            self._page.abandon()
+        self._socket.close()
+
+    def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
+        from mld.processors.spark import writer_identity
+
+        names = {"stream": writer_identity.stream_key(os.environ), "shard": shard_id, "sequence": sequence, "sub": sub}
+        identity = {
+            "arn": os.environ.get(writer_identity.ARN_VARIABLE),
+            "created": os.environ.get(writer_identity.CREATED_VARIABLE),
+        }
+        ancestors = os.environ.get(writer_identity.ANCESTORS_VARIABLE, "").split()
+        self.send(link.HELLO, {**names, **identity, "ancestors": ancestors, "version": link.VERSION})
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    def bring(self, groups: Iterable[RecordColumns], size: int, behind: int | None) -> None:
+        """Put the records of a line into the page, once there is room for their `size`. `behind`: how far they are
+        behind the tip. Raises FatalError."""
+        self.send(link.ROOM, {"size": size, "behind": behind})
+        while not self.may_go:
+            self.receive()
+        self.may_go = False
+        if not size:
+            return
+        if self._page is None:
+            self._page, self._page_bytes = self._new_page(), 0
+        for group in groups:
+            self._page.add(group)
+        self.brought += 1
+        self._page_bytes += size
+        if self._page_bytes >= self.ready["pageBytes"]:
+            self.end_page()
+
+    def end_page(self) -> None:
+        """Say that the page is complete, or that there is none. Raises FatalError."""
+        if self._page is None:
+            self.send(link.PAGE, {"records": 0})
+            return
+        page, self._page = self._page.close(), None
+        said = page._replace(size=self._page_bytes)._asdict()
+        self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **said})
+
+    def _new_page(self) -> PageWriter:
+        from mld.processors.spark.batch.page_file import PageWriter
+        from mld.processors.spark.positions import StreamShard
+
+        self._pages += 1
+        path = Path(f"{self.ready['pages']}{self._pages:08d}.parquet")
+        return PageWriter(path, StreamShard(self.ready["stream"], self.ready["shard"]))
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Take one frame. Raises FatalError if the host has failed or is gone."""
+        kind, length = link.decode_header(self._exactly(link.HEADER.size))
+        body = link.decode_body(self._exactly(length))
+        if kind == link.READY:
+            self.ready = body
+        elif kind == link.GO:
+            self.may_go = True
+        elif kind == link.CUT:
+            self.end_page()
+        elif kind == link.COMMITTED:
+            self.committed = body["upto"]
+            self.position = (body["sequence"], body["sub"])
+        elif kind == link.SAID:
+            sys.stderr.write(body["text"])
+        elif kind == link.FAILED:
+            raise FatalError(body["reason"], body.get("status", EXIT_FAILURE))
+
+    def asked(self, kind: int, is_done: Callable[[], bool]) -> bool:
+        """Ask the host for something that its sinks have to take; return whether they have, in the time for that."""
+        self.send(kind)
+        deadline = time.monotonic() + self.ready["drainMillis"] / 1000
+        while not is_done():
+            if not self.receive_within(deadline - time.monotonic()):
+                return False
+        return True
+
+    def receive_within(self, seconds: float) -> bool:
+        """Take one frame if one comes in time."""
+        if not select.select([self._socket], [], [], max(0.0, seconds))[0]:
+            return False
+        self.receive()
+        return True
+
+    def send(self, kind: int, body: dict[str, Any] | None = None) -> None:
+        """Send one frame. Raises FatalError with the host's last word if the host is gone."""
+        try:
+            self._socket.sendall(link.encode(kind, body))
+        except OSError:
+            while True:  # the host has closed the link: what it said last is the reason, if there is one
+                self.receive()
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            try:
+                piece = self._socket.recv(size - len(data))
+            except OSError:
+                piece = b""
+            if not piece:
+                raise FatalError("the Spark session host went away; the shard starts again from its checkpoint")
+            data += piece
+        return data

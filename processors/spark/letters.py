@@ -1,0 +1,103 @@
+"""Letters of a dead letter -> records, as they came from the daemon.
+
+Letters are numbered by where they stand: the number of the commit that has brought them, and their place in it. So a
+position never changes, a letter that comes later has a higher one, and one mark says which letters a sink has got back.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from binascii import a2b_base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from mld.processors.spark.batch.record_columns import SUB_END, SparkRecord
+from mld.processors.spark.positions import RecordPosition, StreamShard
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_DIGITS = re.compile(r"[0-9]{1,129}", re.ASCII)
+REPLAY = "(dead letter)"
+"""Stands for the stream in the marks of what was replayed; no stream can be called so."""
+
+
+class LetterError(Exception):
+    """A line that is no letter; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLetter:
+    """A record that was put aside. `sinks` are those that miss it, None: all do. `writer` is the application and its
+    pipeline, None if a letter does not say."""
+
+    position: RecordPosition
+    record: SparkRecord
+    reason: str
+    sinks: frozenset[str] | None
+    writer: tuple[str, str] | None
+
+
+def replay_shard(identity: str) -> StreamShard:
+    """Stand in the marks of sinks for the letters of one directory."""
+    return StreamShard(REPLAY, identity)
+
+
+def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[SparkLetter]:
+    """Yield the letters of one commit, from the names and contents of its files, which are sorted. Raises
+    LetterError.
+    """
+    at = 0
+    for name, data in texts:
+        for line in data.splitlines():
+            try:
+                yield _letter(RecordPosition(number, at), json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise LetterError(
+                    f"{name} has a line that is no dead letter of mld-spark ({error!r}): {line[:80]!r}; take it out"
+                ) from error
+            at += 1
+
+
+def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
+    data, key = value.get("data", ""), value.get("partitionKey")
+    sequence, stream, shard = (value[name] for name in ("sequenceNumber", "streamName", "shardId"))
+    if not all(isinstance(text, str) for text in (data, sequence, stream, shard, "" if key is None else key)):
+        raise TypeError("a field of another type")
+    if not _DIGITS.fullmatch(str(sequence)):
+        raise ValueError("no sequenceNumber")
+    sub = value.get("subSequenceNumber", 0)
+    if type(sub) is not int or not 0 <= sub < SUB_END:
+        raise ValueError("no subSequenceNumber")
+    arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
+    record = SparkRecord(
+        a2b_base64(str(data), strict_mode=True),
+        None if key is None else str(key).encode(),
+        str(sequence).encode(),
+        None if arrived is None else (datetime.fromisoformat(str(arrived)) - _EPOCH) // _MILLISECOND,
+        sub,
+        str(stream).encode(),
+        str(shard).encode(),
+    )
+    return SparkLetter(
+        position,
+        record,
+        str(value.get("reason", "")),
+        frozenset(map(str, sinks)) if isinstance(sinks, list) else None,
+        None if application is None else (str(application), str(value.get("pipelineId", ""))),
+    )
+
+
+def for_us(
+    letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
+) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
+    """Yield runs of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other
+    writers, and of sinks that are not there any more, are left out.
+    """
+    mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
+    for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
+        yield only, list(run)

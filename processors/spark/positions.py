@@ -1,0 +1,77 @@
+"""Names of records: a position in a shard, a shard of a stream, and the part of a shard that one batch holds.
+
+A `RecordPosition` names one user record of a shard. A `ShardSpan` is the part of a shard that one batch holds: after
+the mark at which the batch was trimmed, up to and with its last record.
+
+Pure: values in, values out. Sequence numbers are decimal strings on the wire and ints here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SEQUENCE_DIGITS_MAX = 129
+"""Kinesis documents `0|([1-9]\\d{0,128})`; a longer number is a fault of whoever wrote it."""
+AFTER_ANY = 10**SEQUENCE_DIGITS_MAX
+"""Greater than any sequence number; stands in the mark of a shard that has ended."""
+_POSITION = re.compile(rf"(\d{{1,{SEQUENCE_DIGITS_MAX}}})(?::(\d{{1,{SEQUENCE_DIGITS_MAX}}}))?", re.ASCII)
+OF_A_RECORD = "#"
+"""In the id of a shard: what stands for one of its records in the marks of a dead letter. No shard can be called so."""
+
+
+class RecordPosition(NamedTuple):
+    """One user record of a shard: sequence number, and its index within an aggregated record."""
+
+    sequence: int
+    sub: int = 0
+
+    def encode(self) -> str:
+        """Return `sequence` or `sequence:sub`, in decimal."""
+        return f"{self.sequence}:{self.sub}" if self.sub else str(self.sequence)
+
+    def __str__(self) -> str:
+        """Return the position for people."""
+        return "its end" if self.sequence == AFTER_ANY else self.encode()
+
+    @classmethod
+    def decode(cls, text: object) -> RecordPosition:
+        """Decode a position. Raises ValueError if the text is no position."""
+        found = _POSITION.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ValueError(f"the mark of a shard is no decimal number: {str(text)[:140]!r}")
+        return cls(int(found[1]), int(found[2] or 0))
+
+
+class StreamShard(NamedTuple):
+    """A shard of a stream.
+
+    `stream` is the stream's name, empty if nobody knows it; ``region:account:name:epoch`` where an application reads
+    several streams, whose shards may have the same ids and whose names may be the same, too. No name has a colon.
+    """
+
+    stream: str
+    shard: str
+
+    @property
+    def stream_name(self) -> str:
+        """The name in `stream`."""
+        return self.stream.split(":")[2] if self.stream.count(":") == 3 else self.stream
+
+    @property
+    def label(self) -> str:
+        """For people: with the stream, if there are several."""
+        return self.shard if self.stream_name == self.stream else f"{self.stream_name}/{self.shard}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpan:
+    """A batch's part of one shard: all after `after` (None: from its beginning) up to and with `upto`."""
+
+    after: RecordPosition | None
+    upto: RecordPosition
+
+    def __post_init__(self) -> None:
+        if self.after is not None and self.upto <= self.after:
+            raise ValueError(f"an empty span: after {self.after.encode()} up to {self.upto.encode()}")

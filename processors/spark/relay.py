@@ -1,0 +1,241 @@
+"""The record processor of one shard: a thin relay between the daemon and the session host.
+
+It hands the records of a batch to the host, and sends its status once the host has room for them. When the host says
+that all sinks hold some of them, the relay checkpoints these, never before: between two actions if need be, which our
+daemon stores at once, and Amazon's with the next action. If the host goes away, this process ends with an error, and
+the daemon starts it anew at the last checkpoint.
+
+Quick to import: the child must start in no time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from mld.processors.spark import link
+from mld.processors.spark.fatal import FatalError
+from mld.processors.spark.host_connection import HostConnection
+
+CHECKPOINT_ATTEMPTS_MAX = 6
+"""At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
+RETRY_BASE_S = 0.25
+RETRY_DELAY_MAX_S = 4.0
+START_WAIT_S = 600.0
+"""Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
+RECORDS = {"action": "processRecords"}
+RECORDS_START = b'{"action":"processRecords"'
+"""How a line begins that is read as columns only."""
+READ_BYTES = 256 * 1024
+_RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
+_LOST = "ShutdownException"
+
+
+class DaemonLines:
+    """Lines of the daemon, of which two may come at once: the reply to a checkpoint, and an action."""
+
+    def __init__(self, stdin: BinaryIO) -> None:
+        self._stdin = stdin
+        self._rest = b""
+
+    def fileno(self) -> int:
+        return self._stdin.fileno()
+
+    def is_there(self) -> bool:
+        """Return whether a line has been read besides the last one."""
+        return b"\n" in self._rest
+
+    def read(self) -> bytes:
+        """Return the next line; b"" at the end. Raises FatalError."""
+        pieces = [self._rest]
+        while b"\n" not in pieces[-1] and (piece := os.read(self.fileno(), READ_BYTES)):
+            pieces.append(piece)
+        data = b"".join(pieces)
+        end = data.find(b"\n") + 1
+        if data and not end:
+            raise FatalError("the daemon went away in the middle of a message")
+        self._rest = data[end:]
+        return data[:end]
+
+
+class ChildRelay:
+    """Serves one daemon for one shard."""
+
+    def __init__(self, stdin: BinaryIO, stdout: BinaryIO, attach: Callable[[], socket.socket]) -> None:
+        """Prepare the relay; `attach` gives a connection to the host."""
+        self._attach = attach
+        self._lines = DaemonLines(stdin)
+        self._stdout = stdout
+        self._host: HostConnection | None = None
+        self._lost = False
+        self._asked: tuple[str | None, int | None] | None = None
+        """The checkpoint whose reply has not come."""
+
+    def serve(self) -> None:
+        """Serve until the daemon closes our input. Raises FatalError."""
+        while line := self._next_line():
+            message = RECORDS if line.startswith(RECORDS_START) else _message(line)
+            action = message["action"]
+            if action == "checkpoint":
+                self._replied(message.get("error"))
+                if message.get("error") is None:
+                    self._checkpoint()  # what was committed meanwhile
+                continue
+            if action == "initialize":
+                self._initialize(message)
+            elif action == "processRecords":
+                self._process_records(line)
+            elif action == "shardEnded" or (action == "shutdown" and message.get("reason") == "TERMINATE"):
+                self._shard_ended()
+            elif action == "shutdownRequested":
+                self._shutdown_requested()
+            elif action in ("leaseLost", "shutdown"):
+                self._leave()
+            self._write({"action": "status", "responseFor": action})
+        if self._host is not None:
+            self._host.send(link.BYE)
+
+    # --- actions -----------------------------------------------------------------------------------------------------
+
+    def _initialize(self, message: dict[str, Any]) -> None:
+        host = self._host = HostConnection(self._attach())
+        host.hello(message["shardId"], message.get("sequenceNumber"), message.get("subSequenceNumber"))
+        deadline = time.monotonic() + START_WAIT_S
+        while not host.ready:
+            if not host.receive_within(deadline - time.monotonic()):
+                raise FatalError(f"the Spark session host was not ready within {START_WAIT_S:g} s")
+
+    def _process_records(self, line: bytes) -> None:
+        if (host := self._connected()) is not None:
+            from mld.processors.spark.batch.record_columns import read_line
+
+            host.bring(*read_line(line))
+            while host.receive_within(0.0):
+                pass
+            self._checkpoint()
+
+    def _shutdown_requested(self) -> None:
+        if (host := self._settled()) is not None:
+            if not self._flush(host):
+                sys.stderr.write(
+                    "not all records were committed in time; the next owner of the shard gets them again\n"
+                )
+            if host.position is not None:
+                self._ask_patiently(*host.position)
+
+    def _shard_ended(self) -> None:
+        if (host := self._settled()) is not None:
+            if not self._flush(host) or not host.asked(link.ENDED, lambda: host.may_go):
+                raise FatalError(
+                    "the last records of the shard were not committed in time; they are delivered again "
+                    "(key mld.spark.drainTimeoutMillis)"
+                )
+            host.position = None
+            self._ask_patiently(None, None)
+
+    def _leave(self) -> None:
+        """Leave the host, as the lease is lost: what is not committed is not for us to commit."""
+        self._lost = True
+        if self._host is not None:
+            self._host.send(link.BYE)
+            self._host.close()
+            self._host = None
+
+    def _connected(self) -> HostConnection | None:
+        """Return the link to the host; None once the lease is lost. Raises FatalError before the first action."""
+        if self._host is None and not self._lost:
+            raise FatalError("the daemon sent an action before initialize")
+        return self._host
+
+    def _settled(self) -> HostConnection | None:
+        """Return the same, with no checkpoint open."""
+        if self._asked is not None:
+            self._await_reply()
+        return self._connected()
+
+    def _flush(self, host: HostConnection) -> bool:
+        """Return whether all that was brought is committed in time."""
+        return host.asked(link.FLUSH, lambda: host.committed >= host.brought)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        """Ask for a checkpoint of what is committed, if that is news; the reply may come after other lines. A failure
+        that may pass is left to the next commit or batch."""
+        if self._host is not None and self._host.position is not None and self._asked is None:
+            self._ask(*self._host.position)
+
+    def _ask(self, sequence: str | None, sub: int | None) -> None:
+        self._asked = sequence, sub
+        self._write({"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub})
+
+    def _replied(self, error: str | None) -> None:
+        """Take the reply to what was asked. Raises FatalError if the daemon refuses it for good."""
+        if self._asked is None:
+            raise FatalError("the daemon answers a checkpoint that nobody has asked for")
+        position, self._asked = self._asked, None
+        if error == _LOST:
+            self._leave()
+        elif error is None:
+            if self._host is not None and self._host.position == position:
+                self._host.position = None
+        elif error not in _RETRIED:
+            raise FatalError(f"the daemon refused the checkpoint at {position[0]}:{position[1]}: {error}")
+
+    def _await_reply(self) -> str | None:
+        """Return the error in the reply; while an action is being answered nothing else comes."""
+        line = self._lines.read()
+        if not line:
+            raise FatalError("the daemon went away while a checkpoint was open")
+        error = json.loads(line).get("error")
+        self._replied(error)
+        return None if error is None else str(error)
+
+    def _ask_patiently(self, sequence: str | None, sub: int | None) -> None:
+        """Have a checkpoint stored, unless the lease is lost: `_lost` tells. Raises FatalError."""
+        for attempt in range(CHECKPOINT_ATTEMPTS_MAX):
+            self._ask(sequence, sub)
+            error = self._await_reply()
+            if error is None or self._lost:
+                return
+            time.sleep(min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2**attempt))
+        raise FatalError(f"the checkpoint still fails after {CHECKPOINT_ATTEMPTS_MAX} attempts: {error}")
+
+    # --- lines -------------------------------------------------------------------------------------------------------
+
+    def _next_line(self) -> bytes:
+        """Return the daemon's next line; b"" at the end. What the host says meanwhile is taken note of."""
+        while self._host is not None and not self._lines.is_there():
+            ends: list[DaemonLines | HostConnection] = [self._lines, self._host]
+            readable = select.select(ends, [], [])[0]
+            if self._host in readable:
+                before = self._host.position
+                self._host.receive()
+                if self._host.position != before:
+                    self._checkpoint()
+            if self._lines in readable:
+                break
+        return self._lines.read()
+
+    def _write(self, message: dict[str, Any]) -> None:
+        try:
+            self._stdout.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._stdout.flush()
+        except BrokenPipeError:
+            raise FatalError("the daemon has closed our output") from None
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """Return what the daemon says, which has an `action`. Raises FatalError."""
+    try:
+        message: dict[str, Any] = json.loads(line)
+        message["action"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FatalError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
+    return message

@@ -1,0 +1,113 @@
+"""What Spark needs to speak to S3 itself (S3A): packages, and how the store is reached, from the keys of the file.
+
+Spark speaks to S3 where executors of a cluster stage files, and for Delta tables; everything else works without S3A.
+Hadoop names an SDK of 700 MB, of which S3A needs the few modules that are listed here. Executors get no keys from us:
+they look for credentials where they are, with the providers that the daemon has. What the user sets is left as it is.
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mld.processors.spark.session.packages import JARS, PACKAGES, joined
+from mld.processors.spark.session_errors import SessionError
+from mld.processors.spark.sink_spec import S3Access, SinkSpec, is_s3
+from mld.properties.credentials import Provider, ProviderKind
+
+SDK_OF: Mapping[str, str] = {"3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+"""The SDK that each Hadoop was released with."""
+MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+CLIENT, SDK = "org.apache.hadoop:hadoop-aws", "software.amazon.awssdk"
+EXCLUDED = (f"{SDK}:bundle", "org.wildfly.openssl:wildfly-openssl", "io.netty:*", "org.slf4j:*")
+"""The SDK as a whole, an accelerator of TLS that is off by default, and what Spark has itself."""
+EXCLUDES = "spark.jars.excludes"
+HADOOP = "spark.hadoop."
+FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+PROVIDERS = "fs.s3a.aws.credentials.provider"
+_AUTH, _OF_SDK = "org.apache.hadoop.fs.s3a.auth", "software.amazon.awssdk.auth.credentials"
+CLASSES = {
+    ProviderKind.DEFAULT: f"{_OF_SDK}.DefaultCredentialsProvider",
+    ProviderKind.ENVIRONMENT: f"{_OF_SDK}.EnvironmentVariableCredentialsProvider",
+    ProviderKind.SYSTEM_PROPERTY: f"{_OF_SDK}.SystemPropertyCredentialsProvider",
+    ProviderKind.PROFILE: f"{_AUTH}.ProfileAWSCredentialsProvider",
+    ProviderKind.INSTANCE_METADATA: f"{_AUTH}.IAMInstanceCredentialsProvider",
+    ProviderKind.CONTAINER: f"{_AUTH}.IAMInstanceCredentialsProvider",
+    ProviderKind.WEB_IDENTITY: f"{_OF_SDK}.WebIdentityTokenFileCredentialsProvider",
+    ProviderKind.ANONYMOUS: "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
+    ProviderKind.ASSUME_ROLE: f"{_AUTH}.AssumedRoleCredentialProvider",
+}
+"""Providers of the daemon -> those of S3A and its SDK."""
+
+
+def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | None, *, elsewhere: bool) -> bool:
+    """Return whether S3A is needed; `elsewhere`: executors are not on this machine, so that they stage files on S3
+    themselves.
+    """
+    specs = tuple(sinks)
+    files = (*(spec.path for spec in specs if spec.format not in ("delta", "iceberg")), dead_letter)
+    tables = (spec.path for spec in specs if spec.format == "delta")
+    return any(map(is_s3, (*tables, spool))) or (elsewhere and any(map(is_s3, files)))
+
+
+def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return settings of Spark, given those that are set already, which win; `hadoop` is the version that PySpark has.
+
+    Raises SessionError."""
+    ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in _store(access).items()}}
+    if f"{HADOOP}{PROVIDERS}" not in theirs:
+        ours |= {f"{HADOOP}{key}": value for key, value in _credentials(access.credentials.providers).items()}
+    return {key: value for key, value in ours.items() if key in (PACKAGES, EXCLUDES) or key not in theirs}
+
+
+def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
+    if any("hadoop-aws" in theirs.get(key, "") for key in (PACKAGES, *JARS)):
+        return {}
+    sdk = SDK_OF.get(hadoop or "")
+    if sdk is None:
+        raise SessionError(
+            f"which Amazon SDK goes with Hadoop {hadoop or 'of this PySpark'} is not known here; name {CLIENT} of its "
+            "version in mld.spark.packages, or use PySpark 4.1 or 4.3"
+        )
+    coordinates = (f"{CLIENT}:{hadoop}", *(f"{SDK}:{module}:{sdk}" for module in MODULES))
+    return {PACKAGES: joined(theirs.get(PACKAGES), coordinates), EXCLUDES: joined(theirs.get(EXCLUDES), EXCLUDED)}
+
+
+def _store(access: S3Access) -> dict[str, str]:
+    found = {
+        "fs.s3.impl": FILE_SYSTEM,
+        "fs.s3n.impl": FILE_SYSTEM,
+        "fs.s3a.endpoint.region": access.region,
+        "fs.s3a.endpoint": access.endpoint,
+        "fs.s3a.path.style.access": "true" if access.path_style else None,
+        "fs.s3a.encryption.algorithm": "SSE-KMS" if access.kms_key else None,
+        "fs.s3a.encryption.key": access.kms_key,
+        "fs.s3a.input.stream.type": "classic",  # Hadoop 3.5's own, which guesses ahead, costs a page six times as much
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _credentials(providers: tuple[Provider, ...]) -> dict[str, str]:
+    """Return how executors look for credentials: with the providers of the daemon. Raises SessionError."""
+    kinds = [provider.kind for provider in providers]
+    settings: dict[str, str | None] = {}
+    for provider in providers:
+        remedy = f"name what executors are to use as mld.spark.conf.{HADOOP}{PROVIDERS}"
+        if provider.kind not in CLASSES:
+            raise SessionError(f"executors cannot use {provider}, which runs in the daemon only; {remedy}")
+        if provider.kind in (ProviderKind.PROFILE, ProviderKind.ASSUME_ROLE) and kinds.count(provider.kind) > 1:
+            said = f"S3A takes one {provider.kind.value}, and AwsCredentialsProvider has {kinds.count(provider.kind)}"
+            raise SessionError(f"{said}; {remedy}")
+        if provider.kind is ProviderKind.PROFILE and provider.arguments:
+            settings["fs.s3a.auth.profile.name"] = provider.arguments[0]
+        if role := provider.role:
+            settings |= {
+                "fs.s3a.assumed.role.arn": role.role_arn,
+                "fs.s3a.assumed.role.session.name": role.session_name,
+                "fs.s3a.assumed.role.credentials.provider": CLASSES[ProviderKind.DEFAULT],
+                "fs.s3a.assumed.role.external.id": role.external_id,
+                "fs.s3a.assumed.role.sts.endpoint": role.endpoint_url,
+                "fs.s3a.assumed.role.sts.endpoint.region": role.sts_region,
+            }
+    settings[PROVIDERS] = ",".join(dict.fromkeys(CLASSES[kind] for kind in kinds))
+    return {key: value for key, value in settings.items() if value}

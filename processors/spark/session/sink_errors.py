@@ -1,0 +1,67 @@
+"""An exception of Spark -> the error of a sink that the engine acts on, in a sentence with its remedy.
+
+`error_classes` decides what the exception means; here that meaning becomes one of the errors of `sink_port`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mld.processors.spark.sentences import NO_NAME, TRACEBACK, sentence
+from mld.processors.spark.session.error_classes import CONDITIONS, NO_FILE_NAME, PYTHON, causes_of, kind_of
+from mld.processors.spark.session.error_kinds import Cause, ErrorKind
+from mld.processors.spark.sink_port import DataRefused, InputGone, JobFailed, SinkError, SinkRefused, ValueFailed
+
+OF_A_RULE = ("22001", "23", "44", "54006")
+"""Rules of a table, which a row breaks only where it is written."""
+RAISED = "P0001"
+REMEDIES = {
+    ErrorKind.DISK_FULL: "; make room, nothing was acknowledged and it is tried again",
+    ErrorKind.FORBIDDEN: "; give the user of this program that permission",
+    ErrorKind.CONFLICT: "; it is tried again",
+    ErrorKind.GONE: "; a file that the batch reads is gone, or an executor cannot see it; it is tried again",
+    ErrorKind.AWAY: "; it is tried again",
+    ErrorKind.SHAPE: "; correct the pipeline or the sink's keys",
+}
+OF_KIND: dict[ErrorKind, type[SinkError]] = {
+    ErrorKind.ROW: ValueFailed,
+    ErrorKind.FORBIDDEN: SinkRefused,
+    ErrorKind.GONE: InputGone,
+    ErrorKind.SHAPE: SinkRefused,
+    ErrorKind.UNKNOWN: JobFailed,
+}
+LOCALE = "; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8"
+MODULE = (
+    "; install it where the executors run (key mld.spark.conf.spark.pyspark.python), or name what they lack in "
+    "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
+)
+NO_MODULE = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
+
+
+def failure(error: BaseException, doing: str) -> SinkError:
+    """Return what an exception of Spark means for the next attempt, in a sentence that begins with `doing`."""
+    causes = causes_of(error)
+    kind = kind_of(causes)
+    said = f"{doing}: {sentence(str(error)) or type(error).__name__}"
+    if kind is ErrorKind.ROW and any(_is_refused(cause) for cause in causes):
+        return DataRefused(said)
+    if any(NO_FILE_NAME in cause.names for cause in causes):
+        return SinkRefused(said + LOCALE)
+    remedy = REMEDIES.get(kind, "")
+    if any(PYTHON in cause.names for cause in causes) and python_class(causes).endswith(NO_MODULE):
+        remedy = MODULE
+    return OF_KIND.get(kind, SinkError)(said + remedy)
+
+
+def _is_refused(cause: Cause) -> bool:
+    """Return whether the row can be computed, and the sink does not take it."""
+    rule = cause.state.startswith(OF_A_RULE) or cause.condition in CONDITIONS
+    return rule or (cause.state == RAISED and NO_NAME in cause.text)
+
+
+def python_class(causes: Sequence[Cause]) -> str:
+    """Return the class of the exception in a Python worker: what stands first after the frames of its traceback, and
+    so before any text of a record; empty if there is none."""
+    text = next((cause.text for cause in causes if PYTHON in cause.names), "")
+    lines = text.partition(TRACEBACK)[2].splitlines()[1:]
+    return next((line.partition(":")[0] for line in lines if line and not line[0].isspace()), "")

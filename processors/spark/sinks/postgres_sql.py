@@ -1,0 +1,142 @@
+"""Names, columns and statements of PostgreSQL: what a sink of tables sends to the database.
+
+Columns are the same if their names are equal but for case; of several, the one counts whose case is equal, too. Types
+are up to Spark and the database: a table is made with those that Spark has for PostgreSQL, and every value is cast to
+the type of its column, so that a value that cannot be cast is its row's fault.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sinks.merge import not_older
+
+STAGE_PREFIX = "mld_stage_"
+ROW = "mld_row"
+"""Column of a staging table: number of the row, in the order of the frame."""
+SAME = "IS NOT DISTINCT FROM"
+NAMED = "SELECT current_schema(), n[1], n[2], n[3] FROM parse_ident(?) n"
+"""Asks for the schema in which names without one are looked for, and the parts of a name."""
+STAGES_BEFORE = (
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND CAST(SUBSTRING(table_name "  # noqa: S608
+    f"FROM '^{STAGE_PREFIX}([0-9]{{1,12}})_[0-9a-f]+$') AS BIGINT) < CAST(? AS BIGINT)"
+)
+"""Asks for the staging tables of a schema that were made before a time; what has no such name has no time."""
+COLUMNS = (
+    "SELECT a.attname, format_type(a.atttypid, -1), "
+    "(a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' "
+    "FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
+    "WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+)
+"""Asks for name, type and `required` of each column of a table (its `place`); of none if there is no such table."""
+
+
+class TableName(NamedTuple):
+    """Schema and table, as they stand in the catalog."""
+
+    schema: str
+    table: str
+
+    @property
+    def place(self) -> str:
+        """The table, as a statement names it."""
+        return f"{quoted(self.schema)}.{quoted(self.table)}"
+
+
+class Column(NamedTuple):
+    """A column of a table, or of a frame with the type that it would have in a table."""
+
+    name: str
+    type: str
+    required: bool = False
+    """Whether a row has to give it a value: no NULL, no default, not counted by the database."""
+
+
+def quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def stage_name(now: float, token: str) -> str:
+    """Return the name of a staging table that is made at that time."""
+    return f"{STAGE_PREFIX}{int(now)}_{token}"
+
+
+def places_of(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
+    """Return where the columns of these names are in a frame, whatever their case; what is not there is left out."""
+    lowered = [column.name.lower() for column in columns]
+    return [lowered.index(name.lower()) for name in names if name.lower() in lowered]
+
+
+def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str]) -> list[Column]:
+    """Return the column of the table for each of the frame's; its own for one that has to be added. Raises SinkRefused,
+    whose sentence begins with `at`.
+    """
+    names = [column.name.lower() for column in frame]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")
+    known = {column.name.lower(): column for column in table} | {column.name: column for column in table}
+    found = [known.get(column.name) or known.get(column.name.lower(), column) for column in frame]
+    if absent := [found[place].name for place in places_of(keys, frame) if table and found[place] not in table]:
+        raise SinkRefused(f"{at}: key {absent[0]} is no column of the table; add it, with a unique index")
+    if left := [column.name for column in table if column.required and column not in found]:
+        raise SinkRefused(
+            f"{at}: column {left[0]} takes no NULL and has no default, and the frame does not have it; add it in the "
+            "pipeline, or give it a default"
+        )
+    return found
+
+
+def create(table: TableName, lines: Iterable[str], suffix: str = "") -> str:
+    """Return CREATE TABLE with columns and constraints. Another writer may be making the same one."""
+    return f"CREATE TABLE IF NOT EXISTS {table.place} ({', '.join(lines)}) {suffix}".rstrip()
+
+
+def create_stage(table: TableName, columns: Sequence[Column], keys: Sequence[int]) -> str:
+    """Return CREATE TABLE for columns `c0`, `c1`, …, in which keys have a value; a violation names the key."""
+    lines = [*(f"c{place} {column.type}" for place, column in enumerate(columns)), f"{ROW} BIGINT"]
+    names = {place: quoted(f"key {columns[place].name} has a value") for place in keys}
+    return create(table, [*lines, *(f"CONSTRAINT {names[place]} CHECK (c{place} IS NOT NULL)" for place in keys)])
+
+
+def add_column(table: TableName, column: Column) -> str:
+    return f"ALTER TABLE {table.place} ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}"
+
+
+def take_over(
+    target: TableName,
+    stage: TableName,
+    columns: Sequence[Column],
+    keys: Sequence[int],
+    newest: Sequence[int],
+    order: Sequence[int] = (),
+) -> str:
+    """Return what puts staged rows into these columns of the target.
+
+    With `keys` it merges: rows of new keys are inserted, those of known keys replace what is there, unless they are
+    older by the columns in `order`. Of one key the newest by these counts, then that of the highest numbers in
+    `newest`, and of equal ones the last in the order of the frame."""
+    names = [column.name for column in columns]
+    values = [f"CAST(s.c{place} AS {column.type})" for place, column in enumerate(columns)]
+    into, rows = f"INSERT INTO {target.place} ({listed(names)})", f"{', '.join(values)} FROM {stage.place} s"
+    if not keys:
+        return f"{into} SELECT {rows}"
+    key = ", ".join(str(place + 1) for place in keys)
+    given = [f"{values[place]} DESC NULLS LAST" for place in order]
+    given += [f"CAST(s.c{place} AS NUMERIC) DESC" for place in newest]
+    by = ", ".join((key, *given, f"s.{ROW} DESC"))
+    rest = [quoted(name) for place, name in enumerate(names) if place not in keys]
+    action = f"UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in rest)}" if rest else "NOTHING"
+    if rest and order:
+        by_names = [quoted(names[place]) for place in order]
+        action += f" WHERE {not_older(by_names, 'EXCLUDED', quoted(target.table), SAME)}"
+    conflict = f"ON CONFLICT ({listed(names[place] for place in keys)}) DO {action}"
+    return f"{into} SELECT DISTINCT ON ({key}) {rows} ORDER BY {by} {conflict}"

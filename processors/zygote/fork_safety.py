@@ -1,0 +1,71 @@
+"""Whether a process may be forked: it has no threads, children or shared descriptors that a fork would break."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a process has: Python threads, kernel threads, open sockets and the like, and whether it has children."""
+
+    python_threads: int
+    kernel_threads: int
+    shared_descriptors: int
+    has_children: bool
+
+
+def why_not_fork(facts: Facts) -> str | None:
+    """Return the reason in words; None if it may be forked.
+
+    A thread exists in the parent only, and a lock that it holds stays locked for ever in the child; a connection that
+    several children use would carry their bytes mixed; a process that the imports started would belong to no child.
+    """
+    if max(facts.python_threads, facts.kernel_threads) > 1:
+        return f"its imports start threads ({max(facts.python_threads, facts.kernel_threads) - 1} running)"
+    if facts.shared_descriptors:
+        return f"its imports open sockets or pipes ({facts.shared_descriptors})"
+    if facts.has_children:
+        return "its imports start processes"
+    return None
+
+
+def gather(known: frozenset[int]) -> Facts:
+    """Return the facts of this process; the descriptors in `known` do not count."""
+    return Facts(
+        python_threads=threading.active_count(),
+        kernel_threads=len(list(Path("/proc/self/task").iterdir())),
+        shared_descriptors=sum(map(_is_shared, open_descriptors() - known)),
+        has_children=_has_children(),
+    )
+
+
+def open_descriptors() -> frozenset[int]:
+    listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    return frozenset(number for number in listed if _mode(number) is not None)  # that of the listing is closed
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Return whether several processes would disturb each other by using it, as with sockets and pipes, but not
+    files.
+    """
+    mode = _mode(descriptor)
+    return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
+
+
+def _mode(descriptor: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.fstat(descriptor).st_mode
+    return None
+
+
+def _has_children() -> bool:
+    try:
+        return bool(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or True)
+    except ChildProcessError:
+        return False

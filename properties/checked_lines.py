@@ -1,0 +1,204 @@
+"""One line of the file -> a checked value, or the remark why not. Keys are not compared with each other here.
+
+`check` converts the value and adds references, ranges and the zero rule. Its remarks show texts as written in the file,
+so that what the environment put in stays hidden. Rules: configuration#zero-rule, configuration#bounds-and-clamps,
+configuration#empty-values, configuration#effect-of-keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mld.properties.conversion import convert, trim
+from mld.properties.credentials_syntax import parse_chain
+from mld.properties.key_lines import KeyLine
+from mld.properties.keytypes import NUMERIC_KINDS, Effect, Key
+from mld.properties.redaction import HIDDEN, Shown, is_secret_key, redacted, shown_mistake
+from mld.properties.references import Sources, SubstitutionError, has_file, has_reference, substitute
+from mld.properties.remarks import Level, Remark
+from mld.properties.scrubber import secrets_in
+from mld.properties.settings import (
+    BAKE_SECONDS_MAX,
+    BAKE_SECONDS_MIN,
+    METRICS_PERIOD_MILLIS_MIN,
+    READ_INTERVAL_MILLIS_MIN,
+    STREAM_PREFIX,
+)
+from mld.properties.value_kinds import ValueKind
+from mld.properties.value_parsers import BadValue
+
+# Java raises or clamps these without refusing the file.
+_CLAMPS: dict[str, tuple[int, int | None]] = {
+    "idleTimeBetweenReadsInMillis": (READ_INTERVAL_MILLIS_MIN, None),
+    "metricsBufferTimeMillis": (METRICS_PERIOD_MILLIS_MIN, None),
+    "tableMigrationCompleteBakeTimeSeconds": (BAKE_SECONDS_MIN, BAKE_SECONDS_MAX),
+}
+_DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A key that the file or an override sets to a valid value; `display` is fit for a log, `secrets` are not."""
+
+    key: Key
+    value: object
+    display: str
+    place: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """`given` is None when the key counts as not set: its value is bad (a remark is an error), empty, or an unset 0."""
+
+    given: Given | None
+    remarks: tuple[Remark, ...]
+
+
+def check(line: KeyLine, sources: Sources) -> Checked:
+    """Convert and check one line; `sources` are for `${NAME}` and `${file:/path}`."""
+    key, place = line.key, line.place
+    if key.shown is Shown.COMMAND and has_file(line.raw):
+        remedy = "let the record processor read the file itself"
+        return _bad(line, "takes no ${file:…}: every user of this machine can read a command line", remedy)
+    try:
+        found = substitute(line.raw, sources)
+    except SubstitutionError as error:
+        return _bad(line, str(error), error.remedy)
+    text = trim(found.text)
+    if key.kind is ValueKind.CREDENTIALS:
+        return _check_credentials(line, text, found.contents)
+    if not text and (key.kind is ValueKind.TEXT or key.kind is ValueKind.STREAM_ARN):
+        return _check_empty(line)
+    try:
+        value = convert(key, text)
+    except BadValue as error:
+        return _bad(line, _with_text(line, error.message) if text else "is empty", error.remedy)
+    if key.kind in NUMERIC_KINDS:
+        return _check_number(line, value)
+    remarks = _remarks_on_dimensions(line, value) if key.kind is ValueKind.DIMENSIONS else []
+    secrets = tuple(secrets_in(key.name, key.shown, display_value(value)))
+    shown = display(key, value)
+    if found.contents and (key.shown is not Shown.FULL or is_secret_key(key.name)):
+        secrets, shown = (*secrets, *found.contents), HIDDEN
+    given = Given(key, value, shown, place, secrets)
+    return Checked(given, (*remarks, *_remark_on_effect(line)))
+
+
+def _bad(line: KeyLine, message: str, remedy: str = "") -> Checked:
+    return Checked(None, (line.remark(Level.ERROR, message, remedy),))
+
+
+def _with_text(line: KeyLine, message: str) -> str:
+    """Return the message with the text from the file, if that can only be a mistyped number or a reference."""
+    raw = shown_mistake(trim(line.raw))
+    return message if raw is None else f"{message}: '{raw}'"
+
+
+def display(key: Key, value: object) -> str:
+    """Return the part of a value that may be shown, for a key that holds no credentials."""
+    if key.kind is ValueKind.DIMENSIONS:
+        assert isinstance(value, tuple)
+        value = tuple(name if name in _DIMENSIONS else HIDDEN for name in value)
+    return redacted(key.name, key.shown, display_value(value))
+
+
+def display_value(value: object) -> str:
+    """Return a converted value as the file would write it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join("=".join(part) if isinstance(part, tuple) else display_value(part) for part in value)
+        case _ if hasattr(value, "value"):
+            return str(value.value)
+        case _ if hasattr(value, "total_seconds"):
+            return f"PT{value.total_seconds():g}S"
+    return str(value)
+
+
+def _check_empty(line: KeyLine) -> Checked:
+    if line.key.name == "workerId":
+        return _bad(line, "is empty", "give a unique name, or remove the line and one with the host's name is made")
+    if line.key.name == "executableName":
+        return _bad(line, "is empty", "give the command of the record processor")
+    if line.key.name.startswith(STREAM_PREFIX):
+        return _bad(line, "is empty", "give a value, or remove the line")
+    message = "is empty and counts as not set"
+    return Checked(None, (line.remark(Level.WARNING, message, "remove the line"),))
+
+
+def _check_number(line: KeyLine, value: object) -> Checked:
+    assert isinstance(value, int | float)
+    key = line.key
+    remarks: list[Remark] = []
+
+    def warn(message: str, remedy: str = "") -> None:
+        remarks.append(line.remark(Level.WARNING, message, remedy))
+
+    if value == 0 and key.zero_is_unset:
+        warn(f"0 means not set, as in Java; {default_text(key)} is used", "remove the line")
+        return Checked(None, tuple(remarks))
+    if key.name in _CLAMPS:
+        low, high = _CLAMPS[key.name]
+        clamped = max(low, value if high is None else min(high, value))
+        if clamped != value:
+            warn(f"{_with_text(line, 'is out of range')}, {clamped} is used", f"write {clamped}")
+            value = clamped
+    if (key.minimum is not None and value < key.minimum) or (key.maximum is not None and value > key.maximum):
+        return _bad(line, _with_text(line, "is out of range"), range_text(key))
+    if key.name == "shutdownGraceMillis" and value == 0:
+        warn("0 leaves no time for a graceful stop", "remove the line for the default of 25 seconds")
+    remarks += _remark_on_effect(line)
+    return Checked(Given(key, value, display_value(value), line.place), tuple(remarks))
+
+
+def range_text(key: Key) -> str:
+    """Return the bounds of a number in words; empty if there are none."""
+    if key.minimum is not None and key.maximum is not None:
+        return f"{key.minimum:g} to {key.maximum:.0f}"
+    return f"at least {key.minimum:g}" if key.minimum is not None else ""
+
+
+def default_text(key: Key) -> str:
+    """Return the default of a key as an operator would write it."""
+    return key.default_text or ("none" if key.default is None else display_value(key.default))
+
+
+def _remarks_on_dimensions(line: KeyLine, value: object) -> list[Remark]:
+    assert isinstance(value, tuple)
+    unknown = [name for name in value if name not in _DIMENSIONS]
+    if not unknown:
+        return []
+    message = _with_text(line, "names a dimension that does not exist")
+    return [line.remark(Level.WARNING, message, f"there are {', '.join(_DIMENSIONS)}")]
+
+
+def _remark_on_effect(line: KeyLine) -> list[Remark]:
+    key = line.key
+    match key.effect:
+        case Effect.NONE:
+            return [line.remark(Level.INFO, f"has no effect: {key.note}")]
+        case Effect.UNSUPPORTED:
+            return [line.remark(Level.WARNING, f"is not supported: {key.note}")]
+    return []
+
+
+def _check_credentials(line: KeyLine, text: str, contents: tuple[str, ...]) -> Checked:
+    from_environment = has_reference(line.raw)
+    chain, complaints = parse_chain(text, reveal_names=not from_environment)
+    remarks = [
+        line.remark(
+            Level.ERROR if chain is None and complaint.fatal else Level.WARNING, complaint.message, complaint.remedy
+        )
+        for complaint in complaints
+    ]
+    if chain is None:
+        if not any(remark.level is Level.ERROR for remark in remarks):
+            return _bad(line, "names no credentials provider", "for example DefaultCredentialsProvider")
+        return Checked(None, tuple(remarks))
+    shown = str(chain)
+    if from_environment:
+        shown = ",".join(f"{provider.kind.value}|{HIDDEN}" for provider in chain.providers)
+    given = Given(line.key, chain, shown, line.place, (*chain.secrets(), *contents))
+    return Checked(given, (*remarks, *_remark_on_effect(line)))

@@ -1,0 +1,95 @@
+"""Refuses places that a sink cannot have: two sinks in one place, or plain files where readers would never see them.
+
+Two sinks in one place would have the same marks, so one would skip what the other has written. Pure; `exists` is passed
+in.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from mld.properties.remarks import Level, Remark, nearest
+from mld.properties.spark_lines import SinkLines, SparkLines
+from mld.properties.spark_names import PREFIX, SINK_PREFIX
+
+PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
+"""Formats of a sink whose marks are where its rows are."""
+FILES = PLACED[:6]
+TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Structured Streaming"}
+"""Directories by which Spark's readers know the files of a table, whatever else is there."""
+JDBC = "jdbc"
+
+
+def shared_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
+    """Refuse two sinks in one place: they would have the same marks: what one has written, the other would be taken
+    to have.
+    """
+    letters = values["deadLetter"]
+    taken = {spelled(str(letters)): f"{PREFIX}deadLetter"} if letters else {}
+    _of_bucket("deadLetter", str(letters or ""), say)
+    spool = spelled(str(values["spool"] or ""))
+    if re.fullmatch(r"s3:/{0,2}[^/]*", spool):
+        say("spool", "is a whole bucket, in which old pages are deleted", "write s3://bucket/directory")
+    for key, path in {"deadLetter": letters, **{f"sink.{one}.path": _where(sinks[one]) for one in sinks}}.items():
+        if path and values["spool"] and _overlap(spool, spelled(str(path))):
+            say("spool", f"has what {PREFIX}{key} has, or is within it", "give it a directory of its own")
+    for name, sink in sinks.items():
+        _of_bucket(f"sink.{name}.path", sink.values.get("path", ""), say, place=sink.place)
+        where = _where(sink)
+        if where is not None and taken.setdefault(where, f"{SINK_PREFIX}{name}") != f"{SINK_PREFIX}{name}":
+            remedy = "give each a place of its own, or write one frame (unionByName); rows of one would be left out"
+            say(f"sink.{name}", f"is in the same place as {taken[where]}", remedy, place=sink.place)
+        format_ = sink.values.get("format", "").lower()
+        known = (*PLACED, JDBC)
+        if format_ and format_ not in known and (near := nearest(format_, known, cutoff=0.75)):
+            message = "is no format whose commits are known, and is written at least once by a writer of that name"
+            say(f"sink.{name}.format", message, f"did you mean {near}?", Level.WARNING, sink.place)
+
+
+def taken_places(lines: SparkLines, exists: Callable[[str], bool]) -> Iterator[Remark]:
+    """Refuse plain files in a local directory whose readers would never see them."""
+    places = [
+        (f"{SINK_PREFIX}{sink.name}.path", sink.values.get("path", ""), sink.place)
+        for sink in lines.sinks
+        if sink.values.get("format", PLACED[0]).lower() in FILES
+    ]
+    letters = f"{PREFIX}deadLetter"
+    places.append((letters, str(lines.values["deadLetter"] or ""), lines.shown.get(letters, ("", ""))[1]))
+    for key, path, place in places:
+        plain = spelled(path) if path else ""
+        for name, owner in TAKEN_BY.items():
+            if plain and "://" not in plain and exists(posixpath.join(plain, name)):
+                why = f"has {name}, as {owner} keeps it, and readers go by that alone: they would never see our files"
+                yield Remark(Level.ERROR, key, place, why, "use a new directory")
+
+
+def _of_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> None:
+    if re.match(r"s3[an]?:(?!//[^/])", path, re.IGNORECASE):
+        say(name, "begins like S3 and names no bucket", "write s3://bucket/directory, with two slashes", **where)
+
+
+def _where(sink: SinkLines) -> str | None:
+    """Return where a sink keeps its marks, to compare it with others; None if that is for each sink by itself."""
+    format_ = sink.values.get("format", PLACED[0]).lower()
+    if format_ == JDBC:
+        options = {name.lower(): value for name, value in sink.options.items()}
+        return f"{options['url']} {options['dbtable']}" if {"url", "dbtable"} <= options.keys() else None
+    path = sink.values.get("path")
+    return spelled(path) if path and format_ in PLACED else None
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Return whether one of two places is within the other, or the same."""
+    one, other = f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"
+    return one.startswith(other) or other.startswith(one)
+
+
+def spelled(path: str) -> str:
+    """Return one spelling of a path or URI."""
+    scheme, colon, rest = path.partition("://")
+    if not colon:
+        return posixpath.normpath(path.removeprefix("file:"))
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme.lower(), scheme.lower())
+    return posixpath.normpath(rest) if scheme == "file" else f"{scheme}://{posixpath.normpath(rest)}"

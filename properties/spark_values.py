@@ -1,0 +1,25 @@
+"""The closed sets of values that keys of the Spark processor have."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Format(Enum):
+    """What a record's data is."""
+
+    BINARY = "binary"
+    JSON = "json"
+    JSON_LINES = "jsonlines"
+    AVRO = "avro"
+    TEXT = "text"
+
+
+class OnPoison(Enum):
+    DEAD_LETTER = "deadLetter"
+    STOP = "stop"
+
+
+class OnGap(Enum):
+    STOP = "stop"
+    ACCEPT = "accept"

@@ -1,0 +1,83 @@
+"""One line of a child's output -> a message, or why it is none.
+
+Parsing never raises: a child may print anything.
+
+Rules: protocol#json-form, protocol#tolerated-lines. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import json
+
+from mld.protocol.json_fields import NumberText, Unreadable, coerce_integer, coerce_text, refuse_constant
+from mld.protocol.messages import (
+    ActionName,
+    ActionStatus,
+    CheckpointRequest,
+    ChildMessage,
+    Dialect,
+    Ignored,
+)
+
+CROWDED_CHARS = 16 * 1024
+MEMBERS_MAX = 1000
+"""Only CROWDED_CHARS of a longer line with more commas are parsed: a message has five members, and making values of
+half a million would delay the daemon. A message followed by such noise is still a message."""
+REASON_CHARS_MAX = 80
+"""How much of a child's line is quoted in a reason."""
+_WHITESPACE = " \t\r\n\ufeff"
+"""The mark that some systems write before UTF-8 included."""
+_OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
+_DECODER = json.JSONDecoder(parse_int=NumberText, parse_float=NumberText, parse_constant=refuse_constant)
+
+
+def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:
+    """Return what one line of a child's output means. Never raises.
+
+    Kinder than Java where that is safe (protocol#tolerated-lines): extra keys are tolerated and `null` is harmless. Not
+    where it is not: a checkpoint request without the key `sequenceNumber` but with others is refused, because taking it
+    for "everything delivered so far" could checkpoint records the child has not finished.
+    """
+    if not line:
+        return Ignored("an empty line", quiet=True)
+    if len(line) > CROWDED_CHARS and line.count(",") > MEMBERS_MAX:
+        line = line[:CROWDED_CHARS]
+    start = len(line) - len(line.lstrip(_WHITESPACE))
+    try:
+        value, _ = _DECODER.raw_decode(line, start)
+    except (ValueError, RecursionError):
+        return Ignored(f"not a JSON object: {shorten(line)}", is_log=not line.startswith("{", start))
+    if type(value) is not dict:
+        return Ignored(f"not a JSON object: {shorten(line)}", is_log=True)
+    try:
+        match value.get("action"):
+            case "status":
+                return ActionStatus(coerce_text(value, "responseFor"))
+            case "checkpoint":
+                return _checkpoint_request(value, dialect)
+            case str(action) if action in _OTHER_ACTIONS:
+                return Ignored(f"only the daemon sends {action!r} messages")
+            case _:
+                return Ignored(f"no known action: {shorten(line)}", is_log="action" not in value)
+    except Unreadable as error:
+        return Ignored(f"{error}: {shorten(line)}")
+
+
+def _checkpoint_request(value: dict[str, object], dialect: Dialect) -> CheckpointRequest:
+    sequence = coerce_text(value, "sequenceNumber")
+    sub = coerce_integer(value, "subSequenceNumber")
+    if sequence is None and value.get("checkpoint") is not None:
+        if dialect is Dialect.KCL_1:
+            return CheckpointRequest(coerce_text(value, "checkpoint"), sub, legacy_key=True)
+        raise Unreadable("a position under the 1.x key 'checkpoint'; use 'sequenceNumber' or the 1.x protocol")
+    legacy = dialect is Dialect.KCL_1 and "checkpoint" in value and "sequenceNumber" not in value
+    unknown = value.keys() - {"action", "sequenceNumber", "subSequenceNumber", "error", "checkpoint"}
+    if unknown and "sequenceNumber" not in value and not legacy:
+        raise Unreadable("a checkpoint request with unknown keys and without 'sequenceNumber'")
+    return CheckpointRequest(sequence, sub, legacy_key=legacy)
+
+
+def shorten(line: str) -> str:
+    """Return a line of a child, fit for a log: ASCII, quoted, short."""
+    head = ascii(line[:REASON_CHARS_MAX])
+    return head if len(line) <= REASON_CHARS_MAX else f"{head} and {len(line) - REASON_CHARS_MAX} characters more"

@@ -1,0 +1,72 @@
+"""Fields of a child's message, read as leniently as Jackson reads them for the Java daemon.
+
+Rules: protocol#tolerated-lines. A number keeps every digit until its field is known.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+_INT64_MAX = 2**63 - 1
+_INT_TEXT_CHARS_MAX = 20
+"""An int64 has at most 19 digits and a sign; longer texts are not converted at all."""
+
+
+class NumberText(str):
+    """A JSON number as written, so that a sequence number keeps every digit."""
+
+    __slots__ = ()
+
+
+class Unreadable(Exception):
+    """A known message with a field that cannot mean what it must."""
+
+
+def refuse_constant(text: str) -> NoReturn:
+    """Raise ValueError for NaN and Infinity, which Python's parser takes unless it is told not to."""
+    raise ValueError(f"{text} is not JSON")
+
+
+def coerce_text(value: dict[str, object], key: str) -> str | None:
+    match value.get(key):
+        case None:
+            return None
+        case bool(flag):
+            return "true" if flag else "false"
+        case str(text):
+            return str(text)
+        case _:
+            raise Unreadable(f"{key!r} is neither text nor null")
+
+
+def coerce_integer(value: dict[str, object], key: str) -> int | None:
+    """Apply Jackson's rules for a nullable 64-bit integer (protocol#tolerated-lines)."""
+    match value.get(key):
+        case None:
+            return None
+        case NumberText() as text:
+            number = _truncate(text)
+        case str(text) if not text.strip():
+            return None
+        case str(text):
+            number = _whole(text.strip())
+        case _:
+            number = None
+    if number is None or not -_INT64_MAX - 1 <= number <= _INT64_MAX:
+        raise Unreadable(f"{key!r} is not a 64-bit integer or null")
+    return number
+
+
+def _truncate(text: str) -> int | None:
+    whole = _whole(text)
+    if whole is not None:
+        return whole
+    number = float(text)
+    return int(number) if abs(number) < _INT64_MAX else None
+
+
+def _whole(text: str) -> int | None:
+    digits = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
+    if len(digits) >= _INT_TEXT_CHARS_MAX or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(text)

@@ -1,0 +1,62 @@
+"""Bytes of a child's output -> lines.
+
+Rules: protocol#line-framing. `\\n`, `\\r\\n` and a lone `\\r` end a line; text is UTF-8 with replacement of bad bytes;
+a last line without an end counts. Work is linear in the bytes fed, however they are cut. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+LINE_BYTES_MAX = 1024 * 1024
+"""Memory bound of one line; messages of a child have some 100 bytes. A longer line is cut: a message followed by noise
+is still a message, and a cut message is none."""
+
+
+class LineSplitter:
+    """Feed bytes, get lines. `buffered_bytes` lets the caller stop reading from a child that floods it."""
+
+    __slots__ = ("_after_cr", "_line_bytes_max", "_pending")
+
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
+        self._line_bytes_max = line_bytes_max
+        self._pending = bytearray()
+        self._after_cr = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Size of the unfinished line so far."""
+        return len(self._pending)
+
+    def beginning(self, bytes_max: int) -> str:
+        """Return how the unfinished line begins."""
+        return self._pending[:bytes_max].decode("utf-8", "replace")
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines these bytes complete, without their ends."""
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        if not data:
+            return []
+        self._after_cr = data.endswith(b"\r")
+        first, *rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._keep(first)
+        if not rest:
+            return []
+        lines = [self._take()]
+        *whole, last = rest
+        lines.extend(line[: self._line_bytes_max].decode("utf-8", "replace") for line in whole)
+        self._keep(last)
+        return lines
+
+    def eof(self) -> list[str]:
+        """Return the last line, if it has no end."""
+        return [self._take()] if self._pending else []
+
+    def _keep(self, part: bytes) -> None:
+        room = self._line_bytes_max - len(self._pending)
+        self._pending += part[: max(room, 0)]
+
+    def _take(self) -> str:
+        line = self._pending.decode("utf-8", "replace")
+        self._pending = bytearray()
+        return line
