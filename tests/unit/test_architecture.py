@@ -369,8 +369,8 @@ def test_modules_stay_readable():
     assert too_long == {}, "is each still one idea?"
 
 
-LATE_MODULES_MAX = 51
-"""Modules whose constants or loggers stand below a class or function although they need none: the goal is 0."""
+LATE_MODULES_MAX = 11
+"""Modules, all in `mld/aws`, whose constants or loggers stand below a class or function although they need none."""
 
 
 def test_constants_and_loggers_stand_above_the_first_definition():
