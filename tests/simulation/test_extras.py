@@ -31,18 +31,18 @@ BROKEN = {
         Patch("mld.metrics.registry", "            if self.is_published:\n", "            if True:\n"),
     ),
     "what surrounds a record is left out with it": (
-        Patch("mld.consumer.parts", "                kept.append(record)", "                pass"),
+        Patch("mld.consumer.wishes", "                kept.append(record)", "                pass"),
     ),
     "a pause never ends": (
         Patch(
-            "mld.consumer.parts",
+            "mld.consumer.wishes",
             "                self._unpaused.set()\n",
             "                pass\n",
         ),
     ),
     "a child may name any place up to what it was given": (
         Patch(
-            "mld.consumer.lifecycle",
+            "mld.consumer.checkpoint_range",
             "        if position != self.last and not self._was_given(position):\n",
             "        if not self.last <= position <= self.largest:\n",
         ),
@@ -56,7 +56,7 @@ BROKEN = {
     ),
     "the number 0 means all that was given": (
         Patch(
-            "mld.consumer.lifecycle",
+            "mld.consumer.checkpoint_range",
             "            position = self.last\n        if position",
             "            position = self.largest\n        if position",
         ),

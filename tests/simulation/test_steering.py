@@ -41,14 +41,14 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
     "a pause is not seen": (
         10,
         "is paused since",
-        (Patch("mld.consumer.parts", "self._unpaused.clear()", "pass"),),
+        (Patch("mld.consumer.wishes", "self._unpaused.clear()", "pass"),),
     ),
     "a pause never ends": (
         2,
         "everything delivered",
         (
             Patch(
-                "mld.consumer.parts",
+                "mld.consumer.wishes",
                 "                self._unpaused.set()\n",
                 "                pass\n",
             ),
@@ -57,13 +57,13 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
     "what surrounds a record is left out with it": (
         1,
         "everything delivered",
-        (Patch("mld.consumer.parts", "                kept.append(record)", "                pass"),),
+        (Patch("mld.consumer.wishes", "                kept.append(record)", "                pass"),),
     ),
     "nobody respects a drain": (
         24,
         "a drained worker holds",
         (
-            Patch("mld.fleet.assign.assignment", "(load.is_drained, rank,", "(False, rank,"),
+            Patch("mld.fleet.assign.fleet_load", "(load.is_drained, rank,", "(False, rank,"),
             Patch("mld.fleet.assign.assignment", "    if load.is_drained:\n", "    if False:\n"),
             Patch("mld.fleet.departure", "return 0 if self._is_drained else ", "return "),
         ),

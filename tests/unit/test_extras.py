@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from mld.check.refusals import faults_of
 from mld.cli import commands
-from mld.core import installed, terminal
+from mld.core import installed
 from mld.properties.remarks import Level
 
 
@@ -24,7 +24,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     def find(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name in names else importlib.util.find_spec(name, package)
 
-    monkeypatch.setattr(terminal, "find_spec", find)
+    monkeypatch.setattr(installed, "find_spec", find)
     return names
 
 

@@ -60,7 +60,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "            holding.renewing = False\n            raise\n",
         ),
         (
-            "core.error_boundary",
+            "core.tasks",
             "kept_running(wanted[name].run, name, self._clock)",
             "(wanted[name].run() if name == 'keeping leases' else kept_running(wanted[name].run, name, self._clock))",
         ),
@@ -75,7 +75,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             '            except Exception as error:\n                if type(error).__module__ != "mld.core.errors":\n'
             "                    raise\n                failures += 1\n",
         ),
-        ("core.error_boundary", "kept_running(wanted[name].run, name, self._clock)", "wanted[name].run()"),
+        ("core.tasks", "kept_running(wanted[name].run, name, self._clock)", "wanted[name].run()"),
     ),
     _variant(
         "exception_is_a_stored_checkpoint",
@@ -225,13 +225,13 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "checkpoint_error_is_success",
         "a checkpoint that failed is answered as stored, and counts as stored",
         (
-            "consumer.failures",
+            "consumer.checkpoints",
             '            log.warning("checkpoint failed: %s", error, extra=about("checkpoint_failed", self._key))\n'
             "            return CheckpointErrorName.DEPENDENCY\n",
             '            log.warning("checkpoint failed: %s", error, extra=about("checkpoint_failed", self._key))\n',
         ),
         (
-            "consumer.failures",
+            "consumer.checkpoints",
             "            return CheckpointErrorName.THROTTLING\n",
             "            pass\n",
         ),
@@ -240,7 +240,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "checkpoint_beyond_delivery",
         "a child may checkpoint what it never got",
         (
-            "consumer.lifecycle",
+            "consumer.checkpoint_range",
             "        if position != self.last and not self._was_given(position):\n",
             "        if False:\n",
         ),
@@ -319,7 +319,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "sub_number_not_stored",
         "a checkpoint inside an aggregate covers all of it",
         (
-            "consumer.lifecycle",
+            "consumer.checkpoint_range",
             "        return NoWrite() if position == self.last else Write(position)\n",
             "        position = Position(position.sequence, self.largest.sub)\n"
             "        return NoWrite() if position == self.last else Write(position)\n",
@@ -329,7 +329,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "page_lost_with_error",
         "an error while pages are waiting empties the buffer",
         (
-            "retrieval.reader",
+            "retrieval.polling",
             "        reaction = reaction_to(error)\n",
             "        reaction = reaction_to(error)\n        self._buffer.take()\n",
         ),
@@ -338,7 +338,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "pages_out_of_order",
         "the youngest page in the buffer is delivered first",
         (
-            "retrieval.pacing",
+            "retrieval.prefetch",
             "        item, records, data_bytes = self._items.popleft()\n",
             "        item, records, data_bytes = self._items.pop()\n",
         ),
@@ -356,7 +356,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "children_do_not_wait",
         "a child shard is read before its parents are finished",
-        ("tracking.stream_set", "        if blocking is None:\n", "        if True:\n"),
+        ("tracking.tracked_stream", "        if blocking is None:\n", "        if True:\n"),
     ),
     _variant(
         "merge_child_with_one_parent",
@@ -394,7 +394,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "unknown_stream_is_end",
         "a shard that nobody knows any more is finished even if the whole stream is gone",
         (
-            "tracking.stream_set",
+            "tracking.tracked_stream",
             "                return MissingVerdict.UNKNOWN\n",
             "                return MissingVerdict.OVER\n",
         ),

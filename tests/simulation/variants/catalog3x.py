@@ -82,7 +82,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
             '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
         ),
         (
-            "fleet.leader.election",
+            "fleet.leader.lock_election",
             "        return self._holding is not None and self._holding.is_valid(self.clock.monotonic())\n",
             "        return self._holding is not None\n",
         ),
@@ -92,7 +92,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "leader_outlives_its_lock",
         "a leader that cannot renew its lock goes on leading",
         (
-            "fleet.leader.election",
+            "fleet.leader.lock_election",
             "        return self._holding is not None and self._holding.is_valid(self.clock.monotonic())\n",
             "        return self._holding is not None\n",
         ),
@@ -122,7 +122,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "moves_without_handoff",
         "the leader takes leases away from living owners",
         (
-            "fleet.assign.assignment",
+            "fleet.assign.fleet_load",
             "hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None\n",
             "hands_off = False\n",
         ),
@@ -161,7 +161,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "takes_over_without_counter",
         "the failover watcher takes a silent lease whatever has happened to it since it looked",
         (
-            "fleet.assign.assigner",
+            "fleet.assign.move_writer",
             "    if counter_matters or _is_from_silent(move):\n",
             "    if not counter_matters and _is_from_silent(move):\n",
         ),

@@ -28,7 +28,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
         "subscribes_again_at_tip",
         "a further subscription to a shard starts at LATEST",
         (
-            "fanout",
+            "subscriptions",
             "        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)\n",
             "        return StartingPoint(IteratorType.LATEST)\n",
         ),
@@ -36,7 +36,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
     _variant(
         "gone_consumer_is_kept",
         "a consumer that is not there any more is never looked for again",
-        ("fanout", "            self._arn = None\n            return False\n", "            return False\n"),
+        ("registration", "            self._arn = None\n            return False\n", "            return False\n"),
     ),
     _variant(
         "silence_is_trusted",

@@ -25,7 +25,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
     _variant(
         "former_stream_is_not_remembered",
         "a stream that comes back to the list is not compared with what the list says of it as a former one",
-        ("tracking.followed_streams", "        known = newest.get(name)\n", "        known = None\n"),
+        ("tracking.list_follower", "        known = newest.get(name)\n", "        known = None\n"),
         needs="returns",
     ),
     _variant(
@@ -69,7 +69,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
     _variant(
         "bare_shard_id_is_the_key",
         "the key of a row is the shard's own name, whichever stream it is of",
-        ("tracking.stream_set", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
+        ("tracking.stream_rows", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
         (
             "leases.writes",
             "key, lease, item = key_of(stream, write.key), write.creates, write.item",
@@ -80,7 +80,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "rows_of_other_streams_are_seen",
         "the sync of a stream sees the rows of all streams as its own",
         (
-            "tracking.stream_set",
+            "tracking.stream_rows",
             "        return (await self.scans.rows()).of_stream(self.stream)\n",
             "        rows = (await self.scans.rows()).of\n"
             "        return TableScan(tuple(lease for scan in rows.values() for lease in scan.leases))\n",
@@ -90,7 +90,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "former_streams_are_seen_by_the_fleet",
         "the fleet assigns and takes leases of streams that nobody is to consume",
         (
-            "tracking.stream_set",
+            "tracking.stream_rows",
             "leases=tuple(lease for lease in scan.leases if lease.stream in self.streams))",
             "leases=scan.leases)",
         ),

@@ -54,8 +54,8 @@ def test_the_reason_that_a_child_is_given(settings):
 
 PRINTING = """
 import asyncio, os, sys, time
-from mld.processors.spark.settings import sanitizer_of
-from mld.processors.spark.host.process_watch import PrintedLines
+from mld.processors.spark.sanitizing import sanitizer_of
+from mld.processors.spark.host.printed_lines import PrintedLines
 out = os.dup(1)
 said = []
 async def main():
