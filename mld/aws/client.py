@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mld.aws.service import OUR_OWN, Surprises, reason_of
+from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.threads import GivenUpError, Workers
 from mld.aws.wire.answers import BODY_BYTES_MAX
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StartupError

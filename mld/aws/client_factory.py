@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld import __version__
 from mld.aws.client import BotoService, keep_raw_body, limit_answers
-from mld.aws.service import REFUSED_CODE, THROTTLING_CODES, FrameSource
+from mld.aws.service import FrameSource
 from mld.aws.service_time import ServiceTime
+from mld.aws.table_calls import REFUSED_CODE, THROTTLING_CODES
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, MldError, StartupError
 from mld.metrics.reach import TableReach

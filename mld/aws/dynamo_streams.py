@@ -29,8 +29,9 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+from mld.aws.boundary import raises_only
 from mld.aws.kinesis import LIST_TIMEOUT_S, RECORDS_TIMEOUT_S, StreamAdapter, stream_errors
-from mld.aws.service import RawService, raises_only
+from mld.aws.service import RawService
 from mld.core.clock import Clock
 from mld.core.errors import (
     InvalidStreamResponseError,

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from struct import error as StructError
 from typing import Any, NamedTuple
 
+from mld.aws.boundary import raises_only
 from mld.aws.kinesis import StreamAdapter, stream_errors, time_param
-from mld.aws.service import FrameSource, PartwiseRead, StreamService, raises_only
+from mld.aws.service import FrameSource, PartwiseRead, StreamService
 from mld.core.errors import AwsError, InvalidStreamResponseError, StreamUnavailableError
 from mld.core.streams import Page, StartingPoint, StreamConsumer, Streams, StreamSummary
 

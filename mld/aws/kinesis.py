@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+from mld.aws.boundary import raises_only
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import THROTTLING_CODES, PartwiseRead, RawService, Service, raises_only
+from mld.aws.service import PartwiseRead, RawService, Service
+from mld.aws.table_calls import THROTTLING_CODES
 from mld.core.errors import (
     AwsError,
     AwsUnreachableError,

@@ -5,22 +5,19 @@ speak the same bytes.
 
 `consumer` may not import `shards`: it asks the shard coordinator, through `ShardCare`, for what must happen in the
 lease table when a shard begins and ends.
-
-A dead letter is a record that kills its processor, and what is known about it, for a `LetterBox`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import Enum
 from random import Random
 from typing import Protocol
 
-from mld.aws.letters import Letter, LetterBox
+from mld.aws.letters import LetterBox
+from mld.consumer.dead_letters import Sender
 from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock
 from mld.core.errors import MldError
@@ -30,49 +27,9 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
-from mld.protocol.framed_records import FramedRecord
 from mld.protocol.messages import StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader
-
-
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """Who writes the letter."""
-
-    application: str
-    stream: str
-    worker: str
-
-
-def dead_letter_of(
-    record: FramedRecord, shard_id: str, sender: Sender, now_s: float, *, attempts: int, why: str, stderr: Sequence[str]
-) -> Letter:
-    """Return the letter about a record with which its processor failed `attempts` times, last for the reason `why`.
-
-    The same record always gets the same name: written twice, it replaces itself where the place has names.
-    """
-    fields = record.fields()
-    body = {
-        "application": sender.application,
-        "stream": sender.stream,
-        "shardId": shard_id,
-        "sequenceNumber": record.sequence,
-        "subSequenceNumber": record.sub,
-        "partitionKey": fields["partitionKey"],
-        "approximateArrivalTimestamp": fields["approximateArrivalTimestamp"],
-        "data": fields["data"],
-        "attempts": attempts,
-        "error": why,
-        "stderr": list(stderr),
-        "worker": sender.worker,
-        "writtenAt": datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds"),
-    }
-    return Letter(
-        path=(sender.application, sender.stream, shard_id),
-        name=f"{record.sequence}-{record.sub}",
-        body=json.dumps(body, separators=(",", ":")).encode("ascii"),
-    )
 
 
 class ChildStartError(MldError):

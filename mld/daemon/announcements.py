@@ -18,7 +18,7 @@ from enum import Enum
 from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
 from mld.daemon.systemd import ServiceManager
-from mld.metrics.instruments import LateLoop
+from mld.metrics.progress import LateLoop
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from random import Random
 
 from mld.aws.letters import LetterBox
 from mld.aws.service import Service
-from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
+from mld.consumer.dead_letters import Sender
+from mld.consumer.ports import ConsumerParts, ProcessorHost, ShardSource, Signal
 from mld.core.clock import Clock
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.daemon.worker import Worker, WorkerSignals

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from mld.aws.client_factory import ClientFactory, CountedService, client_factory, service_of
 from mld.aws.letters import LetterBox, letter_box_of
-from mld.aws.service import ANSWER_S_MAX
+from mld.aws.table_calls import ANSWER_S_MAX
 from mld.consumer.child import ChildCommand, PipeHost
 from mld.core.clock import Clock, LoopClock
 from mld.core.disks import places_of

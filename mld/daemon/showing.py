@@ -16,7 +16,8 @@ from random import Random
 
 import mld
 from mld.aws.client_factory import ClientFactory
-from mld.aws.service import Service, TableCalls
+from mld.aws.service import Service
+from mld.aws.table_calls import TableCalls
 from mld.core import sparkhosts
 from mld.core.clock import Clock
 from mld.core.disks import DiskPlace

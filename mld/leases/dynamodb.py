@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mld.aws.service import ANSWER_S_MAX, REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import ANSWER_S_MAX, REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.log_fields import about

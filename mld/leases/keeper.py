@@ -39,11 +39,12 @@ from mld.core.tasks import BackgroundTasks
 from mld.core.waits import wait_for_event
 from mld.leases import writes
 from mld.leases.giving import GivingAway
-from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.own_writes import OPEN_MAX, OwnWrites, RowShown, Sent, Span
 from mld.leases.resumer import Resumer
 from mld.leases.slots import Slots
 from mld.leases.table import LeaseTable, Refusal
+from mld.leases.throughput import Throughput
 from mld.leases.validity import (
     AGAIN_S_MIN_SHARE,
     CHAIN_SHARE,

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from mld.aws.service import RefusedError, TableCalls, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.table_calls import RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.errors import TableError, TableUnavailableError
 from mld.leases import rows

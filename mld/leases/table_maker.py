@@ -9,7 +9,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mld.aws.service import ANSWER_S_MAX, RefusedError, Service, TableCalls, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import ANSWER_S_MAX, RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.errors import StartupError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.properties.settings import TableSettings

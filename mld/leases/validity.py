@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 
 from mld.core.errors import MldError, TableMissingError, TableThrottledError
 from mld.core.positions import Position
-from mld.leases.lease import Failing, Lease, Throughput
+from mld.leases.lease import Failing, Lease
+from mld.leases.throughput import Throughput
 
 FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
 DELAY_S_MAX = 2.0  # well below any sensible lease duration, so that several attempts fit into one

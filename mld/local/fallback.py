@@ -15,9 +15,6 @@ moto's own way with streams lacks three things, which are mended here: a stream 
 again, enabling twice is refused with another code than the service's, and a table without a view type is accepted.
 
 moto is imported in the background after the start; meanwhile Kinesis answers.
-
-moto ignores DeleteItem's old argument `Expected` and deletes the item; Java workers of a mixed fleet use it. It is
-rewritten as a ConditionExpression (DynamoDB API reference, legacy conditional parameters).
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from mld.metrics.declaring import (
 )
 from mld.metrics.disks import DiskMetrics
 from mld.metrics.events import EventBuffer
-from mld.metrics.instruments import Progress
 from mld.metrics.operations import OPERATIONS
+from mld.metrics.progress import Progress
 from mld.metrics.shard import NO_READER, SLOW_READS, ShardActivity, ShardMetrics, nobody_asks, none_waits
 from mld.metrics.worker import SparkFigures, TableMetrics, WorkerMetrics
 

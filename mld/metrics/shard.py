@@ -33,8 +33,9 @@ from mld.metrics.declaring import (
     total,
 )
 from mld.metrics.events import EventBuffer, EventKind
-from mld.metrics.instruments import Calls, Progress, Spread, Tally
+from mld.metrics.instruments import Calls, Spread, Tally
 from mld.metrics.operations import ShardEndCounts
+from mld.metrics.progress import Progress
 
 EMPTY_FETCHES_MAX = 256
 """Reads without records that are counted together."""

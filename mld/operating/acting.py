@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import click
 
-from mld.aws.service import TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import TableError, TableMissingError, TableThrottledError

@@ -21,7 +21,7 @@ RUNBOOKS = "docs/use/{page}.md"
 
 def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
     """Return alerting rules of Prometheus, in YAML (JSON strings are): the template's, and one for each other kind."""
-    from mld.aws.service import THROTTLING_CODES
+    from mld.aws.table_calls import THROTTLING_CODES
 
     application = json.dumps(settings.application_name)
     values = {

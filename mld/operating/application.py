@@ -15,8 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NoReturn, TypeAlias
 
-from mld.aws.service import Service, TableCalls
+from mld.aws.service import Service
 from mld.aws.service_time import ServiceTime
+from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import TableMissingError
 from mld.core.stream_ids import stream_of_key

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from mld.aws.service import REFUSED_CODE, RefusedError, TableCalls, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import TableUnavailableError

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mld.core.stream_ids import stream_of_key
 from mld.core.streams import Shard
-from mld.metrics.instruments import LateLoop
+from mld.metrics.progress import LateLoop
 from mld.operating.fleet_status import FleetStatus, ShardView
 
 HOLD_S = 110.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from mld.aws.service import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
+from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.core.clock import iso_time
 from mld.core.disks import DiskPlace, DiskRoom, in_words
 from mld.core.errors import AwsError, MldError

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mld.aws.client_factory import client_factory, service_of
-from mld.aws.service import RawService, Service, TableCalls, table_error
+from mld.aws.service import RawService, Service
 from mld.aws.service_time import ServiceTime
+from mld.aws.table_calls import TableCalls, table_error
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, TableError, TableMissingError
 from mld.core.steps import Steps

@@ -1,7 +1,4 @@
-"""Who holds an application's leases while an operator's command works: nobody alive, or the operator.
-
-No row carries a time that decides anything, so a dead worker's lease is known by standing still for its duration. A
-worker is alive if one of its leases moves, or its report does.
+"""Who holds an application's leases while an operator's command works: nobody alive (`owner_life`), or the operator.
 
 To a fleet, Java's too, an operator is a worker that owns leases and renews them: its id begins with ``mld-operator-``.
 Taking a lease ends its former owner's checkpoints at once, because each is conditional on the counter or the owner. If

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mld.aws.service import Service, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
 from mld.core.clock import Clock
 from mld.core.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
 

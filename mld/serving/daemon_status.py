@@ -24,7 +24,7 @@ from mld.core.turns import in_turns
 from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
-from mld.metrics.instruments import LateLoop
+from mld.metrics.progress import LateLoop
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.worker import SparkFigures

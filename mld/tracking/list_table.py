@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mld.aws.service import Service, TableCalls, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import TableCalls
 from mld.core.errors import TableUnavailableError
 from mld.leases import rows
 from mld.tracking import stream_list

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mld.aws.service import Service, TableCalls
+from mld.aws.service import Service
+from mld.aws.table_calls import TableCalls
 from mld.core.clock import LoopClock
 from mld.fleet.membership import LEASES_MAX
 from mld.fleet.report.reports import parse_rows

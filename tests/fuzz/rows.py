@@ -37,9 +37,9 @@ from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, Unre
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.leases import rows, writes
-from mld.leases.lease import Throughput
 from mld.leases.own_attribute import OwnAttribute
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
+from mld.leases.throughput import Throughput
 from mld.leases.write_request import request_of
 from mld.metrics.events import Event, EventKind, pack
 from mld.operating import listings

@@ -13,8 +13,8 @@ from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import AwsService
-from mld.aws.service import ANSWER_S_MAX
 from mld.aws.service_time import ServiceTime
+from mld.aws.table_calls import ANSWER_S_MAX
 from mld.aws.wire.client import WireService
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON

@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mld.aws.service import READ_AGAIN_S
+from mld.aws.table_calls import READ_AGAIN_S
 from mld.core.periods import LOOK_PERIOD_S
 from mld.daemon.worker import Worker
 from mld.fleet.assign.failover_watcher import FailoverWatcher

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from mld.aws.service import TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
 from mld.fleet.report.reports import own_report
 from mld.fleet.report.reports_table import ReportsTable

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.aws.service import Surprises
+from mld.aws.boundary import Surprises
 from mld.core.stream_ids import working_for
 from mld.logging import logs
 from mld.logging.logs import INDENT, JsonLines, TextFormatter, WithPriority
@@ -199,7 +199,7 @@ def test_the_end_of_the_process_waits_for_a_reader_but_not_for_ever() -> None:
 CRASH = """
 import asyncio, gc, logging, os, sys, threading, warnings
 from mld.logging import logs
-from mld.aws.service import Surprises
+from mld.aws.boundary import Surprises
 logs.configure({format!r}, "debug", None, {{"MY_PASSWORD": {secret!r}}})
 foul = {forged!r} + " " + {secret!r}
 thread = threading.Thread(target=lambda: 1 / 0 if not foul else exec("raise ValueError(foul)", {{"foul": foul}}))

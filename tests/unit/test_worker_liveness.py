@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mld.core.errors import StreamUnavailableError
-from mld.metrics.instruments import PERIODS
+from mld.metrics.progress import PERIODS
 from mld.metrics.registry import RENEWALS
 from mld.retrieval.polling import CALL_TIMEOUT_S
 from mld.retrieval.reader import SAY_EVERY_S

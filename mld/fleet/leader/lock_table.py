@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mld.aws.service import ANSWER_S_MAX, REFUSED_CODE, RefusedError, Service, TableCalls, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import ANSWER_S_MAX, REFUSED_CODE, RefusedError, TableCalls
 from mld.core.errors import TableUnavailableError
 from mld.fleet.leader import lock
 from mld.fleet.leader.lock import SeenLock

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from mld.aws.service import ANSWER_S_MAX, Service, TableCalls, raises_only, table_error
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import ANSWER_S_MAX, TableCalls, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, TableUnavailableError
 from mld.fleet.leader.lock import LOCK_KEY, OWNER
 from mld.fleet.migrate import bare_table

@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from mld.aws.service import ANSWER_S_MAX, Service, TableCalls, raises_only
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import ANSWER_S_MAX, TableCalls
 from mld.core.error_boundary import contained
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError
 from mld.fleet.report import reports

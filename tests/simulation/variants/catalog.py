@@ -35,7 +35,7 @@ _NEEDS = {
 
 
 _PORT_LEAKS = (
-    "aws.service",
+    "aws.boundary",
     "        if (what, type(error)) in self._told:\n            return\n",
     "        raise error\n",
 )

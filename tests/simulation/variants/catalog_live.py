@@ -44,7 +44,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
     _variant(
         "look_hangs",
         "a read without an answer is sent again after 20 s",
-        ("mld.aws.service", "again_s=READ_AGAIN_S,", "again_s=20.0,"),
+        ("mld.aws.table_calls", "again_s=READ_AGAIN_S,", "again_s=20.0,"),
         needs="deaf",
     ),
 )

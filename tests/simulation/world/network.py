@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, TypeAlias
 
-from mld.aws.service import REFUSED_CODE
+from mld.aws.table_calls import REFUSED_CODE
 from mld.core.clock import Clock
 from mld.core.errors import (
     AwsError,

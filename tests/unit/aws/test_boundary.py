@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mld.aws.boundary import raises_only
 from mld.aws.fanout import EventSubscription, KinesisFanOut
 from mld.aws.kinesis import KinesisStreams
-from mld.aws.service import raises_only
 from mld.core.clock import Clock
 from mld.core.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON

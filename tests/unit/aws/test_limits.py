@@ -15,8 +15,9 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ConnectTimeoutError
 
 from mld.aws.client import BotoService, limit_words
-from mld.aws.service import Service, TableCalls
+from mld.aws.service import Service
 from mld.aws.service_time import ServiceTime
+from mld.aws.table_calls import TableCalls
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsUnreachableError, TableUnavailableError
 from tests.support.servers import ACCOUNT, make_client

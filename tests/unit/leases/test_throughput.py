@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.leases.lease import Throughput
+from mld.leases.throughput import Throughput
 
 INTERVAL_S = 4.0
 

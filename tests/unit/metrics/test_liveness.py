@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.metrics.instruments import PERIODS, LateLoop, Progress
+from mld.metrics.progress import PERIODS, LateLoop, Progress
 
 
 def test_a_loop_is_overdue_after_three_of_its_periods() -> None:

@@ -7,7 +7,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from mld.aws.service import TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.leases.rows import EntityType
 from mld.metrics.events import TEXT_CHARACTERS_MAX, Event, EventBuffer, EventKind
 from mld.operating.acting import note_act

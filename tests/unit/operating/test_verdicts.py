@@ -13,7 +13,7 @@ from mld.core.streams import HASH_KEY_MAX, STREAM_DISABLED, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.events import Event, EventKind
-from mld.metrics.instruments import LateLoop
+from mld.metrics.progress import LateLoop
 from mld.metrics.registry import DYNAMODB, KINESIS
 from mld.operating.alert_rules import prometheus_rules
 from mld.operating.faults import KINDS, FaultKind, FleetFault, FleetSight, Listed, Own, Probe, Severity, fault_value

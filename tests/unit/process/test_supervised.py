@@ -11,7 +11,7 @@ import pytest
 from mld.daemon.announcements import Announcements, LifePhase
 from mld.daemon.signals import HangUp, meaning_of_hang_up
 from mld.daemon.systemd import ServiceManager, claim_manager
-from mld.metrics.instruments import LateLoop
+from mld.metrics.progress import LateLoop
 
 Told = list[str]
 KEEPALIVE_S, GRACE_S = 15.0, 25.0

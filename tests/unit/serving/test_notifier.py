@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mld.aws.service import TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.aws.threads import HostReadError, Poster
 from mld.core.clock import Clock
 from mld.leases.lease import Lease, ShardStatus
