@@ -1,7 +1,7 @@
 """What an error or a contradictory answer of Kinesis means for a reader. Pure.
 
-Rules: retrieval#valid-answers (the end is read from the answer itself; an end whose children are not named) and
-retrieval#polling-errors (ResourceNotFound is no end). No reaction skips a record.
+Rules: retrieval#valid-answers (an answer itself shows whether the shard ends, even if it does not name the children)
+and retrieval#polling-errors (ResourceNotFound does not end a shard). No reaction skips a record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from mld.core.errors import (
 from mld.core.streams import Page, validate_end_of_shard
 
 ENDS_WITHOUT_CHILDREN_MAX = 5
-"""After this many answers in a row that end the shard without usable children, believe it: some stand-ins name none."""
+"""After so many answers in a row that end the shard without usable children, believe the end: some stand-ins name
+none."""
 
 
 class PollingReaction(Enum):
@@ -31,6 +32,7 @@ class PollingReaction(Enum):
 
 
 def reaction_to(error: StreamError) -> PollingReaction:
+    """Return what a polling reader does about this error."""
     match error:
         case IteratorExpiredError() | InvalidStreamArgumentError():
             return PollingReaction.NEW_ITERATOR
@@ -43,7 +45,7 @@ def reaction_to(error: StreamError) -> PollingReaction:
 
 
 class AnswerVerdict(Enum):
-    """What an answer means."""
+    """What an answer means for the shard."""
 
     GOES_ON = "the shard goes on"
     ENDED = "the shard has ended, its children are named"
@@ -52,7 +54,10 @@ class AnswerVerdict(Enum):
 
 
 def judge(page: Page, ends_without_children_before: int) -> AnswerVerdict:
-    """Return the verdict on an answer; the invalid answers just before it that ended the shard are counted."""
+    """Return the verdict on an answer.
+
+    `ends_without_children_before` counts the invalid answers directly before this one that ended the shard.
+    """
     ends = page.next_iterator is None
     if validate_end_of_shard(page.next_iterator, page.child_shards) is None:
         return AnswerVerdict.ENDED if ends else AnswerVerdict.GOES_ON

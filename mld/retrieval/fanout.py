@@ -1,13 +1,13 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This is the
-shell; `subscriptions`, `starting_points` and `pacing` decide what to do. Its consumer cannot tell it from a
-`PollingReader`.
+shell; `subscriptions`, `starting_points` and `pacing` decide what to do. A consumer sees no difference between this
+reader and a `PollingReader`.
 
-Promises: every record after the start is delivered at least once, and none before all that precede it; the end is
-delivered only after all records; errors are retried for ever. The checkpoint filter removes records that come twice
-around a renewal or a restart. Back-pressure: while the buffer has no room, nothing is taken from the subscription,
-which then stops reading its connection.
+Promises: every record after the start is delivered at least once, in order. The end of the shard is delivered only
+after all its records. Errors are retried for ever. Some records come twice after a renewal or a restart; the checkpoint
+filter removes them. While the buffer has no room, the reader takes nothing from the subscription, which then stops
+reading its connection.
 """
 
 from __future__ import annotations
@@ -45,25 +45,26 @@ from mld.retrieval.subscriptions import (
 
 logger = logging.getLogger(__name__)
 RENEW_RETRY_S = 5.0
-"""Pause after a renewal that failed, while the old subscription is still good."""
+"""Pause after a failed renewal, while the old subscription still delivers."""
 IDLE_MAX_S = 30.0
-"""Kinesis sends events without records about every 5 s; a connection that is silent for this long is dead."""
+"""Kinesis sends events without records about every 5 s, so a connection that is silent for this long is dead."""
 
 OPEN_TIMEOUT_S = 30.0
 """Longest wait for an answer; Java's kinesisRequestTimeout."""
 EVENT_S_MAX = IDLE_MAX_S + OPEN_TIMEOUT_S
-"""Longest time between two events, be it that a new subscription takes the place of the old one."""
+"""Longest time between two events; it includes the opening of a new subscription."""
 READING = "reading a subscription"
+"""What the reader was doing, for messages about errors."""
 Opened = tuple[Subscription, StartingPoint]
 EVENTS_MAX = 10
 """Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
 
 
 class FanOutReader(ShardReader):
-    """Reads by the subscriptions of `consumer`.
+    """Reads one shard by subscriptions of `consumer`.
 
-    `yield_s` is how long to give way to a subscriber who took ours over: long enough to hear of a lost lease. `streams`
-    is asked for the oldest record where one is missing, if it may be.
+    After another subscriber took over our subscription, the reader pauses for `yield_s`: long enough to hear whether
+    the lease is lost. `streams` is asked for the oldest record when one is missing; None: that is not asked.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class FanOutReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """See `ShardReader.start`; nothing is asked of Kinesis here."""
+        """See `ShardReader.start`. It asks nothing of Kinesis."""
         start = self._starting_point(checkpoint, initial, anchor)
         wall_s, now_s = self._clock.wall(), self._clock.monotonic()
         read = starting_points.started(checkpoint, start, wall_s, now_s, anchor, read_to_s)
@@ -131,7 +132,7 @@ class FanOutReader(ShardReader):
             await self._close()
 
     async def _subscribe_once(self) -> bool:
-        """Read by one subscription and its renewals; True if the shard has ended."""
+        """Read from one subscription and its renewals; True if the shard has ended."""
         await self._until_room()
         wait_s = delay_s(self._at, self._clock.monotonic(), self._rng.random())
         if wait_s > 0:
@@ -152,7 +153,7 @@ class FanOutReader(ShardReader):
 
     async def _new_subscription(self) -> Opened:
         self._arn = None
-        self._waits_for_others()  # for a registration, which all readers share
+        self._waits_for_others()  # all readers share one registration, which has no time limit
         arn = await self._consumer.arn()
         self._arn = arn
         self._goes_on_within(EVENT_S_MAX)
@@ -188,7 +189,7 @@ class FanOutReader(ShardReader):
         )  # fmt: skip
 
     async def _read(self) -> bool:
-        """Read until the subscription is over (False) or the shard (True)."""
+        """Read until the shard ends (True) or the subscription is over (False)."""
         while True:
             await self._until_room()
             if self._clock.monotonic() >= self._say_again_s:
@@ -203,7 +204,7 @@ class FanOutReader(ShardReader):
                 return True
 
     async def _next(self) -> Page | None:
-        """Return the next event; None if the subscription is over, and now closed."""
+        """Return the next event. None: the subscription is over, and is closed now."""
         assert self._open is not None
         try:
             async with asyncio.timeout(IDLE_MAX_S):
@@ -216,7 +217,7 @@ class FanOutReader(ShardReader):
         return page
 
     async def _take(self, page: Page) -> bool:
-        """Hand an event over; True if it ended the shard."""
+        """Pass an event on to the buffer; True if it ended the shard."""
         verdict = self._judge(page, "an event")
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         before = self._at.read
@@ -232,8 +233,8 @@ class FanOutReader(ShardReader):
             self._renewal = asyncio.create_task(self._new_subscription(), name=f"renewal-{self.shard_id}")
 
     async def _next_beside(self, renewal: asyncio.Task[Opened]) -> Page | None:
-        """Return the next event of the old subscription; None after the change to the new one, or if neither is
-        left.
+        """Return the next event of the old subscription while a renewal is under way. None: the reader changed to the
+        new subscription, or neither is left.
         """
         assert self._open is not None
         reading = asyncio.create_task(self._open.next())
@@ -247,7 +248,7 @@ class FanOutReader(ShardReader):
             over = reading.exception()
             if over is None and (page := reading.result()) is not None:
                 return page
-            await asyncio.wait({renewal})  # the new one ends the old one, and that end may arrive first
+            await asyncio.wait({renewal})  # a new subscription ends the old one, and that end may arrive first
             if self._renewal is None or not self._renewed(renewal):
                 if over is None:
                     self._metrics.subscriptions.add("ended")
@@ -317,7 +318,9 @@ class FanOutReader(ShardReader):
         await self._report_missing()
 
     def _say_if_contested(self) -> None:
-        """Note that its subscription is not its own, and say so once for each reader."""
+        """Report a contested subscription: another application keeps taking it over. It is logged once
+        for each reader.
+        """
         if not is_contested(self._at):
             return
         words = (
@@ -336,7 +339,9 @@ class FanOutReader(ShardReader):
         )  # fmt: skip
 
     async def _consumer_is_replaced(self) -> bool:
-        """Return whether the registered consumer was missing; if that is unclear, the shard's own consumer judges."""
+        """Return whether the registered consumer was gone. If AWS does not answer that, return False: the shard's own
+        consumer decides.
+        """
         if self._arn is None:
             return False
         try:

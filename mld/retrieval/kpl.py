@@ -1,16 +1,16 @@
-"""KPL aggregates: one Kinesis record that holds many user records. Pure.
+"""KPL aggregates: Kinesis records that hold many user records each. Pure.
 
-Rules: retrieval#hash-range-rule (the range comes from the lease) and retrieval#malformed-aggregates (an aggregate is
-parsed as a whole first; one that cannot be used is delivered as it came, and nothing of it is lost).
+Rules: retrieval#hash-range-rule (the range comes from the lease) and retrieval#malformed-aggregates. An aggregate is
+parsed as a whole first. One that cannot be used is delivered as it came, so nothing of it is lost.
 
-The protobuf parser is our own. It takes about a quarter of the 2 us that a user record of 100 bytes takes on its way to
-the child's line; what the compiled `protobuf` would save is not worth a dependency. It accepts what Java's accepts:
-unknown fields are skipped, the last one of a repeated single field counts.
+The protobuf parser is our own. It takes about a quarter of the 2 us that a user record of 100 bytes costs until it is
+in the child's line; the compiled `protobuf` would not save enough to be worth a dependency. The parser accepts what
+Java's accepts: it skips unknown fields, and of a repeated single field the last one counts.
 
-Whoever may write to the stream writes aggregates as well, and no digest keeps anybody from making a small one that is
-endless work, or that names a large key in each of its user records. So there are limits, far from all that a producer
-makes who packs records to send them; an aggregate beyond them is delivered as it came, like any that is malformed. And
-all that takes time in proportion to an aggregate is done in `Steps` of at most 2 ms.
+Everybody who may write to the stream can write aggregates. A digest does not keep a hostile producer from making a
+small one that takes very long to parse, or one whose user records all repeat a large key. So there are limits, far
+above anything that an honest producer makes; an aggregate beyond them is delivered as it came, like any malformed one.
+All work that grows with an aggregate is done in `Steps` of at most 2 ms.
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ DIGEST_BYTES = 16
 GROUP_DEPTH_MAX = 100
 """Java's limit for nested messages."""
 HASH_KEY_DIGITS_MAX = 39
-"""Digits of 2**128 - 1; a longer number lies outside every range and is not worth converting."""
+"""Digits of 2**128 - 1. A longer number is outside every range, so it is not converted."""
 
 KEY_CHARS_MAX = 256
-"""Of a partition key: the limit of Kinesis and of the KPL. Of an explicit hash key: 39 digits may have zeros before
-them."""
+"""Longest partition key, as in Kinesis and the KPL, and longest explicit hash key (39 digits, with zeros before
+them)."""
 USER_RECORDS_MAX = 1024 * 1024 // 6
-"""In one aggregate, and keys in a table. The KPL's AggregationMaxSize is 51,200 bytes, 1 MiB at most, and a user record
-without data takes 6 bytes. A larger one, as Kinesis takes records of 10 MiB, reaches it only with user records of less
-than 54 bytes, without what the key table takes."""
+"""Most user records in an aggregate, and most keys in one of its tables. The KPL's AggregationMaxSize is 51,200 bytes
+by default and 1 MiB at most, and a user record without data takes 6 bytes. Kinesis accepts records of 10 MiB, but such
+an aggregate reaches the limit only with user records below 54 bytes, keys not counted."""
 FIELDS_MAX = 500
-"""Fields of one user record, with those in its tags and groups. The KPL writes two or three."""
+"""Most fields of one user record, including those of its tags and groups. The KPL writes two or three."""
 EXPANSION_MAX = 80
-"""How many times its own size an aggregate may become in the child's line, besides the base64 of its payloads. User
-records of 100 bytes become less than three times as large. What makes most of it are empty ones of 6 bytes under one
-key of 256 letters: 76 times."""
+"""How many times its own size an aggregate may grow in the child's line, not counting its payloads. User records of 100
+bytes grow less than three times. The worst case below all other limits, empty user records of 6 bytes with one key of
+256 letters, grows 76 times."""
 USER_RECORD_FRAME_BYTES = 200
-"""What a user record has in the child's line besides payload and key."""
+"""Bytes of a user record in the child's line besides payload and key."""
 
 SLICE = 400
-"""User records, keys or other fields looked at in one step: each takes about 1 us, the longest numbers 4."""
+"""User records, keys or other fields that one step examines. Each takes about 1 us, those with the longest numbers
+4."""
 OPENING = 10
-"""What it takes to look into an aggregate, in such units, however little is in it."""
+"""Cost of opening an aggregate, however small, in the same unit."""
 DIGEST_SLICE_BYTES = 512 * 1024
-"""Digested in one step, in about 1 ms."""
+"""Bytes that one step digests, in about 1 ms."""
 
 _PARTITION_KEY_TABLE, _EXPLICIT_HASH_KEY_TABLE, _RECORDS = 0x0A, 0x12, 0x1A  # tags: number << 3 | wire type
 _PARTITION_KEY_INDEX, _EXPLICIT_HASH_KEY_INDEX, _DATA, _TAGS = 0x08, 0x10, 0x1A, 0x22
@@ -77,19 +78,19 @@ Payload: TypeAlias = bytes | bytearray
 Entry: TypeAlias = tuple[int, int, int, int]
 """A user record: index of its partition key, index of its explicit hash key (-1: none), start and end of its data."""
 Entries: TypeAlias = list[bytes | list[Entry]]
-"""In the order of the aggregate. All but the last ones are packed: as objects they would take eight times as much, and
-milliseconds to be freed."""
+"""User records in the order of the aggregate. All but the last list are packed into bytes: as objects they would take
+eight times the memory, and freeing them would take milliseconds."""
 _ENTRY, _PLACE = Struct("4i"), Struct("2i")
 TEXTS_MAX = 5_000
-"""Of a table: more objects take milliseconds to be freed, too."""
+"""Most keys of a table that are kept as objects: freeing more would take milliseconds, too."""
 KEYS_KEPT = 64
-"""Keys kept as JSON text while the user records of an aggregate are framed."""
+"""Most keys kept as JSON text while the user records of one aggregate are framed."""
 COPIED_BYTES_MAX = 64 * 1024
-"""Copies of larger payloads take time."""
+"""Larger payloads are not copied, which would take time."""
 
 
 class MalformedAggregateError(ValueError):
-    """The digest is right, but the content cannot be understood or is beyond a limit; the text says why."""
+    """The digest is right, but the content cannot be read or exceeds a limit; the text says why."""
 
 
 class MisroutedAggregateError(Exception):
@@ -101,7 +102,7 @@ class MisroutedAggregateError(Exception):
 
 
 class UserRecords:
-    """The user records of one aggregate from sub-sequence number `first` on."""
+    """The user records of one aggregate, beginning with sub-sequence number `first`."""
 
     __slots__ = ("_count", "_data", "_entries", "_first", "_keys")
 
@@ -113,7 +114,7 @@ class UserRecords:
         self._first = min(first, self._count)
 
     def after(self, sub: int) -> UserRecords:
-        """Return those whose sub-sequence number is above `sub`."""
+        """Return the user records whose sub-sequence number is above `sub`."""
         return UserRecords(self._data, self._keys, self._entries, max(0, sub + 1))
 
     def __len__(self) -> int:
@@ -125,7 +126,7 @@ class UserRecords:
         return self._count - 1
 
     def columns(self) -> Iterator[tuple[Payload | memoryview, bytes, int]]:
-        """Yield payload, partition key as JSON text and sub-sequence number of each."""
+        """Yield each user record: payload, partition key as JSON text, sub-sequence number."""
         data, keys, first = self._data, self._keys, self._first
         texts: dict[int, bytes] = {}
         before = 0
@@ -144,7 +145,7 @@ class UserRecords:
 
 
 class _Keys:
-    """A table of keys: texts, and of those beyond TEXTS_MAX where they stand in the data."""
+    """A table of keys. The first TEXTS_MAX are kept as texts, later ones as places in the data."""
 
     __slots__ = ("_data", "_places", "_texts")
 
@@ -154,7 +155,7 @@ class _Keys:
         self._places = bytearray()
 
     def add(self, start: int, end: int) -> None:
-        """Add the key that stands there. Raises MalformedAggregateError."""
+        """Add the key at `data[start:end]`. Raises MalformedAggregateError if it is too long."""
         if end - start > _KEY_BYTES_MAX or len(text := self._text(start, end)) > KEY_CHARS_MAX:
             raise MalformedAggregateError(f"a key of more than {KEY_CHARS_MAX} characters")
         if len(self._texts) < TEXTS_MAX:
@@ -183,7 +184,7 @@ def _unpacked(entries: bytes | list[Entry]) -> Iterable[Entry]:
 
 
 class Work:
-    """How much may be done before the next yield, in units of SLICE: many small aggregates make a step together."""
+    """The work left before the next yield, in units of SLICE. Many small aggregates share one step."""
 
     __slots__ = ("left",)
 
@@ -192,10 +193,10 @@ class Work:
 
 
 def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """Return the user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
+    """Return the user records in a record's payload; None if it is not an aggregate, and is delivered as it came.
 
-    Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
-    be delivered then, as the producer, who built it for another shard, sends them all again. Raises
+    Raises MisroutedAggregateError if a user record does not belong to `hash_range` (None: unknown). Then the aggregate
+    was built for another shard, and its producer sends all of it again, so nothing of it may be delivered. Raises
     MalformedAggregateError.
     """
     if work.left <= 0:
@@ -215,7 +216,7 @@ def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Ste
         return None
     try:
         keys, hash_keys, entries = yield from _parse(data, start, end, work)
-    except IndexError:  # read on from what is cut off into a digest that is chosen so that numbers do not end there
+    except IndexError:  # a number is cut off, and the digest after it happens to continue the number to the end
         raise MalformedAggregateError("a number is cut off") from None
     except StructError:
         raise MalformedAggregateError(_BEYOND) from None
@@ -225,7 +226,7 @@ def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Ste
 
 
 def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_range: HashRange | None) -> Steps[None]:
-    """Check that all user records lie in the range. A malformed one is reported first, wherever it stands."""
+    """Check that all user records are in the range. A malformed user record is reported first, wherever it is."""
     misrouted: Misrouted | None = None
     before = 0
     for number, packed in enumerate(entries):
@@ -255,6 +256,7 @@ def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_rang
 
 
 def _explicit_hash_key(key: str) -> int:
+    """Return the hash key as a number. Raises MalformedAggregateError if the text is not one."""
     match = _HASH_KEY.fullmatch(key)
     if match is None:
         raise MalformedAggregateError("an explicit hash key is not a decimal number")
@@ -264,7 +266,10 @@ def _explicit_hash_key(key: str) -> int:
 
 
 def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Steps[None]:
-    """Bound what the user records take in the child's line, payloads aside. Only tiny ones have to be counted."""
+    """Check how many bytes the user records take in the child's line, not counting payloads.
+
+    Only if the aggregate has many tiny user records, each one has to be counted. Raises MalformedAggregateError.
+    """
     if sum([_count(some) for some in entries]) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
         return
     sizes = array("i")
@@ -284,10 +289,10 @@ def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Step
 
 
 def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_Keys, _Keys, Entries]]:
-    """Return the tables and the user records of an AggregatedRecord, which is `data[position:end]`.
+    """Return both key tables and the user records of the AggregatedRecord in `data[position:end]`.
 
-    A number may be read past `end`, into the digest; what crosses an end is refused. Raises IndexError if it crosses
-    the end of the data, and StructError for an index that no table has.
+    A number may be read past `end`, into the digest; a field that crosses an end is refused. Raises IndexError if a
+    number crosses the end of the data, and StructError for an index that no table can have.
     """
     keys, hash_keys = _Keys(data), _Keys(data)
     entries: Entries = []
@@ -326,8 +331,9 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
 
 
 def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
-    """Return a user record as producers write it: its fields once each, in order, and nothing else. None if it is
-    not so, or if its numbers are so long that reading them is more work than a unit of SLICE.
+    """Return a user record that is written as producers write it: each field once, in order, and no others.
+
+    None if it is written otherwise, or with numbers so long that reading them takes more than one unit of SLICE.
     """
     first = position
     if data[position] != _PARTITION_KEY_INDEX:
@@ -368,7 +374,7 @@ def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
 
 
 def _require_key_of_tag(data: Payload, position: int, end: int) -> int:
-    """Return how many fields the tag has."""
+    """Check that a tag has a key, and return how many fields the tag has."""
     found = False
     fields = 0
     while position < end:
@@ -382,6 +388,7 @@ def _require_key_of_tag(data: Payload, position: int, end: int) -> int:
 
 
 def _bounded(fields: int) -> int:
+    """Return the number of fields. Raises MalformedAggregateError if there are too many."""
     if fields > FIELDS_MAX:
         raise MalformedAggregateError(f"more than {FIELDS_MAX} fields in a user record or a group")
     return fields
@@ -417,7 +424,7 @@ def _varint(data: Payload, position: int) -> tuple[int, int]:
 
 
 def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]:
-    """Return start and end of a field's content."""
+    """Return where the content of a field begins and ends."""
     length = data[position]
     position += 1
     if length >= 0x80:
@@ -429,10 +436,8 @@ def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]
 
 
 def _skip(data: Payload, position: int, end: int, tag: int) -> tuple[int, int]:
-    """Return the end of a field that nobody needs, groups and all that is in them included, and how many fields
-    these are.
-
-    Cases are wire types.
+    """Skip a field that is not needed, with all fields inside if it is a group. Return where it ends and how many
+    fields it has.
     """
     groups: list[int] = []
     fields = 0
@@ -441,7 +446,7 @@ def _skip(data: Payload, position: int, end: int, tag: int) -> tuple[int, int]:
         number, wire_type = tag >> 3, tag & 7
         if number == 0:
             raise MalformedAggregateError("a field without number")
-        match wire_type:
+        match wire_type:  # as protobuf numbers them
             case 0:
                 _, position = _varint(data, position)
             case 1:

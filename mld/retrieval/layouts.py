@@ -1,8 +1,8 @@
-"""How records are written in the body of a GetRecords answer: read once field by field, then by a pattern. Pure.
+"""Reads the records of a GetRecords answer: any record field by field, or all records of one layout by one pattern.
+Pure.
 
-Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). `columns_of` takes any record apart; `source_of_layout`
-and `compiled` make a pattern from it for all that are written alike. A `Scan` finds where JSON values begin and end
-without building them. It looks into a value only as far as that needs: strings end, brackets are balanced.
+Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). A service writes all its records in the same way,
+called a layout here. `columns_of` reads any record; `source_of_layout` and `compiled` make the pattern of its layout.
 """
 
 from __future__ import annotations
@@ -11,35 +11,27 @@ import json
 import math
 import re
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from mld.retrieval.rawpage import FRAME_IN_BASE64, MAGIC_IN_BASE64, NO_KEY, Columns
-
-QUOTE, BACKSLASH, COMMA, COLON = b'"\\,:'
-ARRAY, ARRAY_END, OBJECT, OBJECT_END = b"[]{}"
-
-_SPACES = b" \t\r\n"
-_space = re.compile(rb"[ \t\r\n]*").match
-_plain_name = re.compile(rb'"([A-Za-z0-9]+)":').match
-_scalar = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null").match
-_structure = re.compile(rb'["\[\]{}]').search
+from mld.retrieval.json_scan import ARRAY, BACKSLASH, OBJECT, QUOTE
+from mld.retrieval.pieces import FRAME_IN_BASE64, MAGIC_IN_BASE64, NO_KEY, Columns
 
 LAYOUTS_KEPT_MAX = 64
-"""Layouts kept for the next bodies; a service has one, or one more for encrypted streams."""
+"""Compiled layouts kept for the next bodies. A service has one, and a second one for encrypted streams."""
 ARRIVAL_UNKNOWN = b"0"
-"""Milliseconds, sent for a record without an arrival time, which only stand-ins of Kinesis produce.
+"""Milliseconds, sent for a record without an arrival time; only stand-ins of Kinesis have such records.
 
-Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
-"""
+Children compute with the field, so it must not be null. A 0 cannot be mistaken for a real time, but the time of our
+clock could."""
 _SINGLE_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b")"
 _PLAIN_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b"|" + FRAME_IN_BASE64.pattern + b")"
 
 _SECONDS_MAX = 253_402_300_800  # the year 10000
-_E9_DIGITS = 12  # of 1.763661600123E9 after the point: milliseconds without its first digit
+_E9_DIGITS = 12  # digits after the point in 1.763661600123E9: the milliseconds without their first digit
 _TIME = "ApproximateArrivalTimestamp"
 _COLUMN_NAMES = ("PartitionKey", "SequenceNumber", _TIME)
 
@@ -47,7 +39,7 @@ _comma = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*").match
 _sequence = re.compile(rb'"([0-9]+)"').fullmatch
 _e9_time = re.compile(rb"([1-9])\.[0-9]{1,12}E9").fullmatch
 _plain_time = re.compile(rb"[1-9][0-9]{0,11}(?:\.[0-9]{1,3})?").fullmatch
-_PLAIN_KEY = rb'"[ !#-\[\]-~]*"'  # neither escapes nor anything that the child's line would have to escape
+_PLAIN_KEY = rb'"[ !#-\[\]-~]*"'  # has no escapes, and no characters that the child's line would have to escape
 _plain_key = re.compile(_PLAIN_KEY).fullmatch
 _PLAIN_TEXT = rb'"[^"\\\x00-\x1f]*"'
 _plain_text = re.compile(_PLAIN_TEXT).fullmatch
@@ -55,131 +47,19 @@ _NUMBER = rb"-?[0-9][0-9.eE+-]*"
 _WORD = rb"(?:true|false|null)"
 
 
-class Scan:
-    """A place in a body, and the steps over JSON from there. Each raises ValueError where the body is not JSON."""
-
-    __slots__ = ("at", "body")
-
-    def __init__(self, body: bytes, at: int = 0) -> None:
-        self.body = body
-        self.at = at
-
-    def sees(self, byte: int) -> bool:
-        """Return whether the next byte that is no white space is `byte`; skips the white space."""
-        body = self.body
-        if self.at < len(body):
-            found = body[self.at]
-            if found not in _SPACES:
-                return found == byte
-        match = _space(body, self.at)
-        assert match is not None
-        self.at = match.end()
-        return self.at < len(body) and body[self.at] == byte
-
-    def takes(self, byte: int) -> bool:
-        found = self.sees(byte)
-        self.at += found
-        return found
-
-    def expect(self, byte: int) -> None:
-        if not self.takes(byte):
-            self.fail(f"{chr(byte)} is missing")
-
-    def expect_end(self) -> None:
-        self.sees(COMMA)
-        if self.at != len(self.body):
-            self.fail("something follows")
-
-    def fail(self, why: str) -> NoReturn:
-        raise ValueError(f"not JSON at byte {self.at} of {len(self.body)}: {why}")
-
-    def names(self, *, after_value: bool = False) -> Iterator[str]:
-        """Yield the names of an object's members, from after its brace, or from after the value of one of them.
-
-        The caller must step over the value of each.
-        """
-        if after_value:
-            if not self.takes(COMMA):
-                self.expect(OBJECT_END)
-                return
-        elif self.takes(OBJECT_END):
-            return
-        while True:
-            if not self.sees(QUOTE):
-                self.fail("a name is missing")
-            yield self._name()
-            if not self.takes(COMMA):
-                self.expect(OBJECT_END)
-                return
-
-    def _name(self) -> str:
-        plain = _plain_name(self.body, self.at)
-        if plain is not None:
-            self.at = plain.end()
-            self.sees(QUOTE)
-            return plain[1].decode()
-        text = self.value()
-        self.expect(COLON)
-        self.sees(QUOTE)
-        return str(json.loads(text.decode()))
-
-    def value(self) -> bytes:
-        """Return the text of the value that begins here; steps over it."""
-        self.sees(QUOTE)
-        start = self.at
-        self.skip_value()
-        return self.body[start : self.at]
-
-    def skip_value(self) -> None:
-        if self.sees(QUOTE):
-            self._skip_string()
-        elif self.sees(OBJECT) or self.sees(ARRAY):
-            self._skip_nested()
-        elif (match := _scalar(self.body, self.at)) is not None:
-            self.at = match.end()
-        else:
-            self.fail("a value is missing")
-
-    def _skip_string(self) -> None:
-        """Step to the first quote after an even number of backslashes; `find` is much faster than a pattern."""
-        body, end = self.body, self.at
-        while True:
-            end = body.find(b'"', end + 1)
-            if end < 0:
-                self.fail("a text does not end")
-            before = end - 1
-            while body[before] == BACKSLASH:
-                before -= 1
-            if (end - before) % 2:
-                self.at = end + 1
-                return
-
-    def _skip_nested(self) -> None:
-        """Step over an array or object that is not looked into; it need only be balanced."""
-        depth = 0
-        while True:
-            match = _structure(self.body, self.at)
-            if match is None:
-                self.fail("a value does not end")
-            self.at = match.start()
-            mark = self.body[self.at]
-            if mark == QUOTE:
-                self._skip_string()
-                continue
-            self.at += 1
-            depth += 1 if mark in (ARRAY, OBJECT) else -1
-            if depth == 0:
-                return
-
-
 class Member(NamedTuple):
-    """Where the value of a field stands."""
+    """Where the value of a field begins and ends in the body."""
 
     start: int
     end: int
 
 
 def columns_of(body: bytes, members: dict[str, Member]) -> Columns:
+    """Return the four fields of a record for the child's line.
+
+    Raises ValueError for a record that Kinesis cannot have sent.
+    """
+
     def text(name: str) -> bytes:
         if name not in members:
             raise ValueError(f"a record without {name}")
@@ -215,7 +95,7 @@ def _digits(text: bytes) -> bytes:
 
 
 def _arrival_ms(text: bytes) -> bytes:
-    """Return the milliseconds, rounded to the microsecond as by the SDK, then to the millisecond, half up."""
+    """Return the time in milliseconds: rounded to the microsecond, as the SDK does, then half up to the millisecond."""
     if text == b"null":
         return ARRIVAL_UNKNOWN
     if _e9_time(text):
@@ -241,20 +121,23 @@ def _plain_millis(text: bytes) -> bytes:
     return seconds + fraction.ljust(3, b"0")
 
 
-# --- layouts ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """How a run of records is written: patterns, all with the same `groups` groups, and where a record's columns are.
+    """The way in which a service writes its records: patterns to read them, and which groups hold a record's fields.
 
-    `head` matches from the start of a record through the quote that begins its payload. `to_any` matches from the quote
-    that ends a payload through the quote that begins the next one; `to_plain` is the same, but not before an aggregate
-    or a frame, `to_single` not before an aggregate; `to_end` goes through the end of the array, and `to_next` to where
-    the next record begins. The groups of a match are columns of the record that ends there, then columns of the one
-    that begins there: if those of all matches stand in a row, `head` included, the columns of the first record are at
-    `key` (None: no record has one), `sequence` and `time`. An arrival time is `time_head`, then the group if it has
-    `time_chars` characters, else `time_fill` of it.
+    Each pattern has `groups` groups, and each but `head` begins at the quote that ends a payload:
+
+    - `head` matches from the start of a record through the quote that begins its payload;
+    - `to_any` matches through the quote that begins the next payload;
+    - `to_plain` does so unless the next payload may be an aggregate or have a schema frame;
+    - `to_single` does so unless the next payload may be an aggregate;
+    - `to_end` matches through the end of the array;
+    - `to_next` matches up to the start of the next record.
+
+    The groups of a match hold fields of the record that ends there, then fields of the record that begins there. Put
+    the groups of all matches in one row, beginning with those of `head`: then `key` (None: no record has a key),
+    `sequence` and `time` are the indexes of the first record's fields. An arrival time is `time_head` followed by the
+    group if the group has `time_chars` characters, else by `time_fill(group)`.
     """
 
     head: re.Pattern[bytes]
@@ -273,7 +156,9 @@ class RecordLayout:
 
 
 class LayoutSource(NamedTuple):
-    """What a layout is compiled from: patterns before and after the payload and between records; how times start."""
+    """What a layout is compiled from: the patterns before and after the payload and between records, the names of their
+    groups, and how arrival times begin.
+    """
 
     head: bytes
     tail: bytes
@@ -284,7 +169,9 @@ class LayoutSource(NamedTuple):
 
 
 def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> LayoutSource | None:
-    """Return the layout of the record `body[start:end]`; None if a regular expression had better not try."""
+    """Return the layout of the record `body[start:end]`; None if it is written so unusually that a pattern would not
+    pay.
+    """
     parts: list[bytes] = []
     names: list[str] = []
     head: tuple[bytes, tuple[str, ...]] | None = None
@@ -343,7 +230,7 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
 
 @lru_cache(LAYOUTS_KEPT_MAX)
 def compiled(source: LayoutSource) -> RecordLayout:
-    """Return the layout itself; making a new one takes some 0.3 ms."""
+    """Return the layout with its patterns compiled. That takes about 0.3 ms, so layouts are kept."""
     opening = source.head + b'"'
     before = b'"' + source.tail
     between = before + source.between + opening

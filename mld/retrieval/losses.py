@@ -1,9 +1,10 @@
-"""Records that left the stream before they were read: whether they did, and who hears of it.
+"""`Losses`: whether records were trimmed from the stream before they were read, and the report of such a loss.
 
-Rule: retrieval#lost-to-retention. A reader finds that the record it asked for is not there, or that it begins later
-than it wanted (`starting_points`). That is harmless if all that may be missing is younger than the retention, or if the
-stream still has older records: then there never was such a record. Both are asked of the stream only then. How many
-records are lost cannot be known; after which one, until which one, and when those arrived can.
+Rule: retrieval#lost-to-retention. A reader finds that the record it asked for is not there, or that the first record is
+later than it wanted (`starting_points`). That is harmless if the missing records would be younger than the retention,
+or if the stream still has older records: then there never was such a record. Only in such a case the stream is asked
+for its retention and its oldest record. The report names the records around the gap, and when they arrived; how many
+are lost cannot be known.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from mld.retrieval.starting_points import SAFE_AGE_S, ReadState
 logger = logging.getLogger(__name__)
 
 RETENTION_MIN_S = 24 * 3600.0
-"""No stream of AWS keeps records for less."""
+"""The shortest retention that AWS allows."""
 RETENTION_SHARE = 0.95
-"""What is younger than this share of the retention is there, however the clocks of workers differ."""
+"""Records younger than this share of the retention are certainly there, even if the clocks of workers differ."""
 EVIDENCE_S = 10.0
-"""Longest wait for what the stream says about its retention and its oldest record; without it the loss is reported."""
+"""Longest wait for the retention and the oldest record of the stream; without them the loss is reported."""
 
 
 class Missing(Enum):
-    """What it means that the record asked for is not there."""
+    """What a missing record means."""
 
     HARMLESS = "nothing that may be missing is old enough to be trimmed"
     NEVER_THERE = "the stream has older records, and never had this one"
@@ -43,9 +44,10 @@ class Missing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What a reader found. `read_to_s`: what had arrived by then was read (epoch seconds), or None if nobody knows.
+    """What a reader found. `asked` is the record that it asked for, or the type of a start without a record.
 
-    `first` is the record that came instead, None if nothing follows `asked`, which may also be a start without one.
+    `first` is the record that came instead; None if nothing follows. `read_to_s` (epoch seconds): everything that had
+    arrived by then was read; None if unknown.
     """
 
     asked: str
@@ -55,13 +57,13 @@ class Suspicion:
 
     @property
     def names_record(self) -> bool:
-        """Whether a record was asked for."""
+        """Whether the reader asked for a certain record."""
         return self.asked.isdigit()
 
 
 def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None) -> Missing:
-    """Return what it means. What is younger than `kept_s` is there; `oldest` is the oldest record of the shard, None
-    if it is not known.
+    """Return what the missing record means. Records younger than `kept_s` seconds are certainly there. `oldest` is the
+    sequence number of the oldest record of the shard; None if unknown.
     """
     read_to_s = suspicion.read_to_s
     if read_to_s is not None and now_s - read_to_s < kept_s:
@@ -72,7 +74,7 @@ def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None)
 
 
 def in_words(suspicion: Suspicion) -> str:
-    """Return which records are lost, if there were any, for people: they cannot be counted."""
+    """Return a text for people about the records that may be lost: after which record, before which one, and when."""
     after = "" if suspicion.read_to_s is None else f"arrived after {iso_time(suspicion.read_to_s)}"
     until = "until now, and nothing follows" if suspicion.first is None else f"before {suspicion.first}"
     if suspicion.first_arrival_s is not None:
@@ -83,7 +85,7 @@ def in_words(suspicion: Suspicion) -> str:
 
 
 def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: float) -> None:
-    """Log a loss, count it and note it as an event, unless that was done when it was found before."""
+    """Log a loss, count it and add it to the events. A loss that was found before is only logged, at DEBUG."""
     words = in_words(suspicion)
     is_new = metrics.lost(suspicion.asked, suspicion.first, words, wall_s)
     logger.log(
@@ -95,13 +97,16 @@ def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: f
 
 @dataclass(eq=False, slots=True)
 class Proofs:
-    """Whether a reader of this worker has warned already that it could not ask what was trimmed."""
+    """Shared by the readers of a worker: whether one of them has warned that the stream could not be asked."""
 
     is_lack_said: bool = False
 
 
 class Losses:
-    """Judges what the reader of one shard finds missing, and reports it. `streams` None: only `source` can be asked."""
+    """Judges the records that the reader of one shard finds missing, and reports losses.
+
+    `source` is asked for the retention, and `streams` for the oldest record; None: that stays unknown.
+    """
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class Losses:
         self._proofs = proofs
 
     async def look_into(self, read: ReadState, page: Page) -> None:
-        """Find out what it means that `page` does not begin with the record that was asked for, and report it."""
+        """Find out why `page` does not begin with the record that was asked for, and report it if records were lost."""
         assert read.asked is not None
         arrival_ms = page.first_arrival_ms
         suspicion = Suspicion(
@@ -141,7 +146,7 @@ class Losses:
         report(suspicion, self._shard_id, self._metrics, now_s)
 
     async def _evidence(self, suspicion: Suspicion, now_s: float) -> tuple[float, str | None]:
-        """Return the age in seconds below which a record is there, and the oldest record of the shard."""
+        """Return the age in seconds below which records are certainly there, and the oldest record of the shard."""
         kept_s, oldest = RETENTION_MIN_S, None
         try:
             async with asyncio.timeout(EVIDENCE_S):
@@ -150,7 +155,7 @@ class Losses:
                     kept_s = summary.retention_s or kept_s
                     is_younger = summary.created_ms is not None and now_s - summary.created_ms / 1000 < kept_s
                     return math.inf if is_younger else kept_s, None
-                # It may have been longer when records were trimmed, but never shorter than the least there is.
+                # The retention may have been changed since records were trimmed, but it was never below the minimum.
                 kept_s = min(kept_s, summary.retention_s or kept_s)
                 oldest = await contained(self._oldest(), "reading the oldest record", self._shard_id)
         except (MldError, TimeoutError) as error:

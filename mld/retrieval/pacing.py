@@ -1,8 +1,8 @@
-"""When the next GetRecords may go out. Pure: state and `now` in, seconds out.
+"""When the next GetRecords may be sent. Pure: state and `now` in, seconds out.
 
-Rules: retrieval#pacing-of-reads. At the tip of the shard the idle interval applies; a reader that lags asks again after
-the catch-up interval; failures back off exponentially with jitter, where Java waits for the idle interval. Times are
-monotonic seconds; all intervals count from the end of the previous call.
+Rules: retrieval#pacing-of-reads. At the tip of the shard the idle interval applies. A reader that lags asks again after
+the catch-up interval. After failures it backs off exponentially with jitter, where Java waits for the idle interval.
+Times are monotonic seconds; all intervals count from the end of the previous call.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import math
 from dataclasses import dataclass, replace
 
 CALL_INTERVAL_MIN_S = 0.2
-"""Kinesis allows 5 GetRecords a second and shard, for all consumers together."""
+"""Kinesis allows 5 GetRecords a second for each shard, for all applications together."""
 ERROR_BACKOFF_S = 0.5
-"""First wait after an error: short, as most are single; doubled with every further one."""
+"""First wait after an error, doubled with each further one. It is short, as most errors do not repeat."""
 THROTTLE_BACKOFF_S = 1.0
-"""First wait after throttling: the limits are per second, and up to 5 s after a full 10 MB answer."""
+"""First wait after throttling. Limits are per second, and a full answer of 10 MB may block a shard for 5 s."""
 BACKOFF_MAX_S = 10.0
-"""Longest wait: how late a reader may notice the end of an outage. Far below the 5 minutes of an iterator's life."""
+"""Longest wait, thus how late a reader may notice the end of an outage. It is far below the 5 minutes that an iterator
+lives."""
 BEAT_MAX_S = 0.1
-"""The beat of readers with the default interval of 1.5 s."""
+"""Beat of readers with the default interval of 1.5 s."""
 BACKOFF_DOUBLINGS_MAX = 10
-"""The longest wait is reached long before; this only keeps the power small."""
+"""Keeps the power of two small; the longest wait is reached long before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """The configured intervals. `reduced_tps_threshold_s`: closer to the tip than this, wait at least this long.
-    The catch-up interval is for readers further behind than `catch_up_from_s`.
+    """The configured intervals.
 
-    With `beat_s` a wait at the tip is extended to its next multiple, the same for all readers: one wake-up of the
-    process then serves several shards, which saves a third of the cost of an idle shard.
+    A reader that is further behind than `catch_up_from_s` waits for the catch-up interval. One that is closer to the
+    tip than `reduced_tps_threshold_s` waits at least for that threshold.
+
+    With `beat_s` above 0 a wait at the tip is extended to the next multiple of it, which is the same for all readers.
+    Then one wake-up of the process serves several shards, which saves a third of the cost of an idle shard.
     """
 
     idle_interval_s: float
@@ -42,8 +45,10 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the previous call was like. `failures` counts those in a row, and `first_backoff_s` is the first wait after
-    one like the last; `ended_s` None: there was no call yet.
+    """How the previous call went.
+
+    `ended_s` None: there was no call yet. `failures` counts the errors in a row, and `first_backoff_s` is the first
+    wait that belongs to the kind of the last one.
     """
 
     ended_s: float | None = None
@@ -53,11 +58,12 @@ class Pace:
 
 
 def failed(pace: Pace, ended_s: float, first_backoff_s: float) -> Pace:
+    """Return the pace after one more error."""
     return replace(pace, ended_s=ended_s, failures=pace.failures + 1, first_backoff_s=first_backoff_s)
 
 
 def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
-    """Return seconds to wait before the next call, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    """Return the seconds to wait before the next call, 0 for none. `jitter` is a fresh random number in [0, 1)."""
     if pace.ended_s is None:
         return 0.0
     interval_s = (
@@ -72,7 +78,7 @@ def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
 
 
 def beat_of(idle_interval_s: float) -> float:
-    """Return the beat for an interval: it extends a wait by a fifteenth at most, by half of that on average."""
+    """Return the beat for an idle interval. It extends a wait by at most a fifteenth, on average by half of that."""
     return min(BEAT_MAX_S, idle_interval_s / 15)
 
 
@@ -86,8 +92,8 @@ def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
 
 
 def backoff_s(first_s: float, failures: int, jitter: float) -> float:
-    """Return a wait of which half is fixed and half is random, so that readers throttled together do not come back
-    together.
+    """Return the wait after so many failures: one half fixed, one half random. So readers that were throttled together
+    do not return together.
     """
     doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
     longest_s = min(BACKOFF_MAX_S, first_s * 2.0**doublings)

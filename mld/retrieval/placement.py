@@ -1,8 +1,9 @@
-"""`Placement`: whether producers choose the shard of a record by its key, or Kinesis does (retrieval#hash-range-rule).
+"""`Placement`: whether each record of a stream is in the shard that its key belongs to (retrieval#hash-range-rule).
 
-A stream in on-demand mode has a RecordDistributionStrategy, which may be changed at any time; records stay where they
-are, and do not show which strategy placed them. So only a stream without one is known to have its records where their
-keys belong. Unless that is known, no record is dropped for being in the wrong shard.
+A stream in on-demand mode has a RecordDistributionStrategy, by which Kinesis may choose the shard instead of the key.
+The strategy may change at any time; records stay where they are, and do not show which strategy placed them. So records
+are known to be where their keys belong only on streams without a strategy. On all others, no record is dropped for
+being in the wrong shard.
 """
 
 from __future__ import annotations
@@ -14,25 +15,26 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import contained
 from mld.core.errors import MldError
 from mld.core.streams import HashRange, Streams
-from mld.retrieval.reader_factory import Shared
+from mld.retrieval.shared_answer import Shared
 
 log = logging.getLogger(__name__)
 
 FRESH_S = 60.0
-"""How long an answer counts. A stream is changed to on-demand mode, which takes a while, before its strategy is."""
+"""How long an answer counts. Before a stream gets a strategy it is changed to on-demand mode, which takes longer."""
 ANSWER_S = 5.0
+"""Longest wait for the description of the stream."""
 
 
 class Placement:
-    """Knows it of one stream; asks only if somebody wants to know, and all of a worker's shards together."""
+    """Answers for one stream. It asks AWS only when somebody wants to know, once for all shards of the worker."""
 
     def __init__(self, streams: Streams, clock: Clock) -> None:
         self._streams = streams
         self._is_by_key = Shared(self._ask, clock, FRESH_S)
 
     async def range_of(self, hash_range: HashRange | None) -> HashRange | None:
-        """Return the range of a shard to which its records belong; None if they need not belong to it, or nobody
-        knows.
+        """Return the hash range to which the records of a shard must belong; None if they need not, or if that is
+        unknown.
         """
         return hash_range if hash_range is not None and await self._is_by_key.get() else None
 

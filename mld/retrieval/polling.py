@@ -1,12 +1,11 @@
 """`PollingReader`: reads one shard with GetRecords, ahead of its consumer.
 
-Rules: retrieval#reader-promises, retrieval#one-page-at-a-time (the consumer asks for the next),
-retrieval#valid-answers, retrieval#polling-errors. This is the shell; `starting_points`, `pacing` and `answer_verdicts`
-decide what to do.
+Rules: retrieval#reader-promises, retrieval#one-page-at-a-time, retrieval#valid-answers, retrieval#polling-errors. This
+is the shell; `starting_points`, `pacing` and `answer_verdicts` decide what to do.
 
-Promises: every record after the start is delivered, in order; the last one of a page may come again at the head of the
-next page, where the checkpoint filter removes it. The end is delivered only after all records. Errors are retried for
-ever, because a reader cannot know better.
+Promises: every record after the start is delivered, in order. The last record of a page may come again at the beginning
+of the next page, where the checkpoint filter removes it. The end of the shard is delivered only after all its records.
+Errors are retried for ever, because a reader cannot tell which of them last.
 """
 
 from __future__ import annotations
@@ -43,11 +42,13 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 30.0
 """Longest wait for an answer; Java's kinesisRequestTimeout."""
 ITERATOR_AGE_MAX_S = 270.0
-"""Iterators live 300 s; one older than this is replaced, not tried."""
+"""An iterator expires after 300 s; the reader replaces an older one than this without trying it."""
 
 
 class PollingReader(ShardReader):
-    """`max_records` is the Limit of GetRecords, if the share of the budget takes as many."""
+    """Reads one shard by GetRecords with a Limit of `max_records`, or less if its share of the budget has no room for
+    so many.
+    """
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class PollingReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """See `ShardReader.start`; gets the first iterator."""
+        """See `ShardReader.start`. It gets the first iterator."""
         start = self._starting_point(checkpoint, initial, anchor)
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor, read_to_s)
@@ -127,7 +128,7 @@ class PollingReader(ShardReader):
                 await self._recover(self._stream_error(error, "fetching records"))
 
     async def _fetch(self) -> bool:
-        """Make one attempt; True if it ended the shard."""
+        """Ask for one page and deliver it; True if it ended the shard."""
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         limit = prefetch.records_wanted(self._max_records, self._budget.share, self._record_bytes)
@@ -166,7 +167,7 @@ class PollingReader(ShardReader):
         is_slower = reaction is PollingReaction.SAME_ITERATOR_SLOWER
         first_backoff_s = pacing.THROTTLE_BACKOFF_S if is_slower else pacing.ERROR_BACKOFF_S
         self._pace = pacing.failed(self._pace, self._clock.monotonic(), first_backoff_s)
-        # An expired iterator is everyday business.
+        # Iterators expire in normal operation.
         level = self._level_of(error, logging.INFO if isinstance(error, IteratorExpiredError) else logging.WARNING)
         logger.log(
             level,

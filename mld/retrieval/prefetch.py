@@ -1,14 +1,15 @@
-"""What a reader has fetched and its consumer has not taken yet: whether there is room for one more answer. Pure.
+"""`PrefetchBuffer`: what a reader has fetched and its consumer has not taken, and whether one more answer has room.
+Pure.
 
-Rules: retrieval#prefetch-limits. Room is tested before a fetch, so the buffer may exceed its limits by one answer
-(10 MB). A batch leaves the counters when the consumer takes it, before it is processed: at the peak one batch is being
-processed and the buffer is full. The buffer never waits; the reader does.
+Rules: retrieval#prefetch-limits. Room is tested before a fetch, so the buffer may exceed its limits by one answer (10
+MB). A batch no longer counts once the consumer has taken it: at the peak, the buffer is full while one batch is
+processed. The buffer never waits; the reader does.
 
-Unlike in Java, all readers of a worker share a `Budget` (retrieval#memory-budget) in equal parts. So a thousand shards
-that lag do not hold a thousand times 8 MiB, and a slow child stops only its own reader. Shares are counted in memory:
-the text of a record is larger than its payload, much larger where payloads are small. One half of a share is for
-records that wait. The other half is the most that one answer may take; the reader asks for as many records as will
-probably fit. So memory exceeds the share by a half while one answer is framed for the child and the next has arrived.
+Unlike in Java, all readers of a worker share a `Budget` (retrieval#memory-budget) in equal parts. So a thousand lagging
+shards do not hold a thousand times 8 MiB, and a slow child stops only its own reader. Shares count memory, not payload:
+the text of a record is larger than its payload, much larger if payloads are small. One half of a share is for waiting
+records. The other half is for the next answer; the reader asks for as many records as will probably fit. While one
+answer is framed for the child and the next has arrived, memory exceeds the share by a half.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ ANSWER_BYTES_MAX = 10 * 1024 * 1024
 """Limit of Kinesis for one GetRecords answer."""
 ANSWER_RECORDS_MAX = 10_000
 ANSWER_RECORDS_MIN = 10
-"""Fewer are never asked for, even if these do not fit: calls would cost more than the memory."""
+"""The reader never asks for fewer, even if these do not fit: the calls would cost more than the memory."""
 RECORD_BYTES_ASSUMED = 10 * 1024
-"""Size of a record before the first was seen: larger than most, as all readers start at once."""
+"""Assumed size of a record before the first one is seen. It is larger than most, as all readers start at once."""
 RECORD_OVERHEAD_BYTES = 400
-"""Memory of a record besides its base64: the text around it, some 170 bytes, and the places of its columns."""
+"""Memory of a record besides its base64: about 170 bytes of text around it, and the places of its columns."""
 
 
 def memory_bytes(records: int, data_bytes: int) -> int:
-    """Return memory that records with this much payload take while they wait."""
+    """Return the bytes of memory that waiting records with so much payload take."""
     return data_bytes * 4 // 3 + records * RECORD_OVERHEAD_BYTES
 
 
@@ -42,7 +43,7 @@ ANSWER_MEMORY_BYTES_MAX = memory_bytes(ANSWER_RECORDS_MAX, ANSWER_BYTES_MAX)
 
 
 class Budget:
-    """Bytes that the buffers of all readers may hold together; see the module's page for how they are shared."""
+    """Bytes that the buffers of all readers may hold together; the module says how they are shared."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -54,17 +55,19 @@ class Budget:
         return self._bytes_max // max(1, self._readers)
 
     def join(self) -> None:
+        """Add a reader; all shares shrink."""
         self._readers += 1
 
     def leave(self) -> None:
-        assert self._readers > 0, "who leaves has joined"
+        """Remove a reader; all shares grow."""
+        assert self._readers > 0, "a reader left that had not joined"
         self._readers -= 1
 
 
 def records_wanted(records_max: int | None, share: int, record_bytes: float | None) -> int | None:
-    """Return the Limit of the next GetRecords: `records_max`, or fewer where an answer might exceed half the share.
+    """Return the Limit of the next GetRecords: `records_max`, or less if such an answer might exceed half the share.
 
-    `record_bytes` is the mean size of records lately, None before the first.
+    `record_bytes` is the mean size of recent records, None before the first. None as result: no Limit.
     """
     if share // 2 >= ANSWER_MEMORY_BYTES_MAX:
         return records_max
@@ -74,7 +77,7 @@ def records_wanted(records_max: int | None, share: int, record_bytes: float | No
 
 
 class PrefetchBuffer(Generic[T]):
-    """First in, first out, with the sums of what is inside."""
+    """A first-in, first-out queue that knows how many records and bytes it holds."""
 
     def __init__(self, budget: Budget, pages_max: int = PAGES_MAX) -> None:
         self._budget = budget
@@ -85,7 +88,7 @@ class PrefetchBuffer(Generic[T]):
 
     @property
     def has_room(self) -> bool:
-        """An empty buffer always has room; else every limit must still be open."""
+        """True if the buffer is empty, or no limit is reached yet."""
         return not self._items or (
             len(self._items) < self._pages_max
             and self._bytes < BYTES_MAX
@@ -99,16 +102,17 @@ class PrefetchBuffer(Generic[T]):
 
     @property
     def data_bytes(self) -> int:
-        """Payload of what is inside."""
+        """Payload bytes of the items inside."""
         return self._bytes
 
     def put(self, item: T, *, records: int, data_bytes: int) -> None:
+        """Append an item, even if there is no room."""
         self._items.append((item, records, data_bytes))
         self._records += records
         self._bytes += data_bytes
 
     def clear(self) -> None:
-        """Forget what is inside."""
+        """Drop all items."""
         self._items.clear()
         self._records = self._bytes = 0
 

@@ -29,31 +29,10 @@ from mld.core.errors import MalformedBodyError
 from mld.core.streams import ChildShard, child_shard_of
 from mld.protocol.codec import PIECE_BYTES
 from mld.protocol.json_fields import refuse_constant
-from mld.retrieval.layouts import (
-    ARRAY,
-    ARRAY_END,
-    COMMA,
-    OBJECT,
-    QUOTE,
-    LayoutSource,
-    Member,
-    RecordLayout,
-    Scan,
-    columns_of,
-    compiled,
-    source_of_layout,
-)
-from mld.retrieval.rawpage import (
-    FRAME_IN_BASE64,
-    MAGIC_IN_BASE64,
-    NO_KEY,
-    Columns,
-    Piece,
-    RawPage,
-    Sequences,
-    form_with,
-    size_of,
-)
+from mld.retrieval.json_scan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
+from mld.retrieval.layouts import LayoutSource, Member, RecordLayout, columns_of, compiled, source_of_layout
+from mld.retrieval.pieces import FRAME_IN_BASE64, MAGIC_IN_BASE64, NO_KEY, Columns, Piece, form_with, size_of
+from mld.retrieval.rawpage import RawPage, Sequences
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
-"""`ShardReader`: a bounded buffer between a task that fetches and a consumer that takes; and the values it delivers.
+"""`ShardReader`: a task that fetches one shard into a bounded buffer, from which its consumer takes.
 
-Rules: retrieval#reader-promises, retrieval#prefetch-limits. Subclasses bring the coroutine that fetches:
-`polling.PollingReader` and `fanout.FanOutReader`. A reader never drops a page, never ends a shard because Kinesis does
-not find it, and reports records that the stream dropped before they were read (`losses`).
+Rules: retrieval#reader-promises, retrieval#prefetch-limits. The subclasses `polling.PollingReader` and
+`fanout.FanOutReader` bring the coroutine that fetches. A reader never drops a page, and never ends a shard because
+Kinesis does not find it. It reports records that the stream dropped before they were read (`losses`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ from mld.retrieval.starting_points import ReadState, lacks_timestamp, starting_p
 logger = logging.getLogger(__name__)
 
 SAY_EVERY_S = 5.0
-"""How often a reader says that it goes on; not with each of its polls, of which there may be hundreds a second."""
+"""How often a reader reports progress. It does not report each of its polls, of which there may be hundreds a
+second."""
 TIP_MARGIN_S = 10.0
-"""How far our clock may be behind the service's before what is read after a reader's start is taken for newer."""
+"""How far our clock may be behind the clock of Kinesis before old records are taken for records newer than the
+start."""
 STOP_TIMEOUT_S = 5.0
-"""Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
+"""Longest wait for the end of the fetch task. It takes one turn of the loop, unless an adapter swallows the
+cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The next page. It may be empty, and still says how far the reader lags.
+    """The next page. It may be empty, and still shows how far the reader lags.
 
-    `is_tip`: there was nothing after it when it was read, or all of it arrived after the reader had begun, so that
-    what was there before is read. The second is for streams that are never quiet, and whose service does not say how
-    far behind its tip they are read.
+    `is_tip`: nothing came after it when it was read, or it arrived after the reader's start, so everything from before
+    the start has been read. The second case is for streams that are never quiet and whose service does not report the
+    lag.
     """
 
     page: Page
@@ -56,7 +59,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class EndOfShard:
-    """Every record was delivered, also those of the answer that ended the shard. Nothing follows.
+    """All records were delivered, including those of the answer that ended the shard. Nothing follows.
 
     `children` is empty if Kinesis ended the shard again and again without naming them: look them up in the listing.
     """
@@ -66,9 +69,8 @@ class EndOfShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardMissing:
-    """Kinesis says ResourceNotFound: past retention, stream deleted, or the wrong stream. Never an end by itself.
-
-    Asked for the next delivery, the reader tries again from the same place.
+    """Kinesis answered ResourceNotFound: the shard is past its retention, or the stream is deleted or the wrong one.
+    This is never the end of a shard. When asked for the next delivery, the reader tries again from the same place.
     """
 
 
@@ -77,7 +79,9 @@ Delivery = Records | EndOfShard | ShardMissing
 
 @dataclass(frozen=True, slots=True)
 class ReaderShares:
-    """What all readers of a worker share; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
+    """Objects that all readers of a worker share. `on_a_beat`: readers at the tip wake together
+    (`retrieval.pacing`).
+    """
 
     clock: Clock
     rng: Random
@@ -87,10 +91,9 @@ class ReaderShares:
 
 
 class ShardReader(ABC):
-    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `EndOfShard` or until `stop`.
+    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `EndOfShard`, or `stop`.
 
-    Without `deliver_empty`, pages without records are kept from the consumer: at the tip of
-    a quiet shard every page is one.
+    Without `deliver_empty` the consumer gets no pages without records; at the tip of a quiet shard every page is one.
     """
 
     def __init__(
@@ -123,18 +126,18 @@ class ShardReader(ABC):
         self._missing_reported = False
         self._began_s = math.inf  # epoch seconds
         self._over = False  # EndOfShard was handed out, or `stop` was called
-        self._is_newest_tip = False  # the last answer
-        self._is_taken_tip = False  # the last page that was taken
-        self._is_awaited = False  # the consumer has done with all that it took, and waits
+        self._is_newest_tip = False  # the last answer was at the tip
+        self._is_taken_tip = False  # the last page that the consumer took was at the tip
+        self._is_awaited = False  # the consumer has processed everything it took, and waits
 
     @property
     @abstractmethod
     def read(self) -> ReadState | None:
         """How far the reader has come, ahead of its consumer; None before its start.
 
-        Its `anchor_s` is for `start` of the next reader of this lease, in case its checkpoint is still LATEST then
-        (retrieval#restart-of-latest); None if no reader of the lease started from LATEST. It may be read at any time; a
-        later value is a later time, but no record received since the first start lies before it.
+        Its `anchor_s` is for `start` of the lease's next reader, in case the checkpoint is still LATEST then
+        (retrieval#restart-of-latest); None if no reader of the lease started from LATEST. It may be read at any time:
+        it only grows, but never beyond the arrival of a record received since the first start.
         """
 
     @abstractmethod
@@ -147,16 +150,16 @@ class ShardReader(ABC):
     ) -> None:
         """Begin to fetch. After an error it may be called again.
 
-        `anchor` is the `anchor_s` of an earlier reader of the lease; it matters only if the checkpoint is LATEST. All
-        that had arrived by `read_to_s` (epoch seconds) lies before the checkpoint; None if nobody knows. Raises
-        StreamError; but a shard that is not found is left to `next`, which delivers `ShardMissing`.
+        `anchor` is the `anchor_s` of an earlier reader of the lease; it matters only if the checkpoint is LATEST.
+        Everything that had arrived by `read_to_s` (epoch seconds) is before the checkpoint; None if unknown. Raises
+        StreamError, but not for a shard that is not found: then `next` delivers `ShardMissing`.
         """
 
     async def next(self) -> Delivery:
-        """Return the next delivery; waits for it. Taking it frees its place in the buffer.
+        """Wait for the next delivery and return it. That frees its place in the buffer.
 
-        May be cancelled without loss. An exception other than cancellation is a bug of the fetch task, or of the
-        caller, who must not ask after `EndOfShard` or `stop`.
+        May be cancelled without loss. Any other exception is a bug of the fetch task, or of a caller that asks after
+        `EndOfShard` or `stop`.
         """
         assert self._task is not None and not self._over, "nothing follows the end of a reader"
         if self._missing_reported:
@@ -183,7 +186,7 @@ class ShardReader(ABC):
         return delivery
 
     async def stop(self) -> None:
-        """Stop fetching and forget what was fetched. May be called at any time, and again."""
+        """Stop fetching and drop the buffer. May be called at any time, and repeatedly."""
         self._over = True
         self._arrived.set()
         task, self._task = self._task, None
@@ -225,17 +228,16 @@ class ShardReader(ABC):
         self._budget.leave()
 
     def _goes_on_within(self, seconds: float) -> None:
-        """Promise that what the reader does next is over within `seconds`, whatever AWS does; for the probe of
-        liveness.
+        """Promise the liveness probe that the next thing the reader does ends within `seconds`, whatever AWS does.
 
-        It need not be said again before `_say_again_s`, if no longer time is needed then.
+        The promise holds until `_say_again_s`, so it need not be repeated before, unless more time is needed.
         """
         now = self._clock.monotonic()
         self._say_again_s = now + SAY_EVERY_S
         self._metrics.progress.step(self._promise, now, SAY_EVERY_S + seconds)
 
     def _waits_for_others(self) -> None:
-        """Promise nothing: it waits for its consumer, or for what has no bound."""
+        """Take back the promise: the reader waits for its consumer, or for something without a time limit."""
         self._say_again_s = -math.inf
         self._metrics.progress.rest(self._promise)
 
@@ -246,7 +248,7 @@ class ShardReader(ABC):
             await self._room.wait()
 
     def _judge(self, page: Page, what: str) -> AnswerVerdict:
-        """Return the verdict on an answer. Raises InvalidStreamResponseError if it is to be discarded."""
+        """Return the verdict on an answer. Raises InvalidStreamResponseError for an answer that must be discarded."""
         verdict = judge(page, self._ends_without_children)
         if verdict is AnswerVerdict.INVALID:
             self._ends_without_children += page.next_iterator is None
@@ -255,20 +257,21 @@ class ShardReader(ABC):
         return verdict
 
     def _hand_over(self, read: ReadState, page: Page, verdict: AnswerVerdict, *, is_full: bool = False) -> bool:
-        """Deliver a page that came after `read`, and the end of the shard if it ended there; True if it did.
+        """Deliver a page that came after `read`, and the end of the shard if the page ended it; True if it did.
 
-        A record that was read again is left to the checkpoint filter of the consumer, unless it came alone. `is_full`:
-        it has as many records as were asked for. Some stand-ins say "0 ms behind" even then.
+        A record that was read a second time goes along with others, for the consumer's checkpoint filter; a page that
+        has nothing else is dropped. `is_full`: the page has as many records as were asked for. Some stand-ins report "0
+        ms behind" even then.
         """
         self._is_newest_tip = (page.millis_behind_latest == 0 and not is_full) or self._is_newer_than_start(page)
         is_empty_wanted = verdict is AnswerVerdict.GOES_ON and self._deliver_empty
         if (page.count or is_empty_wanted) and not starting_points.is_proof_alone(read, page):
             self._deliver(Records(page, self._is_newest_tip), page)
         elif page.millis_behind_latest is not None and self._buffer.is_empty:
-            # Nothing waits for the child, so this is the lag of the shard; else the next page tells.
+            # No page waits for the child, so this is the lag of the shard. Otherwise the waiting pages show it.
             self._metrics.saw_lag(page.millis_behind_latest, self._clock.wall())
             if self._is_awaited and self._is_newest_tip:
-                self._metrics.oldest_wall_s = None  # what a failed child had in hand is done, or was passed over
+                self._metrics.oldest_wall_s = None  # records that a failed child had are processed by now, or skipped
                 self._metrics.on_tip(self.shard_id, True)
         if verdict is AnswerVerdict.GOES_ON:
             return False
@@ -290,24 +293,24 @@ class ShardReader(ABC):
         await self._asked_again.wait()
 
     async def _report_loss(self, read: ReadState, page: Page) -> None:
-        """Report what the stream has dropped between `read` and an answer, if it shows that."""
+        """Report records that the stream dropped between `read` and this answer, if the answer shows such a gap."""
         if starting_points.lacks_record(read, page):
             self._goes_on_within(EVIDENCE_S)
             await self._losses.look_into(read, page)
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:
-        """Return the error as one of the stream. Raises any other error of ours, and broken invariants."""
+        """Return the error as a StreamError. Raises other errors of ours, and broken invariants."""
         failure = survived(error, doing, self.shard_id)
         if not isinstance(failure, StreamError):
             raise failure
         return failure
 
     def _level_of(self, error: StreamError, first: int = logging.WARNING) -> int:
-        """Count a failed read, and return the level to log it at: `first`, or DEBUG for what was said just now."""
+        """Count a failed read and return its log level: `first`, or DEBUG if the same error was logged a moment ago."""
         return first if self._metrics.failed_reads.failed(error, self._clock.wall()) else logging.DEBUG
 
     def _recovered(self) -> None:
-        """Note that an answer was accepted: whatever was wrong is over."""
+        """Note that an answer was accepted, and log the end of failures if there were any."""
         self._ends_without_children = 0
         if failed := self._metrics.read_again():
             logging.getLogger(type(self).__module__).info(

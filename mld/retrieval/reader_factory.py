@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from mld.aws.client_factory import CountedService
 from mld.aws.dynamo_streams import DynamoDBStreams
@@ -31,50 +30,30 @@ from mld.retrieval.subscriptions import YIELD_S
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 LABELS = {StreamKind.KINESIS: "Kinesis", StreamKind.DYNAMODB: "DynamoDB Streams"}
-"""How people name the service."""
+"""Names of the services for messages."""
 
 NewReader = Callable[[str, ShardMetrics], ShardReader]
-"""Makes the reader of the shard with this id, which counts there what it reads."""
+"""Makes the reader of the shard with this id; the reader counts into these metrics."""
 TABLE_CATCH_UP_FROM_S = 60.0
-"""A shard of a DynamoDB stream further behind than this is read more often, by Amazon's adapter too; the age of the
-newest record, which is all the service tells, is never 0."""
+"""A shard of a DynamoDB stream that is further behind than this is read more often, as in Amazon's adapter. The service
+tells only the age of the newest record, which is never 0."""
 TABLE_CATCH_UP_FACTOR = 3
-
-
-class Shared(Generic[T]):
-    """What `ask` returns, asked for once for all who want to know it within `fresh_s`."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, fresh_s: float) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._fresh_s = fresh_s
-        self._asking = asyncio.Lock()
-        self._answered_at = -fresh_s
-        self._answer: T
-
-    async def get(self) -> T:
-        async with self._asking:
-            if self._clock.monotonic() - self._answered_at >= self._fresh_s:
-                self._answer = await self._ask()
-                self._answered_at = self._clock.monotonic()
-            return self._answer
+"""How many times as often such a shard is read."""
 
 
 def kind_of(arn: str | None) -> StreamKind:
-    """Return the kind of the stream with this ARN; without one it is of Kinesis."""
+    """Return the kind of the stream with this ARN; None means Kinesis."""
     return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
 
 
 def service_name(kind: StreamKind) -> str:
-    """Return the API that streams of this kind have."""
+    """Return the name of the AWS API for streams of this kind."""
     return "kinesis" if kind is StreamKind.KINESIS else "dynamodbstreams"
 
 
 def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, extra: bytes = b"") -> Streams:
-    """Return the `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
+    """Return the `Streams` port of one stream. `extra` holds JSON keys to append to each of its records."""
     page = replace(page_of, extra=extra)
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
         return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page)
@@ -82,8 +61,10 @@ def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, 
 
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:
-    """Return the port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through
-    botocore.
+    """Return the port of enhanced fan-out, or None to poll.
+
+    Subscribing needs the lean wire client. If the settings insist on fan-out where every call must go through botocore,
+    StartupError is raised.
     """
     if not settings.reader.by_fan_out:
         return None
@@ -106,14 +87,14 @@ def readers_of(
     consumer_arn: str | None,
     kind: StreamKind = StreamKind.KINESIS,
 ) -> NewReader:
-    """Return what makes the readers of one stream."""
+    """Return a function that makes the readers of one stream."""
     common: dict[str, Any] = {"deliver_empty": settings.child.deliver_empty_batches}
     if fan_out is None:
         intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
         common |= {"max_records": settings.reader.records_max, "intervals": intervals}
         return lambda shard_id, metrics: PollingReader(streams, shares, shard_id=shard_id, metrics=metrics, **common)
     consumer = RegisteredConsumer(fan_out, shares.clock, shares.rng, settings.fanout, arn=consumer_arn)
-    # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
+    # A lost lease shows at its next renewal at the latest, and a renewal may take as long as its interval.
     common["yield_s"] = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
     return lambda shard_id, metrics: FanOutReader(
         fan_out, consumer, shares, shard_id=shard_id, metrics=metrics, streams=streams, **common
@@ -121,7 +102,7 @@ def readers_of(
 
 
 def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool = False) -> Pacing:
-    """Return how often a shard of a stream of this kind is read."""
+    """Return how often a shard of a stream of this kind is read. `on_a_beat`: readers at the tip wake together."""
     idle_interval_s = settings.reader.idle_interval_s
     intervals = Pacing(
         idle_interval_s,

@@ -1,9 +1,9 @@
 """`RegisteredConsumer`: the consumer of enhanced fan-out with which all readers of a worker subscribe.
 
-Rules: retrieval#consumer-registration. The first reader that asks finds or registers the consumer, for all of them; a
-failure is reported to everybody who asks within the next back-off. Only readers wait for the pauses between attempts. A
-consumer that is gone is registered again; it never ends a shard. If an ARN is configured, nothing is registered, and
-the consumer is described only when a subscription finds something missing.
+Rules: retrieval#consumer-registration. The first reader that asks finds or registers the consumer for all readers. If
+that fails, everybody who asks within the next backoff gets the same error. A consumer that is gone is registered again;
+its absence never ends a shard. If an ARN is configured, nothing is registered, and the consumer is described only when
+a subscription reports that something is missing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 ACTIVE = "ACTIVE"
 JITTER_S = 0.1
-"""Added at random to each pause, as Java does."""
+"""Most seconds added at random to each pause, as in Java."""
 
 
 class RegisteredConsumer:
-    """The consumer that the settings name, or the one with `arn`, which wins and is used unchecked."""
+    """The consumer that the settings name. If `arn` is given, it is used instead, without a check."""
 
     def __init__(
         self, fan_out: FanOut, clock: Clock, rng: Random, settings: FanOutSettings, *, arn: str | None
@@ -52,7 +52,10 @@ class RegisteredConsumer:
         self._failed_s = 0.0
 
     async def arn(self) -> str:
-        """Return its ARN. Raises StreamError; StreamNotFoundError only if the stream itself is missing."""
+        """Return the ARN of the consumer, which is registered if need be.
+
+        Raises StreamError; StreamNotFoundError only if the stream itself is missing.
+        """
         if self._arn is not None:
             return self._arn
         async with self._finding:
@@ -61,9 +64,10 @@ class RegisteredConsumer:
             return self._arn
 
     async def is_there(self, arn: str) -> bool:
-        """Return whether `arn` is still an ACTIVE consumer; if not, the next `arn` finds or makes another.
+        """Return whether `arn` is still an ACTIVE consumer. After a False, the next `arn()` finds or registers another
+        one.
 
-        Raises StreamError if that cannot be told, if the stream is missing, or if a configured consumer is.
+        Raises StreamError if AWS does not answer, if the stream is missing, or if a configured consumer is not ACTIVE.
         """
         async with self._finding:
             if arn != self._arn:
@@ -89,7 +93,9 @@ class RegisteredConsumer:
             return False
 
     async def _found(self) -> str:
-        """Return the consumer's ARN: every reader asks; there is one attempt per back-off."""
+        """Return the ARN of the consumer, with at most one attempt in each backoff; in between, raise the last error
+        again.
+        """
         age_s = self._clock.monotonic() - self._failed_s
         if self._failure is not None and age_s < self._rules.backoff_s:
             raise type(self._failure)(str(self._failure))
@@ -140,7 +146,7 @@ class RegisteredConsumer:
         raise StreamInUseError(f"the consumer {arn} is still {status}")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
-        """Return the answer to `call`, retried while it is throttled. Raises all other errors."""
+        """Return the answer to `call`, repeated up to `tries` times while it is throttled. Raises all other errors."""
         for _ in range(tries - 1):
             try:
                 return await call()
@@ -149,7 +155,9 @@ class RegisteredConsumer:
         return await call()
 
     async def _but_never_missing(self, awaitable: Awaitable[T]) -> T:
-        """Treat "not found" as unavailable: the stream was there a moment ago, so the consumer is coming or going."""
+        """Report "not found" as unavailable: the stream was there a moment ago, so only the consumer is coming or
+        going.
+        """
         try:
             return await awaitable
         except StreamNotFoundError as error:

@@ -1,11 +1,10 @@
-"""Where reading starts, where it resumes after an iterator was lost, and whether the record that it starts at is there.
-Pure.
+"""Where a reader starts, where it resumes without an iterator, and whether the record it starts at still exists. Pure.
 
 Rules: retrieval#starting-point (AT_TIMESTAMP without a time reads from TRIM_HORIZON), retrieval#restart-point (AT the
 last record), retrieval#lost-to-retention and retrieval#restart-of-latest (no gap after a start at LATEST).
 
-Only the sequence number of a checkpoint chooses the place; the checkpoint filter removes records already processed. So
-everything here may start too early, and must never start too late.
+Only the sequence number of a checkpoint decides where reading starts; the checkpoint filter removes records that were
+already processed. So a reader may start too early, but never too late.
 """
 
 from __future__ import annotations
@@ -17,30 +16,31 @@ from mld.core.streams import IteratorType, Page, StartingPoint
 from mld.properties.values import InitialPositionSetting
 
 LATEST_MARGIN_S = 10.0
-"""How far our clock may be ahead of Kinesis's before a restart of a LATEST reader, which goes by time, skips records.
+"""How far our clock may be ahead of the clock of Kinesis before a restarted LATEST reader, which starts at a time,
+skips records.
 
-The price: such a restart may deliver records up to this much older than LATEST was.
-"""
+Its price: after such a restart, records may come that are up to this much older than LATEST was."""
 
 SAFE_AGE_S = 300.0
-"""Records younger than this are in every stream: what was read up to so recently has lost nothing."""
+"""Every stream keeps younger records than this. A reader that had read everything so recently has lost nothing."""
 PROOF_EVERY_S = 5.0
-"""How long a reader that is further behind goes on by the iterators of its answers: they skip what was trimmed, and do
-not say so. Each proof costs a GetShardIterator and one record that is read again."""
+"""A reader that is further behind asks for its last record again after so long. The iterators in answers skip trimmed
+records without saying so. Each such proof costs a GetShardIterator and one record that is read twice."""
 FIRST_STEP_BACK_S = 60.0
-"""How much earlier an anchor becomes that Kinesis refuses, because it lies in its future; doubled each time."""
+"""How much earlier an anchor becomes when Kinesis refuses it as lying in the future; doubled with each refusal."""
 
 
 def initial_position(configured: InitialPositionSetting) -> InitialPosition:
-    """Return where leases without a number begin, by the settings."""
+    """Return where leases whose checkpoint has no number begin, as configured."""
     return InitialPosition(Position(configured.kind.value), configured.timestamp_s)
 
 
 def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: float | None = None) -> StartingPoint:
     """Return where the first iterator of a reader points (retrieval#starting-point).
 
-    `anchor_s` (epoch seconds) is what an earlier reader of the same lease left (`ReadState.anchor_s`); it stands in for
-    LATEST, which would skip what came in between. Raises ValueError for SHARD_END: a completed lease is never read.
+    `anchor_s` (epoch seconds) comes from an earlier reader of the same lease (`ReadState.anchor_s`). It replaces
+    LATEST, which would skip the records that arrived in between. Raises ValueError for SHARD_END: a completed lease is
+    never read.
     """
     if checkpoint.is_shard_end:
         raise ValueError("the checkpoint is SHARD_END: there is nothing to read")
@@ -54,7 +54,7 @@ def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: flo
 
 
 def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
-    """Return whether the lease says AT_TIMESTAMP, but this worker is not configured with a time."""
+    """Return whether the lease says AT_TIMESTAMP, but no time is configured for this worker."""
     return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
 
 
@@ -62,22 +62,29 @@ def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
 class ReadState:
     """How far a reader has come.
 
-    `follows_tip`: it was started from LATEST, or from the anchor that stands for it. `anchor_s` (epoch seconds, margin
-    deducted): reading from that time misses nothing since the first start at LATEST. It moves on while nothing is
-    received, and stands still from the first record on, as that one may be delivered and never checkpointed. It moves
-    by no more than the time that has passed since `anchored_at_s` (monotonic), whatever a clock says that was set.
-    `last_sequence` is the last record of the last accepted answer that had records. `asked` is the record with which
-    the next ones are to begin, or the kind of a start that has none but owes all since `read_to_s`; None after them.
-    `read_to_s` (epoch seconds): everything that had arrived by then was received, or is not wanted; None if nobody
-    knows. `is_at_record`: the last answer had records, so the place is
-    just after `last_sequence`, and is to be proved from `prove_at_s` (monotonic) on.
+    `follows_tip`: the reader started from LATEST, or from the anchor that replaces it.
+
+    `anchor_s` (epoch seconds, margin deducted): reading from this time misses nothing that arrived since the first
+    start at LATEST. The anchor moves on while no record comes. It stops at the first record, because that record may be
+    delivered and never checkpointed. It moves by no more than the time passed since `anchored_at_s` (monotonic), in
+    case the wall clock is set.
+
+    `last_sequence`: the last record of the last accepted answer that had records.
+
+    `asked`: the record with which the next answer should begin. If the start has no record, but everything that arrived
+    since `read_to_s` is wanted, it is the type of the start. None once the answer has come.
+
+    `read_to_s` (epoch seconds): everything that had arrived by then was received, or is not wanted; None if unknown.
+
+    `is_at_record`: the last answer had records, so the reader stands just after `last_sequence`. From `prove_at_s`
+    (monotonic) on it should ask for that record again.
     """
 
     start: StartingPoint
     follows_tip: bool = False
     anchor_s: float | None = None
     tip_s: float | None = None
-    """The anchor, had the last answer not been behind the tip."""
+    """What the anchor would be if the last answer had not been behind the tip."""
     anchored_at_s: float = 0.0
     last_sequence: str | None = None
     step_back_s: float = FIRST_STEP_BACK_S
@@ -97,7 +104,7 @@ def started(
 ) -> ReadState:
     """Return the state after the first iterator, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic).
 
-    A given anchor is kept for later readers. `read_to_s` is that of the checkpoint.
+    A given anchor is kept for later readers. `read_to_s` belongs to the checkpoint.
     """
     asked = start.sequence
     if start.type is IteratorType.LATEST:
@@ -112,7 +119,7 @@ def started(
 def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) -> ReadState:
     """Return the state after an accepted answer, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic)."""
     is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
-    if page.millis_behind_latest is not None and is_found:  # until then what is missing may be longer ago
+    if page.millis_behind_latest is not None and is_found:  # before that, the missing record may be older
         state = replace(state, read_to_s=asked_wall_s - page.millis_behind_latest / 1000)
     if page.last_sequence is not None:
         prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S
@@ -127,7 +134,7 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
 
 
 def refused(state: ReadState) -> ReadState:
-    """Return the state after Kinesis has refused the anchor: it lies in its future, because our clock was ahead."""
+    """Return the state after Kinesis refused the anchor as lying in the future, because our clock was ahead."""
     if not state.follows_tip or state.anchor_s is None:
         return state
     anchor_s = state.anchor_s - state.step_back_s
@@ -135,9 +142,10 @@ def refused(state: ReadState) -> ReadState:
 
 
 def positioned(state: ReadState, point: StartingPoint) -> ReadState:
-    """Return the state after a new iterator or subscription at `point`, or after it.
+    """Return the state after a new iterator or subscription at `point`.
 
-    A subscription that it replaces may have brought records meanwhile: then the last of them is to be there.
+    A subscription that it replaces may have brought records meanwhile. Then the next answer should begin with the last
+    of them.
     """
     if point.type is not IteratorType.AT_SEQUENCE_NUMBER:
         return state
@@ -145,11 +153,11 @@ def positioned(state: ReadState, point: StartingPoint) -> ReadState:
 
 
 def lacks_record(state: ReadState, page: Page) -> bool:
-    """Return whether an answer shows that the record asked for is not in the stream.
+    """Return whether an answer shows that the record asked for is no longer in the stream.
 
-    An iterator at a sequence number begins with that very record, or else, without an error, with the oldest one that
-    is left after it (retrieval#lost-to-retention). A start without one lacks what may have arrived between the time
-    from which it wants everything and its first record.
+    An iterator at a sequence number begins with that record. If the record is gone, it begins with the oldest later
+    one, without an error (retrieval#lost-to-retention). A start without a record may lack what arrived between
+    `read_to_s` and its first record.
     """
     if state.asked is None:
         return False
@@ -162,14 +170,15 @@ def lacks_record(state: ReadState, page: Page) -> bool:
 
 
 def is_proof_alone(state: ReadState, page: Page) -> bool:
-    """Return whether an answer has nothing but the last record received, which was asked for as a proof."""
+    """Return whether an answer consists of the last received record only, which was asked for again as a proof."""
     return page.count == 1 and page.first_sequence == state.asked == state.last_sequence
 
 
 def needs_proof(state: ReadState, now_s: float, wall_s: float) -> bool:
-    """Return whether to ask for the last record again, because what follows it may have been trimmed meanwhile.
+    """Return whether to ask for the last record again, because later records may have been trimmed meanwhile.
 
-    Only just after a record: to read a long time without any again and again would never come to an end.
+    Only right after an answer with records: a reader that passes a long stretch without records would otherwise start
+    it again and again, and never reach its end.
     """
     if not state.is_at_record or now_s < state.prove_at_s:
         return False

@@ -1,9 +1,9 @@
-"""`StreamNaming`: tells each child which stream it reads, by ARN and time of creation.
+"""`StreamNaming`: tells each child which stream it reads, by the ARN of the stream and the time of its creation.
 
 Another stream may have, or may have had, the same name. The Spark processor keeps positions in places that outlive the
-stream and that other streams may share, so it needs more than the name. Kinesis is asked at the start of each child,
-because a stream may be deleted and made again while we run; children that start together share one answer. Without an
-answer they start all the same, and complain if they need it.
+stream and that other streams may share, so the name alone is not enough. Kinesis is asked at the start of each child,
+because a stream may be deleted and made again while we run; children that start together share one answer. Children
+start even if Kinesis does not answer; a child that needs the answer complains.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from datetime import UTC, datetime, timedelta
 from mld.core.clock import Clock
 from mld.core.errors import StreamError
 from mld.core.streams import Streams
-from mld.retrieval.reader_factory import Shared
+from mld.retrieval.shared_answer import Shared
 
 log = logging.getLogger(__name__)
 
 NAMING_FRESH_S = 5.0
-"""How long an answer, or its absence, is good for others. Kinesis takes longer to delete a stream and make it again."""
+"""How long an answer, or a failure to get one, is shared. Kinesis takes longer to delete a stream and make it again."""
 ATTEMPTS_MAX = 4
-"""DescribeStreamSummary is allowed 20 times a second in an account, and a whole fleet may be starting."""
+"""An account may call DescribeStreamSummary 20 times a second, and a whole fleet may be starting."""
 RETRY_S = 1.0
 NAMING_ANSWER_S = 10.0
 """Longest wait for one answer."""
@@ -39,7 +39,7 @@ class StreamNaming:
         self._shared = Shared(self._ask, clock, NAMING_FRESH_S)
 
     async def variables(self) -> Mapping[str, str]:
-        """Return variables for the environment of a child; empty if Kinesis does not answer."""
+        """Return environment variables for a child; empty if Kinesis does not answer."""
         return await self._shared.get()
 
     async def _ask(self) -> dict[str, str]:
@@ -64,6 +64,6 @@ class StreamNaming:
 
 
 def _written(created_ms: int) -> str:
-    """Return a time, written as `2026-01-02T03:04:05.678Z`."""
+    """Return a time as text like `2026-01-02T03:04:05.678Z`."""
     created = _EPOCH + timedelta(milliseconds=created_ms)
     return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

@@ -1,22 +1,22 @@
-"""The subscriptions to one shard by enhanced fan-out: where the next one starts, when, and what an error means. Pure.
+"""Subscriptions to one shard by enhanced fan-out: where the next one starts, when, and what an error means. Pure.
 
 Rules: retrieval#subscription-starting-point, retrieval#subscription-renewal and retrieval#subscription-errors. A
-`Course` is what a reader knows; each of its steps is a function from a course to the next one:
+`Course` is what a reader knows of its subscriptions. Each step is a function from one course to the next:
 
 =====================  ===============================================================================================
-step                   what comes next
+step                   what follows
 =====================  ===============================================================================================
-an event is accepted   its continuation is the place of the next subscription; errors before it are forgiven
+an event is accepted   the next subscription starts at its continuation; earlier errors are forgotten
 the ordinary end       at once a new subscription AFTER the continuation
-`RENEW_AFTER_S`        the same beside the old one, which is read until the new one is open; what comes twice is removed
-                       by the checkpoint filter, as after every restart
-no event for long      a new subscription AT the last record: what followed it may have been trimmed meanwhile
+`RENEW_AFTER_S`        a second subscription AFTER the continuation; the old one is read until the new one is open, and
+                       the checkpoint filter removes records that come twice, as after each restart
+no event for long      a new subscription AT the last record: later records may have been trimmed meanwhile
 an error               a wait, then a new subscription from the same place
-a place is refused     the same, from the last record or the start: a continuation may be of a stream that is no more
+a refused place        a wait, then a new subscription AT the last record, or at the start if there is none: the
+                       continuation may be of a stream that was deleted
 =====================  ===============================================================================================
 
-Only accepted events move the place. So the next subscription sends again whatever the previous one still held when it
-was given up.
+Only accepted events move the place. So if a subscription is given up, the next one sends its unread events again.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from mld.retrieval import pacing, starting_points
 SUBSCRIBE_INTERVAL_MIN_S = 1.0
 """Kinesis allows one SubscribeToShard a second for each consumer and shard."""
 TAKEOVER_S = 5.0
-"""For this long after a successful call, another for the same consumer and shard is refused as ResourceInUse."""
+"""For so long after a successful call, another call for the same consumer and shard is refused as ResourceInUse."""
 IN_USE_MAX = 8
-"""More refusals in a row than fit into that window mean that the consumer is not ACTIVE."""
+"""More refusals in a row than fit into that time mean that the consumer is not ACTIVE."""
 YIELD_S = TAKEOVER_S + 1.0
-"""Pause after another worker took over the subscription: most likely it has the lease, and we will soon learn that."""
+"""Pause after another worker took over the subscription: most likely it holds the lease, and we will soon learn so."""
 CONTESTED_TAKEOVERS = 3
 CONTESTED_WITHIN_S = 900.0
-"""So many takeovers in so long, while the lease stays, are no move of the lease: two applications have one consumer."""
+"""So many takeovers in so many seconds, while we keep the lease, mean that two applications use one consumer."""
 LIFE_S = 300.0
 """Longest life of a subscription."""
 RENEW_AFTER_S = 270.0
 RENEW_SPREAD_S = 15.0
-"""Time over which to spread the renewals of subscriptions that were opened together."""
+"""Renewals of subscriptions that were opened together are spread over so many seconds."""
 
 
 class SubscriptionReaction(Enum):
-    """What a fan-out reader does about an error; each ends in a new subscription from the same place."""
+    """What a fan-out reader does about an error. Each reaction ends in a new subscription from the same place."""
 
     AGAIN = "a new subscription"
     SLOWER = "a new subscription, slower"
@@ -64,8 +64,8 @@ class SubscriptionReaction(Enum):
 
 
 def reaction_to(error: StreamError, failures: int, *, was_open: bool) -> SubscriptionReaction:
-    """Decide what to do about an error of a subscription that was open, or was to be opened; `failures` is the number
-    of errors in a row before this one.
+    """Return what to do about an error. `was_open`: the subscription was open, else it was being opened. `failures` is
+    the number of errors in a row before this one.
     """
     match error:
         case StreamNotFoundError():
@@ -84,9 +84,9 @@ def reaction_to(error: StreamError, failures: int, *, was_open: bool) -> Subscri
 class Course:
     """How far a reader has come by its subscriptions. Times are monotonic seconds.
 
-    `continuation` is that of the last accepted event, which came at `accepted_s`. `failures` counts errors in a row;
-    `failed_s` is the time of the last one, and `reaction` the answer to it. `yield_s` is how long to give way to
-    another subscriber.
+    `continuation` belongs to the last accepted event, which came at `accepted_s`. `called_s` is the time of the last
+    SubscribeToShard. `failures` counts errors in a row, `failed_s` is the time of the last error, and `reaction` the
+    answer to it. `yield_s` is how long to give way to another subscriber.
     """
 
     read: starting_points.ReadState
@@ -98,11 +98,11 @@ class Course:
     reaction: SubscriptionReaction = SubscriptionReaction.AGAIN
     yield_s: float = YIELD_S
     takeovers_s: tuple[float, ...] = ()
-    """When others took the last subscriptions over."""
+    """Times at which others took over our last subscriptions."""
 
 
 def is_contested(course: Course) -> bool:
-    """Return whether somebody who does not want the lease takes the subscription again and again."""
+    """Return whether others take the subscription over again and again although they do not take the lease."""
     times = course.takeovers_s
     return len(times) == CONTESTED_TAKEOVERS and times[-1] - times[0] <= CONTESTED_WITHIN_S
 
@@ -119,24 +119,25 @@ def point_of(course: Course, now_s: float, wall_s: float) -> StartingPoint:
 
 
 def called(course: Course, now_s: float) -> Course:
-    """Note that SubscribeToShard is sent."""
+    """Return the course after SubscribeToShard was sent."""
     return replace(course, called_s=now_s)
 
 
 def opened(course: Course, point: StartingPoint) -> Course:
-    """Note that the events of a subscription which starts there come next."""
+    """Return the course after a subscription from `point` was opened: its events come next."""
     return replace(course, read=starting_points.positioned(course.read, point))
 
 
 def accepted(course: Course, page: Page, now_s: float, wall_s: float) -> Course:
-    """Note that an event, which came just now, goes to the consumer."""
-    # Events may wait unread for any time, so the anchor of a start at LATEST stays where it is.
+    """Return the course after an event, received just now, was passed to the consumer."""
+    # An event may have waited unread for any length of time, so the anchor of a start at LATEST does not move.
     read = replace(starting_points.advanced(course.read, page, wall_s, now_s), anchor_s=course.read.anchor_s)
     continuation = page.next_iterator or course.continuation
     return replace(course, read=read, continuation=continuation, accepted_s=now_s, failures=0)
 
 
 def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) -> Course:
+    """Return the course after an error. `was_open`: the subscription was open, else it was being opened."""
     reaction = reaction_to(error, course.failures, was_open=was_open)
     continuation, read = course.continuation, course.read
     if isinstance(error, PositionRefusedError):
@@ -158,7 +159,7 @@ def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) 
 
 
 def delay_s(course: Course, now_s: float, jitter: float) -> float:
-    """Return seconds until the next SubscribeToShard, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    """Return the seconds until the next SubscribeToShard, 0 for none. `jitter` is a fresh random number in [0, 1)."""
     pace_s = 0.0 if course.called_s is None else course.called_s + SUBSCRIBE_INTERVAL_MIN_S - now_s
     if not course.failures:
         return max(0.0, pace_s)
@@ -166,7 +167,7 @@ def delay_s(course: Course, now_s: float, jitter: float) -> float:
 
 
 def renewal_due_s(opened_s: float, jitter: float) -> float:
-    """Return when the subscription opened at `opened_s` is to be renewed."""
+    """Return the time at which to renew a subscription that was opened at `opened_s`."""
     return opened_s + RENEW_AFTER_S + RENEW_SPREAD_S * jitter
 
 

@@ -27,7 +27,8 @@ from mld.properties.settings import Settings
 from mld.properties.values import SchemaErrors, SchemaMode
 from mld.protocol.codec import RECORD_END, record_keys
 from mld.protocol.framed_records import FramedRecord
-from mld.retrieval.rawpage import FRAME_IN_BASE64, RawBatch
+from mld.retrieval.pieces import FRAME_IN_BASE64
+from mld.retrieval.rawbatch import RawBatch
 from mld.schemas.decoder import HEADER_BYTES, Frame, UndecodableError, frame_of
 from mld.schemas.decoder_process import DecoderJob, DecoderProcess
 from mld.schemas.registry import TIMEOUT_S, SchemaRegistry, SchemaVersion

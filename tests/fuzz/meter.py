@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 import mld.protocol.codec
-from mld.retrieval import kpl, rawpage
+from mld.retrieval import kpl, rawbatch
 
 LINES_PER_STEP_MAX = 30_000
 BYTES_PER_STEP_MAX = 3 * 1024 * 1024
@@ -52,7 +52,7 @@ class Meter:
         traced = sys.gettrace()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kpl, "md5", self._digest)
-            patch.setattr(rawpage, "a2b_base64", self._counted(rawpage.a2b_base64))
+            patch.setattr(rawbatch, "a2b_base64", self._counted(rawbatch.a2b_base64))
             patch.setattr(mld.protocol.codec, "b2a_base64", self._counted(mld.protocol.codec.b2a_base64))
             sys.settrace(self._traced)
             try:

@@ -15,7 +15,8 @@ from mld.core.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Mi
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 from mld.retrieval.kpl import MAGIC, MalformedAggregateError, MisroutedAggregateError, Work, user_records
-from mld.retrieval.rawpage import Columns, Piece, RawPage, Sequences, form_with
+from mld.retrieval.pieces import Columns, Piece, form_with
+from mld.retrieval.rawpage import RawPage, Sequences
 
 RANGES = (None, HashRange(0, HASH_KEY_MAX), HashRange(0, HASH_KEY_MAX // 2))
 

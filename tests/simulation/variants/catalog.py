@@ -301,7 +301,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "aggregate_from_its_start",
         "a restart inside an aggregate delivers all of it",
         (
-            "retrieval.rawpage",
+            "retrieval.rawbatch",
             "        return users.after(self._floor[1]) if number == self._floor[0] else users\n",
             "        return users\n",
         ),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.retrieval.rawpage import FRAME_IN_BASE64
+from mld.retrieval.pieces import FRAME_IN_BASE64
 from mld.schemas import decoder
 from mld.schemas.decoder import HEADER_BYTES, UndecodableError, frame_of, inflated
 

@@ -1,0 +1,213 @@
+"""Records as pieces of the child's line: runs of whole records, framed, with a comma before each record. Pure.
+
+Rule: retrieval#raw-pages. A line consists of its head, its pieces without the first comma, and its tail. A piece is cut
+between two records where a checkpoint, an aggregate or a schema frame stands. Such cuts are rare, so no list of the
+records is kept: one pattern (`RecordForm`) walks over the text again. We framed the text ourselves, so the pattern
+matches whatever the answer of Kinesis looked like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+from mld.protocol.codec import PIECE_BYTES, RECORD_END, RECORD_FRAME
+
+NO_KEY = b'""'
+"""JSON text, sent for a record without a partition key: the producer gave none, and Kinesis chose the shard.
+
+Children expect a string, and a real key has at least one character."""
+MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
+"""Matches the beginning of a KPL aggregate: the bytes F3 89 9A C2, and either two bits of the next byte or the
+padding."""
+FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
+"""Matches the beginning of a frame of the Glue Schema Registry: the byte 03, then 00 or 05."""
+_DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
+_OPENING = b"," + _DATA
+WRITTEN_BYTES_MAX = PIECE_BYTES + PIECE_BYTES // 2
+"""Longest text handed to the pipe at once: one piece, or several small ones joined."""
+JOINED_BYTES_MAX = 2 * 1024 * 1024
+"""Most bytes that are joined in one step; it takes well under 1 ms."""
+EXTRAS_KEPT_MAX = 64
+"""Record forms kept for the next pages. There is one for each set of extra keys, thus one for each stream."""
+_PAD = b"="
+
+
+class Columns(NamedTuple):
+    """The four fields of a record as the child's line has them: base64, JSON text, and decimal digits."""
+
+    data: bytes
+    key: bytes
+    sequence: bytes
+    arrival_ms: bytes
+
+
+class Piece(NamedTuple):
+    """Consecutive records, framed. `bears_frame` False: none of them has a frame of a schema registry; True: one may
+    have.
+
+    `parts` are the text. A part may be a view of a large payload in the body; it is copied only on its way to the pipe.
+    """
+
+    parts: Sequence[bytes | memoryview]
+    records: int
+    data_bytes: int
+    bears_frame: bool
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(self.parts)
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield the text in few parts. A payload of many megabytes stays in several, because joining them takes
+        milliseconds.
+        """
+        if self.data_bytes <= JOINED_BYTES_MAX:
+            yield self.text
+            return
+        for part in self.parts:
+            for start in range(0, len(part), WRITTEN_BYTES_MAX):
+                yield bytes(part[start : start + WRITTEN_BYTES_MAX])
+
+    def joined(self) -> Piece:
+        """Return the same piece with its text copied, so that it no longer refers to the body."""
+        return self._replace(parts=(self.text,))
+
+
+class RecordPlace(NamedTuple):
+    """Where a framed record stands in a text. `start` is its comma; `found` matched everything after its payload."""
+
+    text: bytes
+    start: int
+    found: re.Match[bytes]
+
+    @property
+    def end(self) -> int:
+        return self.found.end()
+
+    @property
+    def sequence(self) -> bytes:
+        return self.found[2]
+
+    @property
+    def data_start(self) -> int:
+        """Where the base64 text of the payload begins; the payload ends where `found` begins."""
+        return self.start + len(_OPENING)
+
+    def piece(self, bears_frame: bool) -> Piece:
+        """Return a piece that holds only this record."""
+        return Piece((self.text[self.start : self.end],), 1, self.data_bytes, bears_frame)
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.text[self.data_start : self.found.start()], *self.found.groups())
+
+    @property
+    def data_bytes(self) -> int:
+        start, end = self.data_start, self.found.start()
+        return (end - start) // 4 * 3 - self.text.count(_PAD, max(start, end - 2), end)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordForm:
+    """The text around the fields of records that all have the same extra keys (`mld.protocol.codec.record_keys`)."""
+
+    end: bytes
+    after_data: re.Pattern[bytes]
+    """Matches from the quote that ends a payload to the end of the record: key, sequence number and arrival time."""
+
+    def framed(self, columns: Iterable[Columns]) -> bytes:
+        """Return the framed text of records that were read one by one."""
+        parts: list[bytes] = []
+        for data, key, sequence, arrival_ms in columns:
+            parts += (_OPENING, data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms, self.end)
+        return b"".join(parts)
+
+    def framed_columns(
+        self,
+        datas: Sequence[bytes | memoryview],
+        keys: list[bytes],
+        sequences: list[bytes],
+        time_head: bytes,
+        times: list[bytes],
+    ) -> list[bytes | memoryview]:
+        """Return the framed text of one or more records, in parts. Each list holds one field of all records;
+        `time_head` is the beginning that all arrival times share.
+        """
+        template = [self.end + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
+        parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
+        parts[0] = _OPENING
+        parts[1::8], parts[3::8], parts[5::8], parts[7::8] = datas, keys, sequences, times
+        parts.append(self.end)
+        return parts
+
+    def places(self, text: bytes) -> Iterator[RecordPlace]:
+        """Yield the records of a piece, one after the other."""
+        start, end = 0, len(text)
+        while start < end:
+            place = self.place(text, start)
+            yield place
+            start = place.end
+
+    def around_frames(self, piece: Piece) -> Iterator[Piece]:
+        """Split a piece so that each record that may have a schema frame is a piece by itself."""
+        text, begin, count, data_bytes = piece.text, 0, 0, 0
+        for place in self.places(text):
+            if not FRAME_IN_BASE64.match(text, place.data_start):
+                count += 1
+                data_bytes += place.data_bytes
+                continue
+            if count:
+                yield Piece((text[begin : place.start],), count, data_bytes, False)
+            yield place.piece(True)
+            begin, count, data_bytes = place.end, 0, 0
+        if count:
+            yield Piece((text[begin:],), count, data_bytes, False)
+
+    def place(self, text: bytes, start: int = 0) -> RecordPlace:
+        """Return the place of the record that begins at `start`."""
+        found = self.after_data.match(text, text.index(b'"', start + len(_OPENING)))
+        assert found is not None, "the piece was framed by ourselves"
+        return RecordPlace(text, start, found)
+
+
+@lru_cache(EXTRAS_KEPT_MAX)
+def form_with(extra: bytes = b"") -> RecordForm:
+    """Return the form of records that have the keys `extra` after the usual ones, outside aggregates."""
+    end = _END.removesuffix(RECORD_END) + extra + RECORD_END
+    key = rb'("(?:[^"\\]|\\.)*")'
+    pattern = re.escape(_KEY) + key + re.escape(_SEQUENCE) + rb"([0-9]+)" + re.escape(_TIME) + rb"(-?[0-9]+)"
+    return RecordForm(end, re.compile(pattern + re.escape(end)))
+
+
+def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes]:
+    """Yield the line of these pieces in chunks for the pipe: small pieces joined, long ones cut."""
+    held, size = [head], len(head)
+    start = 1  # without its comma
+    for text in chain.from_iterable(piece.texts() for piece in pieces):
+        if size + len(text) > WRITTEN_BYTES_MAX:
+            if size > len(head):
+                yield b"".join(held)
+                held, size = [], 0
+            if len(text) > WRITTEN_BYTES_MAX:
+                if held:
+                    yield b"".join(held)
+                held, size = [], 0
+                whole = len(text) - PIECE_BYTES
+                while start < whole:
+                    yield text[start : start + PIECE_BYTES]
+                    start += PIECE_BYTES
+        held.append(text[start:] if start else text)
+        size += len(held[-1])
+        start = 0
+    held.append(tail)
+    yield b"".join(held)
+
+
+def size_of(data: bytes) -> int:
+    """Return the length in bytes that this base64 text has once decoded."""
+    return len(data) // 4 * 3 - data[-2:].count(_PAD)
