@@ -194,7 +194,7 @@ def run(
         if membership is None and not until_caught_up and loaded.settings.processes != 1:
             import asyncio
 
-            from mld.daemon.group import run_group, workers_wanted
+            from mld.daemon.run_group import run_group, workers_wanted
 
             if (count := workers_wanted(loaded.settings)) > 1:
                 of_log = ["--log-format", log_format]
@@ -202,17 +202,17 @@ def run(
                 of_log += ["-l", log_configuration] if log_configuration else []
                 sys.exit(asyncio.run(run_group(loaded.settings, count, file, of_log, overrides)))
 
-        from mld.daemon import process
-        from mld.daemon.process import run_daemon
-        from mld.daemon.reload import StreamsReader
+        from mld.daemon import event_loop
+        from mld.daemon.process import RunRequest, run_daemon
+        from mld.daemon.streams_reader import StreamsReader
         from mld.daemon.until_tip import UntilTip
 
         path = str(Path(file).absolute())
         reloader = Reloader(loaded, path, overrides, os.environ, options)
         until_tip = UntilTip(time_max_s, path) if until_caught_up else None
         streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
-        daemon = run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
-        sys.exit(process.run(daemon, process.loop_factory()))
+        request = RunRequest(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
+        sys.exit(event_loop.run(run_daemon(request), event_loop.loop_factory()))
     except ConfigurationError as error:
         complain(error)
 

@@ -1,9 +1,8 @@
-"""What the service manager is told while the daemon lives: started, alive, how it goes, stopping.
+"""Tells the service manager how the worker is: started, alive, its status in words, stopping.
 
-`Announcements` decides what is due; `announcing` asks it whenever the worker enters another phase of its life, and a
-few times in each period. There is no sign of life while a loop of the worker makes no progress, as on `/livez`: the
-manager then ends the process and starts another one. Nor is there one while the event loop hangs, because this runs on
-it.
+`Announcements` decides which notifications are due; `announcing` asks it at every change of the worker's phase, and
+regularly in between. While a loop of the worker makes no progress (as `/livez` shows) no sign of life is sent, so the
+service manager restarts the process. A hanging event loop has the same effect, because `announcing` runs on that loop.
 """
 
 from __future__ import annotations
@@ -23,17 +22,19 @@ from mld.metrics.progress import LateLoop
 log = logging.getLogger(__name__)
 
 STATUS_PERIOD_S = 3.0
-"""A status that changes all the time is told this often."""
+"""A changing status is sent at most this often."""
 EXTENSION_S = 20.0
-"""Time asked for at once; more of it is asked for while a start or a stop goes on."""
+"""Time that each request for more time asks for, during a start or a stop."""
 EXTEND_PERIOD_S = 5.0
 DRAIN_MARGIN_S = 60.0
-"""A stop may outlast the grace by ending children, giving leases back and closing connections. After that it hangs."""
+"""A stop may take this much longer than the grace, to end children, give leases back and close connections. If it takes
+longer still, it hangs, and no more time is asked for.
+"""
 TICK_MAX_S = 1.0
 
 
 class LifePhase(Enum):
-    """Of a worker's life; the value is what `systemctl status` says."""
+    """Phase of a worker's life; `systemctl status` shows the value."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -41,7 +42,7 @@ class LifePhase(Enum):
 
 
 class Announcements:
-    """What is due to be told. Times are monotonic seconds."""
+    """Sends the notifications that are due. Times are monotonic seconds."""
 
     def __init__(self, manager: ServiceManager, grace_s: float) -> None:
         self._manager = manager
@@ -54,7 +55,7 @@ class Announcements:
         self._is_late = False
 
     def step(self, now: float, phase: LifePhase, late: Sequence[LateLoop], text: str) -> None:
-        """Tell what is due; `text` is the worker's state in words, and `late` are the loops that make no progress."""
+        """Send what is due at `now`. `late` are the loops that make no progress; `text` is the status in words."""
         is_new = phase is not self._phase
         if is_new:
             self._phase, self._since, self._extended_at = phase, now, None
@@ -67,7 +68,7 @@ class Announcements:
         self._tell(now, _hanging(late) if late else text, at_once=is_new)
 
     def _extend(self, now: float, phase: LifePhase) -> None:
-        """Ask for more time: a start ends by itself, after so many tries; a stop may hang."""
+        """Ask for more time for a start, which gives up by itself, and for a stop until it must be hanging."""
         if phase is LifePhase.RUNNING or not _is_due(now, self._extended_at, EXTEND_PERIOD_S):
             return
         if phase is LifePhase.STARTING:
@@ -119,7 +120,7 @@ async def announcing(
     overdue: Callable[[], Sequence[LateLoop]],
     text: Callable[[], str],
 ) -> AsyncIterator[None]:
-    """Tell the manager until the worker has ended. `text` is the worker's state in words while it runs."""
+    """Keep the service manager informed while the context is open. `text` returns the status of a running worker."""
     announcements = Announcements(manager, grace_s)
     tick_s = min(TICK_MAX_S, (manager.keepalive_s or TICK_MAX_S) / 2)
     if manager.keepalive_s is not None:

@@ -1,16 +1,16 @@
-"""When a run that is to end at the tip of the stream may end, and who else is at work. Pure; the shell is `until_tip`.
+"""Decides when `mld run --until-caught-up` may end. Pure; `until_tip` carries the decisions out.
 
-A run is over when every row of the lease table is one of these:
+The run has caught up when each row of the lease table is one of these:
 
-* at SHARD_END, with rows for its children;
-* open, and at the tip once in this run: Kinesis said "0 ms behind", and the record processor had answered for
-  everything up to there (`ShardMetrics.on_tip`); a processor that fails afterwards takes this back, as its records
-  come again;
-* in the hands of another worker that was seen to renew it.
+* a shard that was read to its end (SHARD_END) and whose child shards have rows;
+* an open shard that has reached the tip in this run: Kinesis reported 0 ms behind, and the record processor had
+  answered for all records up to there (`ShardMetrics.on_tip`). If the processor fails afterwards, the shard has to
+  reach the tip again, because its records come again;
+* a shard whose lease another worker was seen to renew.
 
-A shard that an operator has paused is not waited for: the run ends when nothing else is left, and says so.
-A run that nothing can move ends as well, unless it was given a time: when for `STALL_S` no shard that is left has got
-on and no processor has a batch, it says what it waits for.
+The run does not wait for shards that an operator has paused: it ends when nothing else is left, and names them.
+A run without a time limit also ends when nothing moves: when for `STALL_S` none of the remaining shards has made
+progress and no processor has a batch. It then names the shards that it was waiting for.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mld.core.positions import LATEST, Position
-from mld.core.steps import finish
-from mld.fleet.observations import Observations
 from mld.leases.lease import Lease
 from mld.metrics.shard import ShardActivity, ShardMetrics
 
 STALL_S = 120.0
-"""Longer than the pauses between the restarts of a failing child and between two looks at a parked shard."""
+"""Longer than the pause before a failing child is restarted, and than the pause between two tries of a parked shard."""
 NAMED_MAX = 5
-"""Shards that a sentence names."""
+"""A sentence names at most this many shards."""
 
 
 class CatchUpEnd(Enum):
@@ -40,32 +38,35 @@ class CatchUpEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CatchUpLook:
-    """The table and the consumers at one moment (`at`, monotonic seconds)."""
+    """The lease table and this worker's consumers at one moment."""
 
     at: float
+    """Monotonic seconds."""
     leases: Sequence[Lease]
     elsewhere: Collection[str]
     """Keys of leases that other workers were seen to renew."""
     at_work: Mapping[str, ShardMetrics]
-    """What this worker's consumers of shards are about."""
+    """Metrics of the shards that this worker consumes, by lease key."""
     is_in_sync: bool = True
+    """Whether each listed shard has a lease row."""
     closed: Collection[str] = ()
-    """Keys of shards that take no more records, as far as they are known: they are read to their end."""
+    """Keys of shards known to take no more records. For these the tip is not enough: they are read to their end."""
 
 
 class CatchingUp:
-    """One run, begun at `started_at` (monotonic seconds); `time_max_s` None: it may take as long as it gets on."""
+    """The progress of one run towards its end."""
 
     def __init__(self, started_at: float, time_max_s: float | None) -> None:
+        """Begin a run at `started_at` (monotonic seconds). Without `time_max_s` it may last while it makes progress."""
         self._over_at = None if time_max_s is None else started_at + time_max_s
         self._tips: set[str] = set()
         self._moved_at = started_at
         self._last: object = None
         self.remaining: dict[str, str] = {}
-        """What the last look found still to do: shard, and why in words."""
+        """Shards that the last look found unfinished, each with the reason in words."""
 
     def tip(self, key: str, is_reached: bool) -> bool:
-        """Note that a shard has reached the tip, or has to do so again; True if that is news."""
+        """Note that a shard has reached the tip, or that it must reach the tip again; return whether this is new."""
         if is_reached == (key in self._tips):
             return False
         if is_reached:
@@ -75,11 +76,11 @@ class CatchingUp:
         return True
 
     def seems_over(self, held: Collection[str]) -> bool:
-        """Return whether all shards with a consumer of ours were at the tip, so that the table is worth a look."""
+        """Return whether all held shards have reached the tip, so that the lease table should be read."""
         return self._tips.issuperset(held)
 
     def looked(self, look: CatchUpLook) -> CatchUpEnd | None:
-        """Return what follows from a look: None to go on."""
+        """Return how the run ends according to this look; None if it goes on."""
         self.remaining = _remaining(look, self._tips)
         if not self.remaining:
             return CatchUpEnd.CAUGHT_UP
@@ -118,7 +119,7 @@ def _remaining(look: CatchUpLook, tips: Collection[str]) -> dict[str, str]:
 
 
 def _paused(leases: Iterable[Lease]) -> set[str]:
-    """Return keys of the paused shards, and of those that wait for them."""
+    """Return the keys of the paused shards, and of their descendants, which wait for them."""
     found = {lease.key for lease in leases if lease.paused is not None}
     waiting = [lease for lease in leases if lease.key not in found and not lease.is_complete]
     while more := {lease.key for lease in waiting if lease.key not in found and lease.parents & found}:
@@ -129,12 +130,12 @@ def _paused(leases: Iterable[Lease]) -> set[str]:
 def _why(lease: Lease, work: ShardMetrics | None, left: Collection[str]) -> str:
     parents = sorted(lease.parents & set(left))
     if lease.paused is not None:
-        return f"is paused ({lease.paused}); `mld resume` goes on with it"
+        return f"is paused ({lease.paused}); `mld resume` continues it"
     if parents:
         return f"waits for its parent {parents[0]}"
     if work is None:
         owner = lease.actual_owner
-        return "nobody works on it" if owner is None else f"belongs to {owner}, which was not seen to work on it"
+        return "has no owner" if owner is None else f"belongs to {owner}, which was not seen to renew its lease"
     if work.busy_since is not None:
         return "its record processor has a batch"
     match work.activity:
@@ -148,55 +149,17 @@ def _why(lease: Lease, work: ShardMetrics | None, left: Collection[str]) -> str:
 
 
 def in_words(remaining: Mapping[str, str]) -> str:
-    """Return the shards that are left, a few of them by name."""
+    """Return the unfinished shards as a sentence that names a few of them."""
     named = [f"{key} {why}" if key else why for key, why in sorted(remaining.items())[:NAMED_MAX]]
     more = len(remaining) - len(named)
     return "; ".join(named) + (f"; and {more} more" if more > 0 else "")
 
 
-# --- who else is at work ----------------------------------------------------------------------------------------------
-
-
-class OtherWorkers:
-    """Whose leases were seen to be renewed, look after look; times are monotonic seconds."""
-
-    def __init__(self, lease_duration_s: float) -> None:
-        self._observations = Observations(lease_duration_s=lease_duration_s, handoff_timeout_s=0.0)
-        self._since: dict[tuple[str, str], float] = {}
-        """When a lease was first seen in these hands."""
-
-    def looked(self, leases: Sequence[Lease], now: float) -> None:
-        """Note a scan that ended at `now` and showed these leases."""
-        finish(self._observations.scanned(leases, now))
-        owned = {(lease.key, lease.actual_owner) for lease in leases if lease.actual_owner is not None}
-        self._since = {(key, owner): self._since.get((key, owner), now) for key, owner in owned if owner is not None}
-
-    def is_renewed(self, lease: Lease, now: float) -> bool:
-        """Return whether its owner was seen to renew it, within a lease duration before `now`."""
-        owner = lease.actual_owner
-        if owner is None or self._observations.is_expired(lease, now):
-            return False
-        moved_at, since = self._observations.moved_at(lease), self._since.get((lease.key, owner))
-        return moved_at is not None and since is not None and moved_at > since
-
-    def at_work(self, leases: Iterable[Lease], now: float) -> frozenset[str]:
-        """Return the workers that were seen to renew one of the leases."""
-        return frozenset(str(lease.actual_owner) for lease in leases if self.is_renewed(lease, now))
-
-    def undecided(self, leases: Iterable[Lease], now: float) -> bool:
-        """Return whether somebody may still turn out to be at work on one of the leases."""
-        owned = (lease for lease in leases if lease.actual_owner is not None and not lease.is_complete)
-        return any(not self._observations.is_expired(lease, now) for lease in owned)
-
-
-# --- the beginning and the end ----------------------------------------------------------------------------------------
-
-
 def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | None:
-    """Return why runs that end would skip records, in words; None if they would not.
+    """Return why repeated runs would skip records; None if they would not.
 
-    A shard without a checkpoint that starts at LATEST starts there again in every run: what comes between two runs is
-    never read. `is_default_latest`: rows that are made will start there.
+    A shard that starts at LATEST and has no checkpoint starts at LATEST in every run, so records that arrive between
+    two runs are never read. `is_default_latest`: new lease rows start at LATEST.
     """
     there = [lease for lease in leases if not lease.is_complete]
     at_latest = sorted(lease.key for lease in there if lease.checkpoint == LATEST)
@@ -206,9 +169,12 @@ def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | 
 
 
 def not_checkpointed(leases: Iterable[Lease], delivered: Mapping[str, Position]) -> dict[str, str]:
-    """Return shards whose rows are behind what their processors had been given: these records come again."""
+    """Return the shards whose processors got records past the checkpoint, with both positions in words.
+
+    These records come again in the next run.
+    """
     return {
-        lease.key: f"was given {delivered[lease.key]}, and its checkpoint is {lease.checkpoint}"
+        lease.key: f"was given records up to {delivered[lease.key]}, but its checkpoint is {lease.checkpoint}"
         for lease in leases
         if lease.key in delivered and lease.checkpoint < delivered[lease.key]
     }

@@ -1,12 +1,12 @@
-"""`mld run` with more than one worker: a process that starts them, and starts again those that die.
+"""`WorkerGroup`: a supervisor process that starts the workers of a group, and starts each again that dies.
 
-To a worker it is the service manager: each worker has a notify socket of its own, on which it sends what it would send
-to systemd. The group touches no stream and no table. A worker knows the group as its `Membership`.
+To its workers it acts as the service manager: each worker has a notify socket, and sends there what it would send to
+systemd. The supervisor touches no stream and no table. `Membership` is what a worker knows of the group.
 
-*The fence of a dead worker.* The supervisor tells the other workers when one has ended, with a time on the clock of
-this machine before which it starts no process under that name, whatever happens. Rows that were read before that time
-were written by the dead process, so the others may take them without waiting for the lease duration; their writes are
-conditional on what they read, as always.
+*The fence of a dead worker.* When a worker has ended, the supervisor tells the others, with a time on the clock of this
+machine before which no process will run under that name. Lease rows that are read before that time were written by
+the dead process, so the others may take them without waiting for the lease duration; their writes are conditional on
+what they read, as always.
 """
 
 from __future__ import annotations
@@ -15,123 +15,72 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
-import os
 import signal
 import socket
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import Signals
 
 from mld.core.error_boundary import survived
-from mld.core.errors import MldError, StartupError
-from mld.core.terminal import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.core.terminal import EXIT_FAILURE
 from mld.core.waits import wait_for_event
-from mld.core.whereabouts import new_worker_id
 from mld.daemon.group_membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
-from mld.daemon.signals import EXIT_SIGNAL_BASE, SIGNAL_ECHO_S, HangUp, hang_up_here, warn_without_init
-from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, ServiceManager, claim_manager
-from mld.properties.settings import Settings
-from mld.properties.values import ONE_FOR_EACH_CPU
+from mld.daemon.group_rules import FENCE_S, STEADY_S, end_in_words, exit_code, group_end, restart_pause_s, worker_names
+from mld.daemon.signals import SIGNAL_ECHO_S, HangUp
+from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, ServiceManager
 
 log = logging.getLogger(__name__)
 
-FENCE_S = 3.0
-"""How long nobody runs under the name of a worker that has ended; others read the lease table several times in that."""
-FENCE_MARGIN_S = 0.2
-RESTART_PAUSE_MAX_S = 60.0
-STEADY_S = 60.0
-"""Who was up for so long has not failed again and again."""
-
 DATAGRAM_BYTES_MAX = 4096
 TICK_S = 1.0
-PLACE_BYTES_MAX = 90  # the address of a socket has room for 107
 EXTEND = b"EXTEND_TIMEOUT_USEC="
-
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-
-
-def worker_names(base: str, count: int) -> tuple[str, ...]:
-    """Return the worker ids of a group."""
-    return tuple(f"{base}-{number}" for number in range(1, count + 1))
-
-
-def cpus_usable(allowed: int, quota_cpus: float | None) -> int:
-    """Return the number of CPUs that the process may run on, of which a container may have a share."""
-    return allowed if quota_cpus is None else max(1, min(allowed, math.ceil(quota_cpus)))
-
-
-def restart_pause_s(failures: int) -> float:
-    """Return the pause before a worker that has failed so often in a row (1 or more) is started again."""
-    return min(FENCE_S * 2.0 ** (failures - 1), RESTART_PAUSE_MAX_S) + FENCE_MARGIN_S
-
-
-def group_end(code: int, *, was_ready: bool) -> int | None:
-    """Return the exit code with which a group ends because a worker ended with `code` unasked; None if it goes on.
-
-    It ends if not all workers have ever come up, so that whoever started it learns of that; later a worker, whatever
-    ended it, is no reason to end the others. `code` is less than 0 if a signal ended the worker.
-    """
-    return None if was_ready else exit_code(code) or EXIT_FAILURE
-
-
-def exit_code(code: int) -> int:
-    """Return what a shell reports of a process that ended with `code`."""
-    return EXIT_SIGNAL_BASE - code if code < 0 else code
-
-
-def end_in_words(code: int) -> str:
-    """Put into words how a worker ended."""
-    if code == EXIT_CONFIGURATION:
-        return "ended because its properties file has an error (exit code 2; mld check shows it)"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member of the group, whichever process it is now."""
+    """A worker of the group, over all processes that run under its name one after the other."""
 
     name: str
     pages: Path
+    """Socket where the supervisor asks for the worker's pages."""
     notify: Path
+    """Socket where the worker notifies the supervisor."""
     process: asyncio.subprocess.Process | None = None
+    """None while no process runs."""
     lifeline: socket.socket | None = None
     is_begun: bool = False
-    """It has a process, or is just getting one, which may speak before we know it."""
+    """A process runs or is being started; it may notify us before `process` is set."""
     told: asyncio.Event = field(default_factory=asyncio.Event)
-    """It has got past its configuration."""
+    """Set with the first notification: the worker has read its properties file without an error."""
     is_ready: bool = False
     status: str = "starting"
     alive_at: float = 0.0
+    """Monotonic time of the last notification."""
     is_aborted: bool = False
-    """It gave no sign of life, and was asked to end with a trace of where it hangs."""
+    """The worker hung, and was sent SIGABRT, so that its log shows where it hangs."""
     started_at: float = 0.0
     failures: int = 0
+    """Failures in a row."""
     restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What a group runs: `command` starts a worker; `definitions` are the `key=value` of the command line."""
+    """What a group runs."""
 
     command: Sequence[str]
+    """Starts a worker."""
     name: str
+    """Worker ids begin with this name."""
     count: int
     definitions: Sequence[str]
+    """The `key=value` of the command line."""
     environ: Mapping[str, str]
 
 
 class WorkerGroup:
-    """`run` returns the exit code when all workers have ended."""
+    """Starts the workers, keeps them running, and stops them all together."""
 
     def __init__(self, plan: GroupPlan, place: Path, manager: ServiceManager) -> None:
         """Make a group; `place` is a directory that only this user can enter."""
@@ -146,7 +95,19 @@ class WorkerGroup:
         self._status = ""
 
     async def run(self, hang_up: HangUp) -> int:
-        """Run until stopped, or until a worker ends in a way that ends all."""
+        """Run until all workers have been stopped, or one fails before all are ready; return the exit code."""
+        self._handle_signals(hang_up)
+        with contextlib.ExitStack() as stack:
+            for worker in self.workers:
+                stack.enter_context(self._hearing(worker))
+            ticking = asyncio.create_task(self._tick())
+            try:
+                await self._keep_all()
+            finally:
+                ticking.cancel()
+        return self._code
+
+    def _handle_signals(self, hang_up: HangUp) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -154,28 +115,21 @@ class WorkerGroup:
             loop.add_signal_handler(signal.SIGHUP, self._on_signal, signal.SIGHUP)
         elif hang_up is HangUp.RELOAD:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
-        with contextlib.ExitStack() as stack:
-            for worker in self.workers:
-                stack.enter_context(self._hearing(worker))
-            ticking = asyncio.create_task(self._tick())
-            try:
-                first, *others = self.workers
-                keeping = [asyncio.create_task(self._keep(first))]
-                # A wrong file is complained about once: the others start when the first has got past it.
-                await asyncio.wait(
-                    [keeping[0], told := asyncio.create_task(first.told.wait())], return_when=asyncio.FIRST_COMPLETED
-                )
-                told.cancel()
-                keeping += [asyncio.create_task(self._keep(worker)) for worker in others if not self._stop.is_set()]
-                await asyncio.gather(*keeping)
-            finally:
-                ticking.cancel()
-        return self._code
+
+    async def _keep_all(self) -> None:
+        """Keep all workers running. The others start once the first has read the file: an error is logged only once."""
+        first, *others = self.workers
+        keeping = [asyncio.create_task(self._keep(first))]
+        told = asyncio.create_task(first.told.wait())
+        await asyncio.wait([keeping[0], told], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        keeping += [asyncio.create_task(self._keep(worker)) for worker in others if not self._stop.is_set()]
+        await asyncio.gather(*keeping)
 
     # --- one worker ---------------------------------------------------------------------------------------------------
 
     async def _keep(self, worker: GroupMember) -> None:
-        """Have the worker run until the group stops."""
+        """Run the worker, and start it again whenever it ends, until the group stops."""
         while not self._stop.is_set():
             code = await self._run_once(worker)
             if self._stop.is_set():
@@ -199,33 +153,16 @@ class WorkerGroup:
             await wait_for_event(self._stop, pause_s)
 
     async def _run_once(self, worker: GroupMember) -> int:
-        """Start a process of the worker and wait for its end; its return code."""
+        """Start a process of the worker, wait until it ends, and return its exit code."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            environ = {
-                **self._plan.environ,
-                LIFELINE: str(theirs.fileno()),
-                WORKER: worker.name,
-                PAGES: str(worker.pages),
-                DEFINED: json.dumps(list(self._plan.definitions)),
-                SOCKET: str(worker.notify),
-            }
-            if self._manager.keepalive_s is not None:
-                micros = self._manager.keepalive_s * KEEPALIVES_PER_WATCHDOG * 1e6
-                environ[WATCHDOG_MICROS] = str(round(micros))
-            worker.pages.unlink(missing_ok=True)
-            worker.status, worker.is_ready, worker.is_aborted = "starting", False, False
-            worker.started_at = worker.alive_at = time.monotonic()
-            worker.is_begun = True
             try:
-                # A group of its own: a signal to ours is meant for us, and we pass it on once.
-                worker.process = await asyncio.create_subprocess_exec(
-                    *self._plan.command, env=environ, pass_fds=(theirs.fileno(),), process_group=0
-                )
+                await self._spawn(worker, theirs.fileno())
             except OSError as error:
                 log.error("worker %s cannot be started: %s", worker.name, error, extra={"action": "spawn_failed"})
                 worker.is_begun = False
                 return EXIT_FAILURE
+            assert worker.process is not None
             theirs.close()
             ours.setblocking(False)
             if self._stop.is_set():
@@ -237,16 +174,44 @@ class WorkerGroup:
                 worker.process, worker.lifeline, worker.is_begun, worker.is_ready = None, None, False, False
                 self._tell_others(worker)
 
+    async def _spawn(self, worker: GroupMember, lifeline: int) -> None:
+        worker.pages.unlink(missing_ok=True)
+        worker.status, worker.is_ready, worker.is_aborted = "starting", False, False
+        worker.started_at = worker.alive_at = time.monotonic()
+        worker.is_begun = True
+        # In a process group of its own: a signal to our group reaches the worker only once, through us.
+        worker.process = await asyncio.create_subprocess_exec(
+            *self._plan.command, env=self._environ(worker, lifeline), pass_fds=(lifeline,), process_group=0
+        )
+
+    def _environ(self, worker: GroupMember, lifeline: int) -> dict[str, str]:
+        environ = {
+            **self._plan.environ,
+            LIFELINE: str(lifeline),
+            WORKER: worker.name,
+            PAGES: str(worker.pages),
+            DEFINED: json.dumps(list(self._plan.definitions)),
+            SOCKET: str(worker.notify),
+        }
+        if self._manager.keepalive_s is not None:
+            micros = self._manager.keepalive_s * KEEPALIVES_PER_WATCHDOG * 1e6
+            environ[WATCHDOG_MICROS] = str(round(micros))
+        return environ
+
     def _tell_others(self, dead: GroupMember) -> None:
-        """Tell the others. Its process has been waited for: nobody runs under that name before the fence ends."""
+        """Tell the other workers that this one has ended, and until when no process will run under its name.
+
+        Call it when the worker's process has been waited for.
+        """
         news = news_of_end(dead.name, time.monotonic() + FENCE_S)
         for worker in self.workers:
             _tell(worker, news)
 
-    # --- what workers tell --------------------------------------------------------------------------------------------
+    # --- notifications of workers -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _hearing(self, worker: GroupMember) -> Iterator[None]:
+        """Listen to the worker's notifications."""
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as inbox:
             inbox.bind(str(worker.notify))
@@ -263,7 +228,7 @@ class WorkerGroup:
         except OSError:
             return
         if not worker.is_begun:
-            return  # of one that has ended since
+            return  # the process that sent it has ended
         worker.told.set()
         worker.alive_at = time.monotonic()
         for line in told.split(b"\n"):
@@ -279,29 +244,35 @@ class WorkerGroup:
             self._manager.ready()
             log.info("all %d workers run", len(self.workers), extra={"action": "unit_ready"})
 
+    # --- signs of life ------------------------------------------------------------------------------------------------
+
     async def _tick(self) -> None:
-        """Tell the service manager that we live, and end a worker that says no more that it does."""
+        """Send the service manager a status and a sign of life every second, and end workers that hang."""
         while True:
             try:
-                self._look_after()
+                self._send_status()
+                self._end_hanging()
             except Exception as error:
                 survived(error, "looking after the workers")
             await asyncio.sleep(min(TICK_S, self._manager.keepalive_s or TICK_S))
 
-    def _look_after(self) -> None:
-        manager, keepalive_s = self._manager, self._manager.keepalive_s
+    def _send_status(self) -> None:
         running = sum(worker.is_ready for worker in self.workers)
         texts = "; ".join(f"{number}: {worker.status}" for number, worker in enumerate(self.workers, 1))
         status = f"{running} of {len(self.workers)} workers run. {texts}"
         if status != self._status:
             self._status = status
-            manager.status(status)
+            self._manager.status(status)
+
+    def _end_hanging(self) -> None:
+        """Send our sign of life; a worker that sends none any more gets SIGABRT, and later SIGKILL."""
+        keepalive_s = self._manager.keepalive_s
         if keepalive_s is None:
             return
-        manager.alive()
+        self._manager.alive()
         limit_s = keepalive_s * KEEPALIVES_PER_WATCHDOG
         for worker in self.workers:
-            is_watched = worker.process is not None and worker.is_ready  # before that, systemd waits as well
+            is_watched = worker.process is not None and worker.is_ready  # systemd watches a unit from then on, too
             if is_watched and time.monotonic() - worker.alive_at > limit_s:
                 fields = {"action": "worker_hangs", "worker": worker.name}
                 log.error("worker %s gave no sign of life for %.0f s: ended", worker.name, limit_s, extra=fields)
@@ -320,14 +291,14 @@ class WorkerGroup:
         self._end(0)
 
     def _end(self, code: int) -> None:
-        """Ask all to stop; a second time ends them at once."""
+        """Send SIGTERM to all workers: the first lets them stop gracefully, the second ends them at once."""
         self._code = self._code or code
         self._stop.set()
         for worker in self.workers:
             _send(worker, signal.SIGTERM)
 
     def _reload(self) -> None:
-        """Have all of them read their file again; one that starts does so anyway, and may not know the signal yet."""
+        """Have the workers read their file again. A starting one has just read it, and may not handle SIGHUP yet."""
         self._manager.reloading(time.monotonic())
         for worker in self.workers:
             if worker.is_ready:
@@ -337,7 +308,7 @@ class WorkerGroup:
 
 def _tell(worker: GroupMember, news: bytes) -> None:
     if worker.lifeline is not None:
-        with contextlib.suppress(OSError):  # it has ended as well, or does not listen: it finds out by itself
+        with contextlib.suppress(OSError):  # that worker has ended as well, or does not read its lifeline
             worker.lifeline.send(news)
 
 
@@ -345,60 +316,3 @@ def _send(worker: GroupMember, number: signal.Signals) -> None:
     if worker.process is not None:
         with contextlib.suppress(ProcessLookupError):
             worker.process.send_signal(number)
-
-
-@contextlib.contextmanager
-def group_place() -> Iterator[Path]:
-    """Make a directory of this user alone for the sockets of a group, for as long as it lasts. Raises StartupError."""
-    try:
-        place = tempfile.TemporaryDirectory(prefix="mld-unit-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise StartupError(f"no directory for the sockets of the workers: {error}; set TMPDIR") from error
-    with place as name:
-        if len(os.fsencode(name)) > PLACE_BYTES_MAX:
-            raise StartupError(f"{name} is too long a path for the sockets of the workers; set TMPDIR to a shorter one")
-        yield Path(name)
-
-
-def workers_wanted(settings: Settings) -> int:
-    """Return how many workers `mld.processes` means here."""
-    if settings.processes != ONE_FOR_EACH_CPU:
-        return settings.processes
-    from mld.fleet.report.cpu_formulas import parse_cpu_max  # with clients of AWS, which a supervisor has no use for
-
-    try:
-        quota_cpus = parse_cpu_max(CPU_MAX.read_text())
-    except (OSError, ValueError, IndexError):
-        quota_cpus = None
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cpus_usable(allowed, quota_cpus)
-
-
-async def run_group(settings: Settings, count: int, file: str, options: Sequence[str], overrides: Sequence[str]) -> int:
-    """Run `count` workers of the properties file until they are stopped; returns the exit code.
-
-    `options` are those of the command line that concern the log, `overrides` its `key=value`.
-    """
-    manager = claim_manager(os.environ, os.getpid())
-    name = settings.worker_id or new_worker_id()
-    command = (sys.executable, "-P", "-m", "mld", "run", "-p", file, *options)
-    log.info(
-        "starting %d workers",
-        count,
-        extra={"action": "unit_starting", "application": settings.application_name, "worker": name},
-    )
-    warn_without_init()
-    try:
-        with group_place() as place:
-            group = WorkerGroup(GroupPlan(command, name, count, overrides, os.environ), place, manager)
-            hang_up = hang_up_here(is_supervised=manager.is_there)
-            if settings.serving.http is None:
-                return await group.run(hang_up)
-            from mld.daemon.group_pages import GroupPages
-            from mld.serving.web_pages import serving
-
-            async with serving(GroupPages(group).routes(), settings.serving):
-                return await group.run(hang_up)
-    except MldError as error:
-        log.error("%s", error, extra={"action": "daemon_failed"})
-        return EXIT_FAILURE

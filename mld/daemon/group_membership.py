@@ -1,7 +1,8 @@
-"""`Membership`: what a worker of a group has from its supervisor: its name, a place for its pages, and a lifeline.
+"""`Membership`: what a worker of a group gets from its supervisor: its name, a socket for its pages, and a lifeline.
 
-The lifeline is a stream whose other end the supervisor holds. It brings news of members that have ended, one line of
-JSON each. It ends with the supervisor, however that ends: then the worker stops, as if asked.
+The lifeline is a socket whose other end the supervisor holds. On it the supervisor sends one line of JSON for each
+worker of the group that has ended. When the supervisor ends, however it ends, the lifeline closes: then the worker
+stops as if it had been asked to.
 """
 
 from __future__ import annotations
@@ -25,25 +26,30 @@ LIFELINE = "MLD_UNIT_LIFELINE"
 WORKER = "MLD_UNIT_WORKER"
 PAGES = "MLD_UNIT_PAGES"
 DEFINED = "MLD_UNIT_DEFINED"
-"""The `--define` of the command line, as JSON: they may be secret, and everybody can read a command line."""
+"""The `--define` options of the command line, as JSON. They may be secret, and a command line is readable to all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """`pages` is the socket where the supervisor asks for this worker's pages; `lifeline` is a descriptor."""
+    """What this process knows of the group that it belongs to."""
 
     worker_id: str
     pages: Path
+    """Socket where the supervisor asks for this worker's pages."""
     lifeline: int
+    """File descriptor."""
 
 
 def claim_definitions(environ: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Return the overrides that a supervisor hands on; taken from the environment, so that no child sees them."""
+    """Return the overrides that a supervisor passed on, and remove them from the environment, so no child gets them."""
     return tuple(json.loads(environ.pop(DEFINED, "[]")))
 
 
 def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
-    """Take this process's membership in a group from the environment, so that no child speaks for us; None: in none."""
+    """Return this process's membership in a group, None without a group, and remove it from the environment.
+
+    A child that inherited it could pretend to be this worker.
+    """
     lifeline, worker, pages = (environ.pop(name, None) for name in (LIFELINE, WORKER, PAGES))
     if lifeline is None or worker is None or pages is None:
         return None
@@ -52,10 +58,10 @@ def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
 
 
 async def hold_on(membership: Membership, on_ended: Callable[[str, float], None], on_alone: Callable[[], None]) -> None:
-    """Follow the lifeline to its end, which is that of the supervisor: `on_alone`.
+    """Read the lifeline until the supervisor has ended, then call `on_alone`.
 
-    `on_ended` hears of each other member that has ended, and until when, in monotonic seconds of this machine, nobody
-    runs under its name.
+    For each other worker that has ended `on_ended` is called with its name and the time, in monotonic seconds of this
+    machine, until which no process runs under that name.
     """
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=membership.lifeline))
     try:
@@ -63,8 +69,8 @@ async def hold_on(membership: Membership, on_ended: Callable[[str, float], None]
             while line := await reader.readline():
                 try:
                     _pass_on(json.loads(line), on_ended)
-                except Exception as error:  # the end of the lifeline is to be noticed whatever a line said
-                    log.debug("news of the group are lost: %s", survived(error, "hearing of the group"))
+                except Exception as error:  # whatever a line holds, the end of the lifeline must be noticed
+                    log.debug("a line of the lifeline is lost: %s", survived(error, "reading the lifeline"))
         log.error("the supervisor of this worker is gone: stopping", extra={"action": "supervisor_gone"})
         on_alone()
     finally:
@@ -77,5 +83,5 @@ def _pass_on(news: dict[str, Any], on_ended: Callable[[str, float], None]) -> No
 
 
 def news_of_end(worker: str, until: float) -> bytes:
-    """Return the line by which the others learn that `worker` has ended."""
+    """Return the line of the lifeline that tells that `worker` has ended."""
     return json.dumps({"ended": worker, "until": until}).encode() + b"\n"

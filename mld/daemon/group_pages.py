@@ -1,9 +1,8 @@
-"""The pages of a group: probes that speak for all its workers, the metrics of all, and the status page of each.
+"""The pages of a group: probes and metrics of all its workers together, and the status page of each.
 
-`/` is the page of a worker that runs (the fleet looks the same from each), `/2/` that of worker 2, with what only that
-one knows of its shards. Workers are asked over their sockets, with the same requests and answers.
-
-`/metrics` has the metrics of all of them, each value with the worker that it is of.
+`/` is the page of any running worker, because each shows the same fleet. `/2/` is the page of worker 2, with the
+details that only this worker knows of its shards. `/metrics` has the metrics of all workers, each value labelled with
+its worker. The supervisor passes requests on to the workers over their sockets.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NOT_RUNNING = "is not running, and will be started again"
 
 
 class GroupPages:
-    """Serves for a group what a daemon serves for itself."""
+    """Serves the pages of a group, under the paths where a single daemon has its own."""
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
@@ -52,7 +51,7 @@ class GroupPages:
         return await _of_worker(running[0], question.target, question)
 
     async def _live(self, question: Question) -> HttpAnswer:
-        # A worker that has ended is started again, and no reason to end the others.
+        # A worker that has ended is being restarted: the group is alive.
         running = [worker for worker in self._group.workers if worker.process is not None and worker.is_ready]
         return probed(await why_not(running, question.target))
 
@@ -77,13 +76,13 @@ class GroupPages:
             return answers[0]
         restarts = {worker.name: worker.restarts for worker in self._group.workers}
         running = sum(worker.is_ready for worker in self._group.workers)
-        # In a thread: seconds with 10,000 shards, and whoever dies meanwhile must be noticed.
+        # In a thread: it takes seconds with 10,000 shards, and the supervisor must notice workers that die meanwhile.
         content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
         return HttpAnswer(200, content_type, body)
 
 
 async def why_not(workers: Sequence[GroupMember], path: str) -> str | None:
-    """Return what is wrong with the first of the workers that is not well; None if all are."""
+    """Return what the first unhealthy worker answers to the probe at `path`; None if all are healthy."""
     whys = await asyncio.gather(*(_probe(worker, path) for worker in workers))
     return next((f"worker {one.name}: {why}" for one, why in zip(workers, whys, strict=True) if why is not None), None)
 
@@ -91,14 +90,14 @@ async def why_not(workers: Sequence[GroupMember], path: str) -> str | None:
 async def _probe(worker: GroupMember, path: str) -> str | None:
     if worker.process is None:
         return NOT_RUNNING
-    if not worker.is_ready:  # as of a daemon that starts: nothing of it can hang that it would notice
+    if not worker.is_ready:  # it may not serve its pages yet
         return worker.status
     answer = await _of_worker(worker, path, Question(path, {}))
     return None if answer.status == 200 else _text(answer).strip()
 
 
 async def _of_worker(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
-    """Return what a worker answers; 503 if it does not."""
+    """Return the worker's answer to this request; 503 if none comes."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return await _fetched(worker, path, question)

@@ -1,4 +1,4 @@
-"""The process around a worker: real adapters from settings, exit codes. What signals mean is in `mld.daemon.signals`.
+"""`run_daemon`: the process of one worker, from its settings to its exit code.
 
 Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
 came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
@@ -7,243 +7,228 @@ came; 1 for failures, failed initialization included; 2 for configuration errors
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
-from pathlib import PurePath
+from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
 
-from mld.aws.client_factory import ClientFactory, CountedService, client_factory, service_of
+from mld.aws.client_factory import CountedService, client_factory
 from mld.aws.letters import LetterBox, letter_box_of
-from mld.aws.table_calls import ANSWER_S_MAX
-from mld.consumer.child import ChildCommand, PipeHost
-from mld.core.clock import Clock, LoopClock
+from mld.consumer.child import PipeHost
+from mld.core.clock import LoopClock
 from mld.core.disks import places_of
 from mld.core.errors import MldError
-from mld.core.installed import is_installed, runnable
-from mld.core.streams import StreamKind, Streams
+from mld.core.installed import runnable
+from mld.core.streams import StreamKind
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 from mld.core.whereabouts import new_worker_id, place_of_process
 from mld.daemon.assembly import assemble
+from mld.daemon.child_setup import child_environment, commands_by_stream
 from mld.daemon.group_membership import Membership, hold_on
-from mld.daemon.reload import Reloader, StreamsReader, note_looks, refuse_unusable, reload_worker
+from mld.daemon.missing_init import warn_without_init
+from mld.daemon.process_tuning import tune_process
+from mld.daemon.reload import Reloader, refuse_unusable, reload_worker
+from mld.daemon.service_clients import dynamo_client, stream_client
 from mld.daemon.showing import ShowingParts, showing
-from mld.daemon.signals import StopSignals, hang_up_here, warn_without_init
+from mld.daemon.signals import StopSignals, hang_up_here
 from mld.daemon.stream_clients import StreamClients
+from mld.daemon.streams_reader import StreamsReader, note_looks
 from mld.daemon.systemd import claim_manager
 from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.daemon.worker import Worker
 from mld.fleet.fleet import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.slots import ROOM_MAX
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
-from mld.properties.spark_names import PREFIX, PROGRAM
 from mld.properties.values import ChildLog
 from mld.protocol.child_command import split_command
-from mld.protocol.messages import StreamLabel
-from mld.retrieval.reader_factory import LABELS, service_name
-from mld.retrieval.stream_naming import StreamNaming
 from mld.schemas.preparer import RegistryPreparer, registry_of
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
-KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
-DYNAMO_OTHERS_MAX = 32  # calls in flight besides renewals: slow answers are waited for side by side
-KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
-STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
-SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
-KEPT_MEMORY_BYTES = 16 * 1024 * 1024  # an answer; see `_keep_freed_memory`
-COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
+STREAMS_SHOWN_MAX = 20  # names of streams in the first line of the log
 
 
-def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> T:
-    """Do as `asyncio.run`, on that loop."""
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(main)
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What `mld run` was asked to do."""
+
+    settings: Settings
+    properties_file: str
+    """Absolute path."""
+    overrides: Sequence[str] = ()
+    """`key=value` of the command line. Children are told those that are for the Spark processor."""
+    reloader: Reloader | None = None
+    """Reads the properties file again on request; None: settings cannot change."""
+    until_tip: UntilTip | None = None
+    """Set if the run ends by itself once the stream is read to its tip."""
+    streams_reader: StreamsReader | None = None
+    """Reads the list of several streams again; None: the list stays as it is in `settings`."""
+    membership: Membership | None = None
+    """Set if this worker belongs to a group."""
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the loop of uvloop; None, which stands for asyncio's own, where it is not installed."""
-    if not is_installed("uvloop"):
-        return None
-    made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-    return made
-
-
-async def run_daemon(
-    settings: Settings,
-    properties_file: str,
-    overrides: Sequence[str] = (),
-    reloader: Reloader | None = None,
-    until_tip: UntilTip | None = None,
-    streams_reader: StreamsReader | None = None,
-    membership: Membership | None = None,
-) -> int:
-    """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
-    those `overrides` (``key=value`` of the command line) that are for the Spark processor. `reloader` reads the file
-    again when asked to; None: nothing can change. With `until_tip` the run ends by itself. `streams_reader` reads the
-    list of several streams again; None: it stays as it is in `settings`. `membership`: in a group of workers.
+async def run_daemon(request: RunRequest) -> int:
+    """Run a worker until it is stopped, and return the exit code.
 
     Raises ConfigurationError if a name, the record processor, or a package that the file asks for is refused.
     """
-    manager = claim_manager(os.environ, os.getpid())
-    worker: Worker | None = None
-    metrics = Metrics()
-
-    def reload() -> None:
-        reload_worker(worker, reloader, manager, metrics, clock)
-
-    stop = StopSignals(hang_up_here(is_supervised=manager.is_there), reload)
-    for remark in refuse_unusable(settings, properties_file):
-        log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
-    command = runnable(split_command(settings.child.command))
-    worker_id = membership.worker_id if membership else settings.worker_id or new_worker_id()
-    factory = client_factory(settings)
-    clock = LoopClock(factory.service_time.now)
-    metrics.worker.configuration.note_read(properties_file, clock.wall())
-    reach = TableReach(settings.lease_table.name, settings.leases.duration_s, clock.monotonic())
-    dynamo = _dynamo(settings, factory, metrics, reach, clock)
-    letters = letter_box_of(settings, factory)
-
-    def new_service(place: Settings, kind: StreamKind) -> CountedService:
-        return _streams(place, factory if place == settings else client_factory(place), metrics, kind)
-
-    reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
-    sources = StreamClients(settings, clock, new_service, reader.read)
-    note_looks(reader, metrics, clock)
-    schemas = registry_of(settings, factory, clock, metrics.worker)
-    opened: list[CountedService | LetterBox | StreamClients | RegistryPreparer] = [sources, dynamo]
-    if schemas is not None:
-        opened.append(schemas)
-    if letters is not None:
-        opened.append(letters)
-    log.info(
-        "starting",
-        extra={
-            "action": "daemon_starting",
-            "application": settings.application_name,
-            "stream": settings.stream_name or ", ".join(one.name for one in settings.streams[:STREAMS_SHOWN_MAX]),
-            "table": settings.lease_table.name,
-            "worker": worker_id,
-            "command": command[0],
-            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-        },
-    )
-    warn_without_init()
-    environment = {
-        "MLD_STREAM_NAME": settings.stream_name,
-        "MLD_APPLICATION_NAME": settings.application_name,
-        "MLD_WORKER_ID": worker_id,
-        "MLD_PROPERTIES_FILE": properties_file,
-        "MLD_OVERRIDES": "\n".join(text for text in overrides if text.startswith(PREFIX)),
-        "MLD_DAEMON_PID": str(os.getpid()),
-    }
-    if settings.stream_arn is not None:
-        environment["MLD_STREAM_ARN"] = settings.stream_arn
+    daemon = _Daemon(request)
+    daemon.log_start()
     try:
-        if not await stop.unless_asked(asyncio.gather(*(one.open() for one in opened))):
+        if not await daemon.open_clients():
             return EXIT_OK
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        _keep_freed_memory()
-        gc.set_threshold(COLLECT_EVERY)
-        _give_back_start_memory()
-        gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
-        table = DynamoLeaseTable(
-            dynamo,
-            clock,
-            table_name=settings.lease_table.name,
-            settings=settings.lease_table,
-            scan_segments=settings.leases.scan_segments,
-        )
-        host = PipeHost(
-            command,
-            clock,
-            stop_timeout_s=settings.child.stop_timeout_s,
-            environment=environment,
-            logs_fields=settings.child.log is ChildLog.FIELDS,
-            of_stream=_commands(sources, command, clock),
-        )
-        worker = assemble(
-            settings,
-            worker_id,
-            sources.ports(),
-            table,
-            dynamo,
-            host,
-            clock,
-            Random(),
-            detect_load=load_of_this_host(clock),
-            place=place_of_process(clock.wall()),
-            polls_on_a_beat=True,
-            letters=letters,
-            metrics=metrics,
-            prepare=None if schemas is None else schemas.prepare,
-        )
-        pages = membership.pages if membership else None
-        disks = () if reloader is None else places_of(reloader.running, with_log=True)
-        parts = ShowingParts(
-            settings,
-            worker,
-            worker_id,
-            metrics,
-            reach,
-            dynamo,
-            factory,
-            clock,
-            manager,
-            reader.scrub,
-            properties_file,
-            pages,
-            disks,
-        )
-        grace_s = settings.shutdown_grace_s
-        if until_tip is not None:
-            run = RunUntilTip(worker, metrics, worker_id, clock, settings, until_tip, around=lambda: showing(parts))
-            return await stop.run(run, grace_s)
-        async with showing(parts), _in_group(membership, worker):
-            return await stop.run(worker, grace_s)
+        tune_process()
+        return await daemon.run(daemon.make_worker())
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE
     finally:
-        await asyncio.gather(*(one.close() for one in opened))
+        await daemon.close_clients()
 
 
-def _keep_freed_memory() -> None:
-    """Let the C library reuse the memory of the last page for the next one, instead of giving it back to the kernel.
+class _Daemon:
+    """The clients of AWS and the worker of one process, made step by step by `run_daemon`."""
 
-    glibc gives back blocks above a threshold, and what is free at the end of its heap above twice that; the threshold
-    is that of the largest block that it has given back so far. No page is touched for this block. Without it the kernel
-    clears every piece of every line anew, which takes a fifth of the CPU time of a backlog.
-    """
-    bytes(KEPT_MEMORY_BYTES)
+    def __init__(self, request: RunRequest) -> None:
+        settings = self.settings = request.settings
+        self.request = request
+        self.metrics = Metrics()
+        self.worker: Worker | None = None
+        self.manager = claim_manager(os.environ, os.getpid())
+        self.stop = StopSignals(hang_up_here(is_supervised=self.manager.is_there), self._reload)
+        for remark in refuse_unusable(settings, request.properties_file):
+            log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
+        self.command = runnable(split_command(settings.child.command))
+        membership = request.membership
+        self.worker_id = membership.worker_id if membership else settings.worker_id or new_worker_id()
+        self.factory = client_factory(settings)
+        self.clock = LoopClock(self.factory.service_time.now)
+        self.metrics.worker.configuration.note_read(request.properties_file, self.clock.wall())
+        self.reach = TableReach(settings.lease_table.name, settings.leases.duration_s, self.clock.monotonic())
+        self.dynamo = dynamo_client(settings, self.factory, self.metrics, self.reach, self.clock)
+        self.letters = letter_box_of(settings, self.factory)
+        self.streams_reader = request.streams_reader or StreamsReader(settings.streams, None, Scrubber())
+        self.streams = StreamClients(settings, self.clock, self._new_stream_client, self.streams_reader.read)
+        note_looks(self.streams_reader, self.metrics, self.clock)
+        self.schemas = registry_of(settings, self.factory, self.clock, self.metrics.worker)
 
+    def _new_stream_client(self, settings: Settings, kind: StreamKind) -> CountedService:
+        factory = self.factory if settings == self.settings else client_factory(settings)
+        return stream_client(factory, self.metrics, kind)
 
-def _give_back_start_memory() -> None:
-    """Give the kernel back what the start has freed: 2 MB of 61, most of it from reading the models of services."""
-    gc.collect()
-    try:
-        import ctypes
+    def _reload(self) -> None:
+        reload_worker(self.worker, self.request.reloader, self.manager, self.metrics, self.clock)
 
-        ctypes.CDLL(None).malloc_trim(0)
-    except (ImportError, OSError, AttributeError):
-        pass  # another C library
+    def log_start(self) -> None:
+        settings = self.settings
+        log.info(
+            "starting",
+            extra={
+                "action": "daemon_starting",
+                "application": settings.application_name,
+                "stream": settings.stream_name or ", ".join(one.name for one in settings.streams[:STREAMS_SHOWN_MAX]),
+                "table": settings.lease_table.name,
+                "worker": self.worker_id,
+                "command": self.command[0],
+                "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            },
+        )
+        warn_without_init()
+
+    def _clients(self) -> list[CountedService | LetterBox | StreamClients | RegistryPreparer]:
+        optional = [one for one in (self.schemas, self.letters) if one is not None]
+        return [self.streams, self.dynamo, *optional]
+
+    async def open_clients(self) -> bool:
+        """Open all clients; return False if a signal asked for a stop meanwhile."""
+        return await self.stop.unless_asked(asyncio.gather(*(client.open() for client in self._clients())))
+
+    async def close_clients(self) -> None:
+        await asyncio.gather(*(client.close() for client in self._clients()))
+
+    def make_worker(self) -> Worker:
+        self.worker = assemble(
+            self.settings,
+            self.worker_id,
+            self.streams.ports(),
+            self._lease_table(),
+            self.dynamo,
+            self._child_host(),
+            self.clock,
+            Random(),
+            detect_load=load_of_this_host(self.clock),
+            place=place_of_process(self.clock.wall()),
+            polls_on_a_beat=True,
+            letters=self.letters,
+            metrics=self.metrics,
+            prepare=None if self.schemas is None else self.schemas.prepare,
+        )
+        return self.worker
+
+    def _lease_table(self) -> DynamoLeaseTable:
+        return DynamoLeaseTable(
+            self.dynamo,
+            self.clock,
+            table_name=self.settings.lease_table.name,
+            settings=self.settings.lease_table,
+            scan_segments=self.settings.leases.scan_segments,
+        )
+
+    def _child_host(self) -> PipeHost:
+        request, child = self.request, self.settings.child
+        return PipeHost(
+            self.command,
+            self.clock,
+            stop_timeout_s=child.stop_timeout_s,
+            environment=child_environment(self.settings, self.worker_id, request.properties_file, request.overrides),
+            logs_fields=child.log is ChildLog.FIELDS,
+            of_stream=commands_by_stream(self.streams, self.command, self.clock),
+        )
+
+    async def run(self, worker: Worker) -> int:
+        """Run the worker until it is stopped, or until it has read its stream to the tip; return the exit code."""
+        parts, grace_s, until_tip = self._showing_parts(worker), self.settings.shutdown_grace_s, self.request.until_tip
+        if until_tip is None:
+            async with showing(parts), _in_group(self.request.membership, worker):
+                return await self.stop.run(worker, grace_s)
+        run = RunUntilTip(
+            worker,
+            self.metrics,
+            self.worker_id,
+            self.clock,
+            self.settings,
+            until_tip,
+            around=lambda: showing(parts),
+        )
+        return await self.stop.run(run, grace_s)
+
+    def _showing_parts(self, worker: Worker) -> ShowingParts:
+        reloader, membership = self.request.reloader, self.request.membership
+        return ShowingParts(
+            self.settings,
+            worker,
+            self.worker_id,
+            self.metrics,
+            self.reach,
+            self.dynamo,
+            self.factory,
+            self.clock,
+            self.manager,
+            self.streams_reader.scrub,
+            self.request.properties_file,
+            group_pages=membership.pages if membership else None,
+            disks=() if reloader is None else places_of(reloader.running, with_log=True),
+        )
 
 
 @asynccontextmanager
 async def _in_group(membership: Membership | None, worker: Worker) -> AsyncIterator[None]:
-    """Hear of the end of other members and of the supervisor while the worker runs."""
+    """Tell the worker, while it runs, when other members of its group or the supervisor have ended."""
     if membership is None:
         yield
         return
@@ -257,50 +242,3 @@ async def _in_group(membership: Membership | None, worker: Worker) -> AsyncItera
         yield
     finally:
         holding.cancel()
-
-
-def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind: StreamKind) -> CountedService:
-    service = service_of(
-        factory,
-        service_name(kind),
-        label=LABELS[kind],
-        threads_max=KINESIS_THREADS_MAX,
-        calls_max=KINESIS_CALLS_MAX,
-        read_timeout_s=KINESIS_READ_TIMEOUT_S,
-    )
-    return CountedService(service, service_name(kind), metrics.worker)
-
-
-def _dynamo(
-    settings: Settings, factory: ClientFactory, metrics: Metrics, reach: TableReach, clock: Clock
-) -> CountedService:
-    service = service_of(
-        factory,
-        "dynamodb",
-        label="DynamoDB",
-        threads_max=settings.leases.renewals_concurrent_max,
-        calls_max=max(ROOM_MAX, settings.leases.renewals_concurrent_max) + DYNAMO_OTHERS_MAX,
-        read_timeout_s=ANSWER_S_MAX,
-    )
-    return CountedService(service, "dynamodb", metrics.worker, reach, clock.monotonic)
-
-
-def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
-    """Name streams for the Spark processor, the only one whose positions outlive a stream."""
-    return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None
-
-
-def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Callable[[StreamLabel | None], ChildCommand]:
-    """Return how the children of each stream are started, found once; None: those of the only one."""
-    known: dict[str | None, ChildCommand] = {}
-
-    def of_stream(label: StreamLabel | None) -> ChildCommand:
-        stream = None if label is None else label.id
-        if stream not in known:
-            read = clients.read_stream(stream)
-            text = None if read.own is None else read.own.executable_name
-            own = command if text is None else runnable(split_command(text))
-            known[stream] = ChildCommand(own, _naming(own, read.streams, clock))
-        return known[stream]
-
-    return of_stream

@@ -1,7 +1,7 @@
-"""What a daemon shows of itself and how it is steered: started before its worker runs, stopped after it has ended.
+"""`showing`: starts what a daemon shows of itself (pages, control socket, metrics, alerts) and stops it at the end.
 
-Everything here looks at one `DaemonStatus`. None of it is needed to consume a stream: what fails here is logged, and
-the worker goes on.
+All of these read one `DaemonStatus`. Consuming a stream needs none of them: a failure here is logged, and the worker
+goes on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mld.serving.summary import summing_up
 
 @dataclass(frozen=True, slots=True)
 class ShowingParts:
-    """What is shown comes from these; `factory` makes clients for views that have a service of their own."""
+    """The objects of a daemon that its views read."""
 
     settings: Settings
     worker: Worker
@@ -50,20 +50,21 @@ class ShowingParts:
     reach: TableReach
     dynamo: Service
     factory: ClientFactory
+    """Makes clients for views that send to a service of their own, such as CloudWatch."""
     clock: Clock
     manager: ServiceManager
     scrub: Scrubber
     properties_file: str = ""
-    """As commands that help name it."""
+    """Named in the commands that alerts and pages propose."""
     group_pages: Path | None = None
-    """Of one of a group of workers: where its pages are asked for by whoever serves those of all."""
+    """Socket where the supervisor of a group asks for this worker's pages; None: the worker is in no group."""
     disks: Sequence[DiskPlace] = ()
-    """Where this daemon and its processors write."""
+    """Directories that this daemon and its processors write to."""
 
 
 @asynccontextmanager
 async def showing(parts: ShowingParts) -> AsyncIterator[None]:
-    """Show what the settings ask for while the worker runs. Raises StartupError if an address cannot be had."""
+    """Show what the settings ask for while the worker runs. Raises StartupError if an address cannot be bound."""
     worker, settings = parts.worker, parts.settings
     calls = TableCalls(parts.dynamo, settings.lease_table.name, REQUEST_TIMEOUT_S)
     table = EventsTable(calls, parts.clock, Random())
@@ -117,9 +118,7 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
 
 
 def _slowly_read(parts: ShowingParts) -> DynamoLeaseTable:
-    """Return the lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of
-    them.
-    """
+    """Return the lease table with scans that read one page at a time: a view for people needs no parallel reads."""
     return DynamoLeaseTable(
         parts.dynamo,
         parts.clock,
@@ -130,7 +129,7 @@ def _slowly_read(parts: ShowingParts) -> DynamoLeaseTable:
 
 
 def is_spark(settings: Settings) -> bool:
-    """Return whether the record processor is ours that runs on Spark."""
+    """Return whether the record processor is the Spark processor of mld."""
     return any(PurePath(word).name == PROGRAM for word in split_command(settings.child.command))
 
 
@@ -195,7 +194,7 @@ def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -
 
 @asynccontextmanager
 async def _control(parts: ShowingParts, status: DaemonStatus) -> AsyncIterator[None]:
-    """Serve the control socket. Not to have one is no reason not to consume: it is a warning."""
+    """Serve the control socket. If that fails, a warning is logged and the worker consumes without it."""
     from mld.serving.control import ControlAnswers, ControlServer, keep_control, serve_control
 
     server = ControlServer(ControlAnswers(status, parts.worker.parts.traces, parts.clock).routes())

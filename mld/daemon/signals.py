@@ -1,8 +1,8 @@
-"""What signals mean to the daemon (protocol#exit-codes): the first asks it to stop, the second ends it at once.
+"""The signals that the daemon handles (protocol#exit-codes): the first asks it to stop, the second ends it at once.
 
-SIGHUP has two old meanings. From a terminal that goes away it means "stop". Where no terminal can go away, under a
-service manager, in a container or in cron, somebody has sent it, and means "read your configuration again". A process
-that was started with it ignored (nohup) goes on ignoring it.
+SIGHUP has two traditional meanings. A terminal that closes sends it to mean "stop". Without a terminal (under a service
+manager, in a container, in cron) somebody has sent it on purpose, to mean "read your configuration again". A process
+that was started with SIGHUP ignored (nohup) keeps ignoring it.
 """
 
 from __future__ import annotations
@@ -61,20 +61,10 @@ def _has_terminal() -> bool:
     return True
 
 
-def warn_without_init() -> None:
-    """Say so if this is process 1 of a container: what children leave behind when they end is never reaped then."""
-    if os.getpid() == 1:
-        log.warning(
-            "this is process 1, and does not reap what children leave behind when they end: put an init before it "
-            "(tini, docker run --init, shareProcessNamespace)",
-            extra={"action": "no_init"},
-        )
-
-
 class StopSignals:
-    """Hears from its construction on that this process is to stop, so that each step of a start ends by it.
+    """Handles signals from its construction on, so that they also end a start at whatever step it is.
 
-    The exit code is 0 if it stops in time, also before there is a worker.
+    A stop in time has exit code 0, also if no worker was running yet.
     """
 
     def __init__(self, hang_up: HangUp, reload: Callable[[], None]) -> None:
@@ -110,12 +100,12 @@ class StopSignals:
             self._running.cancel()
 
     async def unless_asked(self, step: Awaitable[object]) -> bool:
-        """Return whether this step of the start was done before a stop was asked for, which ends it."""
+        """Return True when this step of the start is done; False if a stop was asked for, which cancels the step."""
         await unless(self._asked, step)
         return not self._asked.is_set()
 
     async def run(self, worker: Worker | RunUntilTip, grace_s: float) -> int:
-        """Run the worker until a signal stops it, or it ends by itself; the exit code."""
+        """Run the worker until a signal stops it or it ends by itself; return the exit code."""
         self._worker = worker
         self._running = asyncio.ensure_future(worker.run(grace_s))
         if self._asked.is_set():

@@ -1,4 +1,4 @@
-"""`StreamClients`: the ports of a worker's streams, with one client for each region and each set of credentials."""
+"""`StreamClients`: opens the streams of a worker, with one client for each region and each set of credentials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mld.aws.client_factory import CountedService
 from mld.core.clock import Clock
 from mld.core.streams import StreamKind, Streams, StreamSummary
-from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.properties.credentials import CredentialsChain
 from mld.properties.settings import Settings, StreamSetting
 from mld.protocol.codec import record_keys
@@ -27,18 +27,15 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class ReadStream:
-    """A stream that was opened; `own` is what this worker's settings say of it."""
+    """A stream that was opened."""
 
     streams: Streams
     own: StreamSetting | None
+    """The settings of this stream in the properties file, if it has any of its own."""
 
 
 class StreamClients:
-    """Opens clients when they are needed, and keeps them until `close`.
-
-    `new_service` makes the client of these settings for streams of a kind, not open yet; `read_streams` reads the
-    list of the settings again, and gives what it had if that is damaged.
-    """
+    """Opens a client when the first stream needs it, and keeps it until `close`."""
 
     def __init__(
         self,
@@ -47,6 +44,11 @@ class StreamClients:
         new_service: Callable[[Settings, StreamKind], CountedService],
         read_streams: Callable[[], Awaitable[Sequence[StreamSetting]]],
     ) -> None:
+        """Make a set without clients.
+
+        `new_service` makes a client, not yet open, for one kind of streams. `read_streams` reads the list of streams in
+        the settings again, and returns the former list if the new one is damaged.
+        """
         self._settings = settings
         self._clock = clock
         self._read: dict[str | None, ReadStream] = {}
@@ -58,23 +60,23 @@ class StreamClients:
         self._opening = asyncio.Lock()
 
     def ports(self) -> SourcePorts:
-        """Return what a worker asks of this."""
+        """Return the ports through which a worker uses these clients."""
         return SourcePorts(self.open_stream, self.wanted, self.describe)
 
     async def wanted(self) -> Sequence[WantedStream]:
-        """Return the streams of the settings, read again."""
+        """Read the list of streams in the settings again, and return it."""
         streams = await self._read_streams()
         self._known = {one.name: one for one in streams}
         return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
 
     async def describe(self, wanted: WantedStream) -> StreamSummary:
-        """Return what the service says of a stream. Raises `errors.StreamError`."""
+        """Return the description of a stream that its service gives. Raises `errors.StreamError`."""
         return await (await self._streams(wanted.label, wanted.arn))[1].describe()
 
     async def open_stream(self, listed: ListedStream | None) -> StreamPorts:
-        """Return the ports of a stream of the list; settings of ours with its label add credentials and positions.
+        """Return the ports of a stream of the list; with None, of the only stream that the settings name.
 
-        None: of the one stream of the settings.
+        The stream's own settings, found by its label, may give other credentials, a consumer and an initial position.
         """
         settings = self._settings
         if listed is None and self._only is not None:
@@ -100,11 +102,11 @@ class StreamClients:
         )
 
     def read_stream(self, stream: str | None) -> ReadStream:
-        """Return the stream with this identifier, or the only one, which was opened."""
+        """Return the opened stream with this identifier; with None, the worker's only stream."""
         return self._read[stream]
 
     async def open(self) -> None:
-        """Open the one stream; of several, each client is opened for the first stream that needs it.
+        """Open the worker's only stream; does nothing for a list of streams, whose clients open when needed.
 
         Raises StartupError if the stream cannot be read as the settings want.
         """

@@ -1,7 +1,7 @@
-"""`ServiceManager`: sends notifications to systemd, or to another manager that speaks sd_notify(3), one datagram each.
+"""`ServiceManager`: sends notifications to systemd, or to another manager that understands sd_notify(3).
 
-Nothing here fails: without `NOTIFY_SOCKET` in the environment nothing is sent, and the daemon goes on without a manager
-that cannot be reached.
+Nothing here raises: without `NOTIFY_SOCKET` in the environment nothing is sent, and if the manager cannot be reached,
+the daemon goes on without it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ WATCHDOG_MICROS = "WATCHDOG_USEC"
 WATCHDOG_PID = "WATCHDOG_PID"
 STATUS_CHARACTERS_MAX = 500
 KEEPALIVES_PER_WATCHDOG = 2
-"""A sign of life is sent this often in the time that the manager waits for one, as sd_watchdog_enabled(3) advises."""
+"""Signs of life in the time after which the manager ends the process, as sd_watchdog_enabled(3) advises."""
 
 
 class ServiceManager:
-    """Tells the service manager, if there is one; `keepalive_s` is how often it wants a sign of life, None: never."""
+    """Notifies the service manager, if there is one."""
 
     def __init__(self, address: str | None, keepalive_s: float | None = None) -> None:
+        """Make a link to the socket at `address`. `keepalive_s`: seconds between signs of life, None for no signs."""
         self._address = None if address is None else _address(address)
         self.keepalive_s = keepalive_s
         self._is_heard = True
@@ -45,17 +46,15 @@ class ServiceManager:
         self._tell("WATCHDOG=1")
 
     def reloading(self, monotonic_s: float) -> None:
-        """Announce that the configuration is read again; `ready` says when that is over. `monotonic_s` is
-        CLOCK_MONOTONIC.
-        """
+        """Announce that the configuration is read again, since `monotonic_s`; `ready` announces the end."""
         self._tell(f"RELOADING=1\nMONOTONIC_USEC={round(monotonic_s * 1e6)}")
 
     def starting(self, within_s: float) -> None:
-        """Announce that initialization goes on, and may take `within_s` seconds from now, whatever the unit says."""
+        """Announce that initialization may take `within_s` more seconds, whatever the unit's time limit is."""
         self._tell(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
 
     def stopping(self, within_s: float) -> None:
-        """Announce that a stop has begun and may take `within_s` seconds from now, whatever the unit says."""
+        """Announce a stop that may take `within_s` more seconds, whatever the unit's time limit is."""
         self._tell(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
 
     def _tell(self, state: str) -> None:
@@ -67,13 +66,13 @@ class ServiceManager:
             self._is_heard = True
         except OSError as error:
             if not self._is_heard:
-                return  # said before: there is something to tell every few seconds
+                return  # the warning was logged at the first failure
             self._is_heard = False
             log.warning("cannot tell the service manager: %s", error, extra={"action": "notify_failed"})
 
 
 def claim_manager(environ: MutableMapping[str, str], pid: int) -> ServiceManager:
-    """Return the manager of process `pid`; taken from the environment, so that no child speaks in our place."""
+    """Return the manager of process `pid`, and remove it from the environment, so that children cannot notify it."""
     manager = ServiceManager(environ.get(SOCKET) or None, keepalive_s(environ, pid))
     for name in (SOCKET, WATCHDOG_MICROS, WATCHDOG_PID):
         environ.pop(name, None)
@@ -81,7 +80,7 @@ def claim_manager(environ: MutableMapping[str, str], pid: int) -> ServiceManager
 
 
 def keepalive_s(environ: Mapping[str, str], pid: int) -> float | None:
-    """Return how often the manager of process `pid` wants a sign of life, in seconds; None if it does not."""
+    """Return the seconds between signs of life that the manager of process `pid` expects; None if it expects none."""
     if environ.get(WATCHDOG_PID, str(pid)) != str(pid):
         return None
     try:
@@ -92,7 +91,7 @@ def keepalive_s(environ: Mapping[str, str], pid: int) -> float | None:
 
 
 def _address(text: str) -> str | None:
-    """Return a path, or a name in the abstract namespace written with @; other kinds of socket are not for us."""
+    """Return the address of a socket by its path or its abstract name (`@name`); None for other kinds of socket."""
     if text.startswith("@"):
         return "\0" + text[1:]
     return text if text.startswith("/") else None

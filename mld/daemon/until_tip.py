@@ -1,15 +1,15 @@
-"""A worker's run that ends by itself once the stream is read to its tip: `mld run --until-caught-up`.
+"""`RunUntilTip`: a worker's run that ends by itself once the stream is read to its tip (`mld run --until-caught-up`).
 
-It leaves another run alone, follows the worker's shards by the tips they report, looks at the table when all are there,
-and then stops the worker as a signal would: the children are told, checkpoint, and the leases are free for the next
-run. The decisions are in `catching_up`.
+If other workers are at work, the run ends at once. Otherwise it waits until all shards of the worker have reported the
+tip, checks the lease table, and stops the worker as a signal would: children may checkpoint, and the leases are free
+for the next run. The decisions are in `catching_up`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -23,11 +23,11 @@ from mld.daemon.catching_up import (
     CatchingUp,
     CatchUpEnd,
     CatchUpLook,
-    OtherWorkers,
     begins_at_latest,
     in_words,
     not_checkpointed,
 )
+from mld.daemon.other_workers import OtherWorkers
 from mld.daemon.worker import Worker
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
@@ -40,28 +40,28 @@ from mld.properties.values import InitialPositionKind
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Between two looks at the table while it may be over."""
+"""Pause between two reads of the lease table while all shards of this worker are at the tip."""
 LOOK_LARGE_S = 5.0
+"""The same pause for a table with more than `LARGE_LEASES` rows."""
 LARGE_LEASES = 1_000
 FAILURES_MAX = 5
-"""Looks in a row, before the start, that may fail."""
+"""The run fails if this many reads in a row fail before the worker has started."""
 LOOK_ANYWAY_S = 15.0
-"""Between two looks while shards of ours are on their way, for a run that nothing moves."""
+"""Pause between two reads while shards of this worker are not at the tip, to notice that nothing moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class UntilTip:
-    """What was asked for on the command line."""
+    """Options of the command line for such a run."""
 
     time_max_s: float | None = None
+    """`--max-time`; None: no limit."""
     properties_file: str = ""
+    """Named in error messages."""
 
 
 class RunUntilTip:
-    """Runs a worker; used in its place. `failure` says after `run` why it is not caught up, None if it is.
-
-    `around` is entered when it is clear that there is something to do.
-    """
+    """Runs a worker until the tip, and can be used in place of the worker: it has `run`, `request_stop`, `failure`."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class RunUntilTip:
         until_tip: UntilTip,
         around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
+        """Make a run of `worker`. `around` is entered while the worker runs, not if other workers are at work."""
         self._worker = worker
         self._metrics = metrics
         self._worker_id = worker_id
@@ -93,6 +94,7 @@ class RunUntilTip:
 
     @property
     def failure(self) -> str | None:
+        """Why the worker failed or did not catch up; None if it caught up."""
         return self._worker.failure or self._failure
 
     def request_stop(self) -> None:
@@ -107,7 +109,7 @@ class RunUntilTip:
             self._conclude(self._words())
             return True
         watching = asyncio.create_task(self._watch())
-        watching.add_done_callback(lambda _: self._worker.request_stop())  # a bug there must not make the run endless
+        watching.add_done_callback(lambda _: self._worker.request_stop())  # a bug in `_watch` must not run for ever
         try:
             async with self._around():
                 graceful = await self._worker.run(grace_s)
@@ -123,7 +125,7 @@ class RunUntilTip:
     # --- before -------------------------------------------------------------------------------------------------------
 
     async def _is_left_to_others(self) -> bool:
-        """Return whether somebody is at work on the leases. A run that died is told by leases that stand still."""
+        """Return whether other workers are at work. Owners whose leases nobody renews are taken for dead."""
         pause_s = self._settings.leases.duration_s / RENEWALS_PER_LEASE / 2
         failures = 0
         while True:
@@ -139,13 +141,8 @@ class RunUntilTip:
                 log.warning("the lease table cannot be read: %s", error, extra={"action": "catch_up_unknown"})
                 await self._clock.sleep(pause_s)
                 continue
-            others = self._others.at_work(scan.leases, read_from)
-            if others:
-                log.info(
-                    "%s at work on this application; it is left alone",
-                    f"worker {min(others)} is" if len(others) == 1 else f"{len(others)} workers are",
-                    extra={"action": "left_to_others", "workers": sorted(others)},
-                )
+            if others := self._others.at_work(scan.leases, read_from):
+                self._log_others(others)
                 return True
             if not self._others.undecided(scan.leases, read_from):
                 self._refuse_latest(scan.leases)
@@ -156,20 +153,28 @@ class RunUntilTip:
             left_s = self._course.time_left_s(now)
             await self._clock.sleep(pause_s if left_s is None else min(pause_s, left_s))
 
+    def _log_others(self, others: Collection[str]) -> None:
+        log.info(
+            "nothing to do: %s at work on this application",
+            f"worker {min(others)} is" if len(others) == 1 else f"{len(others)} workers are",
+            extra={"action": "left_to_others", "workers": sorted(others)},
+        )
+
     def _refuse_latest(self, leases: Sequence[Lease]) -> None:
+        """Raise ConfigurationError if records that arrive between two runs would never be read."""
         why = begins_at_latest(leases, self._settings.initial_position.kind is InitialPositionKind.LATEST)
         if why is not None:
             remedy = (
                 "set initialPositionInStream=TRIM_HORIZON, or AT_TIMESTAMP with initialPositionInStreamExtended; "
-                "`mld reset` moves rows that are there already"
+                "move existing rows with `mld reset`"
             )
-            words = f"{why}, and --until-caught-up would never read what comes between two runs"
+            words = f"{why}, so records that arrive between two runs with --until-caught-up would never be read"
             raise ConfigurationError(
                 [Remark(Level.ERROR, "initialPositionInStream", self._properties_file, words, remedy)]
             )
 
     async def _look(self) -> tuple[float, TableScan]:
-        """Return when the read began, and what it read; `_others` hears of it."""
+        """Read the lease table and note in `_others` who renews; return when the read began, and the rows."""
         began_at = self._clock.monotonic()
         scan = await self._worker.table.scan()
         self._others.looked(scan.leases, self._clock.monotonic())
@@ -182,7 +187,7 @@ class RunUntilTip:
             self._due.set()
 
     async def _watch(self) -> None:
-        """Wait until it is over; then stop the worker."""
+        """Wait until the run may end, then stop the worker."""
         spacing_s = LOOK_S
         looked_at = self._clock.monotonic() - LOOK_ANYWAY_S
         while self._end is None:
@@ -205,7 +210,7 @@ class RunUntilTip:
         self._worker.request_stop()
 
     def _wait_s(self, spacing_s: float) -> float:
-        """Return how long after a look the next one is due."""
+        """Return the seconds between two reads of the lease table: fewer once all held shards are at the tip."""
         parts = self._metrics.shards.items()
         held = [key for key, part in parts if part.activity is not ShardActivity.PAUSED]
         return spacing_s if self._course.seems_over(held) else LOOK_ANYWAY_S
@@ -219,7 +224,10 @@ class RunUntilTip:
         return self._course.looked(self._seen(scan))
 
     async def _learn_closed(self) -> bool:
-        """List the closed shards again: one that was split may have been at its tip before its end was read."""
+        """List the closed shards again; return False if that fails.
+
+        A shard that was split meanwhile may have reached its tip before the worker has read its end.
+        """
         try:
             self._closed = await self._worker.sources.closed_shards()
         except Exception as error:
@@ -250,7 +258,7 @@ class RunUntilTip:
         )
 
     async def _has_hidden_children(self, scan: TableScan) -> bool:
-        """Return whether shards have ended whose children have rows that the scan does not show yet."""
+        """Return whether child shards of ended shards have rows that the scan did not show yet."""
         there = {lease.key for lease in scan.leases}
         unseen = sorted({child for lease in scan.leases if lease.is_complete for child in lease.children} - there)
         if not unseen:
@@ -264,11 +272,11 @@ class RunUntilTip:
     # --- after --------------------------------------------------------------------------------------------------------
 
     async def _judge(self, graceful: bool) -> None:
-        """Find out whether the promise is kept: everything was given to the children, and they have checkpointed it."""
+        """Find out whether all records were given to the children and checkpointed by them."""
         if self._end is not CatchUpEnd.CAUGHT_UP:
             self._conclude(self._words())
         elif not graceful:
-            self._conclude("not all record processors ended in time (key shutdownGraceMillis)")
+            self._conclude("raise shutdownGraceMillis: not all record processors ended within that time")
         elif self._metrics.child_restarts > self._failures_before:
             self._conclude("a record processor failed when it was told to stop")
         else:
@@ -285,7 +293,7 @@ class RunUntilTip:
         try:
             leases = await self._worker.table.get_many(sorted(self._delivered))
         except MldError as error:
-            return f"it is unknown what was checkpointed: {error}"
+            return f"the checkpoints cannot be read: {error}"
         lacking = not_checkpointed(leases.values(), self._delivered)
         return f"records come again in the next run: {in_words(lacking)}" if lacking else None
 
@@ -295,8 +303,8 @@ class RunUntilTip:
             case CatchUpEnd.PAUSED:
                 return f"only paused shards are left: {remaining}"
             case CatchUpEnd.STALLED:
-                return f"nothing has moved for a while: {remaining}"
+                return f"no shard has made progress for a while: {remaining}"
             case None if self._stopped.is_set():
-                return "stopped before it was done"
+                return "stopped before it had caught up"
             case _:
-                return f"the time (--max-time) is over: {remaining}; the next run goes on from the checkpoints"
+                return f"the time (--max-time) is over: {remaining}; the next run continues from the checkpoints"

@@ -1,9 +1,9 @@
-"""One worker: start, run, drain, stop. Puts leases, shards and consumers together; owns no rule of its own.
+"""`Worker`: one worker from start to stop. It joins leases, shards and consumers, and has no rules of its own.
 
-Rules: shards#bootstrap-decision, shards#stop-of-a-worker; leases#holding-tokens, leases#release-on-stop. The loop is a
-reconciliation: whenever the set of held leases or of running consumers changes, every held lease gets a consumer, and
-every consumer whose holding is gone is told so. A failed call changes nothing; an unexpected exception in one consumer
-ends that consumer only.
+Rules: shards#bootstrap-decision, shards#stop-of-a-worker; leases#holding-tokens, leases#release-on-stop. Its loop
+reconciles: whenever the set of held leases or of running consumers changes, each held lease without a consumer gets
+one, and each consumer whose lease is lost is told so. A failed call changes nothing; an unexpected exception in a
+consumer ends only that consumer.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from mld.tracking.tracked_stream import Standing
 log = logging.getLogger(__name__)
 
 INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
-OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
-LEAVE_WAIT_S = 2.0  # who is still there: worth a moment, not the time that the children need to stop
-RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
-LAST_WRITES_S = 7.0  # for that and for what the fleet is told; a process that waits longer is killed
+OLD_CONSUMER_WAIT_S = 15.0  # if a lost lease comes back, its old consumer has this long to end before it is cancelled
+LEAVE_WAIT_S = 2.0  # for learning who takes over the leases, before children are asked to stop
+RELEASE_WAIT_S = 5.0  # for giving back the remaining leases when the grace is over
+LAST_WRITES_S = 7.0  # for these and the fleet's last writes together; a process that takes longer is often killed
 
 
 class WorkerSignals:
-    """What the parts of a worker tell it; made before them, while the worker itself is made last."""
+    """Events by which the parts of a worker notify it. Made before these parts, because the worker is made last."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        """The set of held leases changed, or a stop was asked for."""
+        """Set when the set of held leases has changed, or a stop was asked for."""
         self.initialized = asyncio.Event()
-        """The worker has begun to work."""
+        """Set when initialization is over."""
         self.stop_asked = asyncio.Event()
         self.failure: str | None = None
+        """Why the worker failed; None if it did not."""
 
     def request_stop(self) -> None:
         self.stop_asked.set()
         self.changed.set()
 
     def fail(self, why: str) -> None:
-        """Stop gracefully, and report failure."""
+        """Ask for a graceful stop, because the worker has failed for this reason."""
         if self.failure is None:
             self.failure = why
             log.error("stopping: %s", why, extra={"action": "worker_failed"})
@@ -68,7 +69,7 @@ class WorkerSignals:
 
 
 class Worker:
-    """`run()` returns after `request_stop()` or a failure; `failure` then says why, None for an ordinary stop."""
+    """Runs a consumer for each held lease, until `request_stop` or a failure."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Worker:
         self.sources = sources
         self._settings = settings
         self.signals = signals
-        """What its parts tell it; whoever wants to know how its life goes waits for these events."""
+        """Events that others may wait for as well, to follow the worker's life."""
         self._changed = signals.changed
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
@@ -101,6 +102,7 @@ class Worker:
 
     @property
     def failure(self) -> str | None:
+        """Why the worker failed; None if it did not."""
         return self.signals.failure
 
     @property
@@ -109,14 +111,14 @@ class Worker:
         return self.signals.initialized.is_set() and not self.signals.stop_asked.is_set()
 
     def held(self) -> frozenset[str]:
-        """Return keys of the leases this worker believes to hold now."""
+        """Return the keys of the leases that this worker believes it holds now."""
         return frozenset(self.parts.keeper.held())
 
     def request_stop(self) -> None:
         self.signals.request_stop()
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Let all consumers, those to come included, go on with these settings; only bounds and pauses may differ."""
+        """Let all consumers, running and future ones, use these settings. Only bounds and pauses may differ."""
         self._settings = replace(self._settings, child=settings)
         for running in self._consumers.values():
             running.consumer.adjust(settings)
@@ -124,7 +126,7 @@ class Worker:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self, grace_s: float) -> bool:
-        """Run until stopped; True if everything ended gracefully within `grace_s` of the stop."""
+        """Run until stopped; return whether everything ended gracefully within `grace_s` seconds of the stop."""
         try:
             await self._tasks.allow(self._on_task_ended)
             await self._tasks.enter(False)
@@ -151,9 +153,9 @@ class Worker:
     # --- start -------------------------------------------------------------------------------------------------------
 
     async def _initialize(self) -> bool:
-        """Make up to 20 attempts; False if a stop was asked for meanwhile, which ends whatever the start waits for.
+        """Make up to 20 attempts to initialize, and return True; False if a stop was asked for meanwhile.
 
-        Raises StartupError after the last one.
+        Raises StartupError if the last attempt fails.
         """
         start = self.parts.metrics.worker.operations.start
         with start.initialize.timed(self.parts.clock.monotonic):
@@ -199,7 +201,7 @@ class Worker:
 
     async def _scan_or_create(self) -> TableScan:
         try:
-            if self._settings.lease_table.point_in_time_recovery:  # which an existing table gets, too
+            if self._settings.lease_table.point_in_time_recovery:  # switched on for an existing table, too
                 await self.table.ensure()
             return await self.table.scan()
         except TableMissingError:
@@ -207,7 +209,10 @@ class Worker:
             return TableScan()
 
     async def _leads(self) -> bool:
-        """Return whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
+        """Return whether this worker may fill an empty table.
+
+        Every worker may in the modes of 2.x, where leaders are chosen among the owners of leases.
+        """
         return self.fleet.takes_leases or await self.fleet.leader.is_leader()
 
     # --- run ---------------------------------------------------------------------------------------------------------
@@ -221,17 +226,20 @@ class Worker:
             elif holding.token not in self._finished_tokens:
                 self._start_or_release(holding)
             elif holding.lease.is_complete and self.sources.standing(holding.lease) is Standing.FORMER:
-                self._give_back(holding)  # else it would be renewed for ever, and its row never be deleted
+                self._give_back(holding)  # else it would be renewed for ever, and its row could never be deleted
         tokens = set(self.parts.keeper.tokens().values())
         self._finished_tokens &= tokens
         self._given_back &= tokens
 
     def _tell_consumers(self) -> Mapping[str, HeldLease]:
-        """Tell the consumers what has become of their leases; those of suspended ones wait. Return the held ones."""
+        """Tell each consumer whether its lease is lost, moving or still held; return the held leases.
+
+        A consumer whose lease is suspended (in our table, but not confirmed in time) is told nothing yet.
+        """
         held, tokens = self.parts.keeper.held(), self.parts.keeper.tokens()
         for key, running in self._consumers.items():
             if tokens.get(key) != running.consumer.token:
-                self.fleet.failover_watcher.gave()  # whoever has it now may fall silent
+                self.fleet.failover_watcher.gave()  # watch the new owner, who may fail
                 running.consumer.lose_lease()
             elif key not in held:
                 continue
@@ -248,7 +256,7 @@ class Worker:
         match self.sources.standing(holding.lease):
             case Standing.CONSUMED if holding.lease.handoff_to is None:
                 self._start_consumer(holding)
-            case Standing.CONSUMED | Standing.FORMER:  # nobody reads the shard here: its next owner may begin at once
+            case Standing.CONSUMED | Standing.FORMER:  # no consumer reads the shard here: the next owner need not wait
                 self._finished_tokens.add(holding.token)
                 self._give_back(holding)
             case Standing.UNKNOWN:
@@ -289,7 +297,7 @@ class Worker:
     # --- stop --------------------------------------------------------------------------------------------------------
 
     async def _drain(self, grace_s: float) -> bool:
-        """End every consumer and give the leases back; whatever is not done in time is ended by force."""
+        """End all consumers and give their leases away; children that take longer than `grace_s` are killed."""
         running = list(self._consumers.values())
         log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
         leaving = asyncio.ensure_future(self.fleet.leave())
@@ -318,15 +326,16 @@ class Worker:
                 await self.fleet.close()
         except TimeoutError:
             log.warning(
-                "the tables answer too late for a farewell: what is left there of this worker expires",
+                "the tables answer too slowly for the last writes: rows of this worker that are left there expire",
                 extra={"action": "farewell_unheard"},
             )
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
 
     async def _follow_leaving(self, leaving: asyncio.Future[None]) -> None:
-        """Learn who receives the leases before the first one is given away, unless that takes long; some may be lost
-        meanwhile.
+        """Wait until the fleet knows who receives the leases, at most `LEAVE_WAIT_S`.
+
+        Consumers whose leases are lost in the meantime are told so.
         """
         waited = asyncio.ensure_future(self.parts.clock.sleep(LEAVE_WAIT_S))
         while not leaving.done() and not waited.done():
@@ -341,9 +350,7 @@ class Worker:
             leaving.result()
 
     async def _release_rest(self) -> None:
-        """Release leases without a consumer (completed shards) and those whose child was killed: nobody works on
-        them now.
-        """
+        """Release the leases that no consumer gave away: of completed shards, and of children that were killed."""
         self.parts.keeper.resumer.close()
         for key, token in self.parts.keeper.tokens().items():
             self._release(key, token)
@@ -353,7 +360,7 @@ class Worker:
 
 
 class _Running:
-    """A consumer, its task, and the alarm that ends it when its successor has waited long enough."""
+    """A consumer with its task, and a timer that cancels it when a new consumer has waited for its end long enough."""
 
     def __init__(self, consumer: ShardConsumer, task: asyncio.Task[None]) -> None:
         self.consumer = consumer
@@ -374,7 +381,7 @@ class _Running:
 
 
 async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel and await; errors are those of the tasks' owners, who have seen them."""
+    """Cancel the tasks and await their ends. Their errors are ignored here: the owners of the tasks handle them."""
     pending = list(tasks)
     for task in pending:
         task.cancel()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from mld.daemon.group import GroupPlan, WorkerGroup, group_place
+from mld.daemon.group import GroupPlan, WorkerGroup
+from mld.daemon.run_group import group_place
 from mld.daemon.signals import HangUp
 from mld.daemon.systemd import ServiceManager
 

@@ -19,7 +19,8 @@ from typing import Any, cast
 
 from mld.core.errors import MldError
 from mld.core.positions import TRIM_HORIZON, InitialPosition
-from mld.daemon.assembly import StreamPorts, assemble
+from mld.daemon.assembly import assemble
+from mld.daemon.stream_ports import StreamPorts
 from mld.daemon.worker import Worker
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease

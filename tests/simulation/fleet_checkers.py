@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mld.daemon.group import FENCE_S
+from mld.daemon.group_rules import FENCE_S
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.world.fleet3x import COORDINATOR, LOCK, STRANGER, is_lease
 from tests.simulation.world.plan import DRIFT_MAX

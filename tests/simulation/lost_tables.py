@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from mld.core.positions import SHARD_END_NAME
-from mld.daemon.assembly import StreamPorts
+from mld.daemon.stream_ports import StreamPorts
 from tests.support.fleet import TABLE, Fleet, Running
 from tests.twins.dynamo_expressions import Item
 from tests.twins.kinesis_model import ModelFanOut

@@ -16,7 +16,7 @@ from typing import Any
 
 from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.core.streams import StreamKind
-from mld.daemon.assembly import StreamPorts
+from mld.daemon.stream_ports import StreamPorts
 from mld.local import dynamo_streams as table_stream
 from mld.properties.settings import Settings
 from mld.retrieval.rawbody import page_of

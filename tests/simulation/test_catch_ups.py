@@ -36,7 +36,13 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
     "a daemon at work is not left alone": (
         0,
         "run 1 ends",
-        (Patch("mld.daemon.until_tip", "            if others:\n", "            if False:\n"),),
+        (
+            Patch(
+                "mld.daemon.until_tip",
+                "if others := self._others.at_work(scan.leases, read_from):",
+                "if others := None:",
+            ),
+        ),
     ),
 }
 """The seed that catches it, what the checker says, and what is broken."""

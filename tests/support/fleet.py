@@ -12,7 +12,8 @@ from typing import Any
 
 from mld.aws.client_factory import CountedService
 from mld.core.streams import ChildBatch
-from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
+from mld.daemon.assembly import assemble
+from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.fleet.fleet import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mld.core.streams import StreamSummary
-from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.local.kinesis import PutEntry
 from mld.tracking.list_follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name

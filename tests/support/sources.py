@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mld.core.streams import StreamSummary
-from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.tracking.list_follower import WantedStream
 from mld.tracking.stream_list import ListedStream
 

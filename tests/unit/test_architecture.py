@@ -125,6 +125,8 @@ PURE = (
     "properties/spark.py",
     "mld/tracking/stream_list.py",
     "mld/daemon/catching_up.py",
+    "mld/daemon/group_rules.py",
+    "mld/daemon/other_workers.py",
     "mld/core/periods.py",
     "mld/core/positions.py",
     "mld/core/stream_ids.py",

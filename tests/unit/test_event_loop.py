@@ -1,4 +1,4 @@
-"""Which event loop the daemon runs on (`mld.daemon.process`)."""
+"""Which event loop the daemon runs on (`mld.daemon.event_loop`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 
 import pytest
 
-from mld.daemon import process
+from mld.daemon import event_loop
 
 
 class OtherLoop(asyncio.SelectorEventLoop):
@@ -19,15 +19,15 @@ async def kind_of_loop() -> type[asyncio.AbstractEventLoop]:
 
 
 def test_without_the_package_it_is_the_loop_of_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "is_installed", lambda name: False)
-    assert process.loop_factory() is None
+    monkeypatch.setattr(event_loop, "is_installed", lambda name: False)
+    assert event_loop.loop_factory() is None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("uvloop") is None, reason="is for `make test-fast`")
 def test_with_the_package_it_is_that_loop() -> None:
-    factory = process.loop_factory()
-    assert process.run(kind_of_loop(), factory).__module__.startswith("uvloop")
+    factory = event_loop.loop_factory()
+    assert event_loop.run(kind_of_loop(), factory).__module__.startswith("uvloop")
 
 
 def test_the_loop_is_the_one_that_the_factory_makes() -> None:
-    assert process.run(kind_of_loop(), OtherLoop) is OtherLoop
+    assert event_loop.run(kind_of_loop(), OtherLoop) is OtherLoop

@@ -10,16 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mld.daemon.group import (
-    FENCE_S,
-    RESTART_PAUSE_MAX_S,
-    cpus_usable,
-    end_in_words,
-    exit_code,
-    group_end,
-    restart_pause_s,
-    worker_names,
-)
 from mld.daemon.group_membership import (
     DEFINED,
     LIFELINE,
@@ -30,6 +20,16 @@ from mld.daemon.group_membership import (
     claim_membership,
     hold_on,
     news_of_end,
+)
+from mld.daemon.group_rules import (
+    FENCE_S,
+    RESTART_PAUSE_MAX_S,
+    cpus_usable,
+    end_in_words,
+    exit_code,
+    group_end,
+    restart_pause_s,
+    worker_names,
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mld.check.command import print_check
 from mld.check.refusals import name_rule, refusals
-from mld.daemon.process import run_daemon
+from mld.daemon.process import RunRequest, run_daemon
 from mld.properties.loader import load
 from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
@@ -145,7 +145,7 @@ def test_no_value_is_repeated_but_what_may_be_shown(tmp_path: Path) -> None:
 
 
 async def start(settings: Settings) -> None:
-    await run_daemon(settings, "app.properties")
+    await run_daemon(RunRequest(settings, "app.properties"))
 
 
 @pytest.mark.parametrize("keys", [{"streamName": "a b"}, {"applicationName": "ab"}, {"executableName": "./nowhere"}])

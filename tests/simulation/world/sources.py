@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mld.core.streams import HashRange, StreamSummary
-from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.properties.values import InitialPositionKind, InitialPositionSetting
 from mld.tracking.list_follower import WantedStream

@@ -15,8 +15,9 @@ from typing import Any
 from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
-from mld.daemon.group import FENCE_S, restart_pause_s
+from mld.daemon.assembly import assemble
+from mld.daemon.group_rules import FENCE_S, restart_pause_s
+from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.daemon.worker import Worker
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry, StateDelays

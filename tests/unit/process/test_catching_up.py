@@ -10,11 +10,11 @@ from mld.daemon.catching_up import (
     CatchingUp,
     CatchUpEnd,
     CatchUpLook,
-    OtherWorkers,
     begins_at_latest,
     in_words,
     not_checkpointed,
 )
+from mld.daemon.other_workers import OtherWorkers
 from mld.leases.lease import Lease
 from mld.metrics.shard import ShardActivity, ShardMetrics
 
@@ -121,8 +121,8 @@ def test_with_a_time_nothing_else_ends_it() -> None:
         (lease("b"), at_work(FAILING, is_busy=False, last_error="died"), "b its record processor fails: died"),
         (lease("b"), at_work(IDLE, is_busy=True), "b its record processor has a batch"),
         (lease("b"), at_work(IDLE, is_busy=False, behind_ms=1500), "b is 1.5 s behind"),
-        (lease("b", owner=None), None, "b nobody works on it"),
-        (lease("b", owner="w2"), None, "b belongs to w2, which was not seen to work on it"),
+        (lease("b", owner=None), None, "b has no owner"),
+        (lease("b", owner="w2"), None, "b belongs to w2, which was not seen to renew its lease"),
         (lease("b", parents=frozenset({"a"})), None, "b waits for its parent a"),
     ],
 )
@@ -196,4 +196,4 @@ def test_a_start_at_latest_is_found_in_rows_or_in_the_settings() -> None:
 def test_what_was_given_and_not_checkpointed_is_told() -> None:
     rows = [lease("a", Position("5", 2)), lease("b", SHARD_END), lease("c", Position("9"))]
     delivered = {"a": Position("5", 3), "b": Position("7"), "c": Position("9")}
-    assert not_checkpointed(rows, delivered) == {"a": "was given 5/3, and its checkpoint is 5/2"}
+    assert not_checkpointed(rows, delivered) == {"a": "was given records up to 5/3, but its checkpoint is 5/2"}

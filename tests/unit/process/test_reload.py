@@ -77,7 +77,7 @@ def test_what_the_command_line_says_wins(tmp_path: Path, caplog: pytest.LogCaptu
     logging.getLogger().setLevel(logging.WARNING)
     file.write("mld.logLevel=debug\nmaxRecords=5\n")
     assert file.reloader.reload().settings is not None
-    assert "mld.logLevel is without effect beside --log-level" in told(caplog, "reloaded")
+    assert "mld.logLevel has no effect, because --log-level overrides it" in told(caplog, "reloaded")
     assert "maxRecords needs a restart" in told(caplog, "reloaded")
     assert logging.getLogger().level == logging.WARNING
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.daemon.reload import StreamsReader
+from mld.daemon.streams_reader import StreamsReader
 from mld.properties.loader import load
 from mld.properties.scrubber import Scrubber
 

@@ -1,0 +1,64 @@
+"""How the daemon starts child processes: their environment, and the command for each stream.
+
+Rules: protocol#child-environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+
+from mld.consumer.child import ChildCommand
+from mld.core.clock import Clock
+from mld.core.installed import runnable
+from mld.core.streams import Streams
+from mld.daemon.stream_clients import StreamClients
+from mld.properties.settings import Settings
+from mld.properties.spark_names import PREFIX, PROGRAM
+from mld.protocol.child_command import split_command
+from mld.protocol.messages import StreamLabel
+from mld.retrieval.stream_naming import StreamNaming
+
+
+def child_environment(
+    settings: Settings, worker_id: str, properties_file: str, overrides: Sequence[str]
+) -> dict[str, str]:
+    """Return the variables that all children of this worker get besides the daemon's own environment."""
+    environment = {
+        "MLD_STREAM_NAME": settings.stream_name,
+        "MLD_APPLICATION_NAME": settings.application_name,
+        "MLD_WORKER_ID": worker_id,
+        "MLD_PROPERTIES_FILE": properties_file,
+        "MLD_OVERRIDES": "\n".join(text for text in overrides if text.startswith(PREFIX)),
+        "MLD_DAEMON_PID": str(os.getpid()),
+    }
+    if settings.stream_arn is not None:
+        environment["MLD_STREAM_ARN"] = settings.stream_arn
+    return environment
+
+
+def commands_by_stream(
+    clients: StreamClients, command: list[str], clock: Clock
+) -> Callable[[StreamLabel | None], ChildCommand]:
+    """Return a function that finds the command for the children of a stream, and remembers it.
+
+    A stream without an `executableName` of its own gets `command`. Without a label it is the worker's only stream.
+    """
+    known: dict[str | None, ChildCommand] = {}
+
+    def command_of(label: StreamLabel | None) -> ChildCommand:
+        stream = None if label is None else label.id
+        if stream not in known:
+            read = clients.read_stream(stream)
+            text = None if read.own is None else read.own.executable_name
+            own = command if text is None else runnable(split_command(text))
+            known[stream] = ChildCommand(own, _naming(own, read.streams, clock))
+        return known[stream]
+
+    return command_of
+
+
+def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
+    """Return the naming of the stream if the command is the Spark processor: only its positions outlive a stream."""
+    return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None
