@@ -1,1 +1,3 @@
-"""Shard graph and sync, ListShards, shard end, lease cleanup."""
+"""Shards and the rows of their leases: the shard graph and sync, ListShards, the end of a shard, the audit, the
+clean-up.
+"""

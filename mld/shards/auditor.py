@@ -1,10 +1,11 @@
-"""The leader's audit of the lease table: which shards lack a lease, and which rows nobody looks after.
+"""The leader's audit of the lease table: which shards lack a lease, and which rows nobody takes care of.
 
-Rules: shards#audit-schedule and the rules that follow it there; what a hole is, how sure one may be, and what to create
-is in `mld.shards.graph`. Non-leaders only ask whether they lead.
+Rules: shards#audit-schedule and the rules that follow it there. `mld.shards.holes` decides what is wrong, and
+`mld.shards.graph` what to create. A worker that does not lead only asks whether it does.
 
-The first audit comes as soon as leadership is won. One scan each; the shards are listed only if the scan has findings.
-Never creates a row but by a shard sync, and never deletes one: rows without anybody to delete them go to the clean-up.
+The first audit begins as soon as a worker leads. Each audit scans the table once; it lists the shards only if the scan
+shows something wrong. It creates rows only by a shard sync, and never deletes one: abandoned rows are passed to the
+clean-up.
 """
 
 from __future__ import annotations
@@ -23,30 +24,31 @@ from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.shards.detector import ShardsListed
 from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
-from mld.shards.sync import ShardSync, StreamLeases, SyncResult
+from mld.shards.stream_leases import StreamLeases
+from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
 
-LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; the election remembers who leads
-RETRY_S = 10.0  # after an audit that could not be completed: one scan, far from every second
-FILLS_MAX = 1000  # rows of KCL before 2.3 that one audit completes; at some 5 ms each a few seconds
+LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop; it costs nothing, as the election remembers who leads
+RETRY_S = 10.0  # pause after an audit that could not be completed
+FILLS_MAX = 1000  # hash ranges that one audit adds to rows of KCL before 2.3; at about 5 ms each, a few seconds
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What one leadership knows. It ends with it."""
+    """What a leader remembers between audits. It is dropped with the leadership."""
 
     sightings: Mapping[HashRange, int] = field(default_factory=dict)
-    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # for rows that lack one; None: shard not listed
-    hopeless: frozenset[str] = frozenset()  # missing children that are not listed any more: nothing to create
+    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # of rows that lack one; None: shard not listed
+    hopeless: frozenset[str] = frozenset()  # missing children that are no longer listed, so they cannot be created
     finished: Mapping[str, int] = field(default_factory=dict)  # completed rows and their counters
 
 
 @dataclass(eq=False)
 class Auditor:
-    """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
+    """Audits the leases of one stream while this worker leads. `run` ends only by cancellation.
 
-    `on_created` is told that there are new rows, `on_abandoned` of completed rows that nobody renews.
+    `on_created` is called when there are new rows, `on_abandoned` with each completed row that nobody renews.
     """
 
     stream: StreamLeases
@@ -59,16 +61,16 @@ class Auditor:
     def __post_init__(self) -> None:
         self._worker = self.stream.metrics.worker
         self._memory = _Memory()
-        self._next_at_s: float | None = None  # None: does not lead
+        self._next_at_s: float | None = None  # None: this worker does not lead
 
     async def run(self) -> None:
-        """Audit at once when leadership is won, then every `AUDIT_PERIOD_S` while it lasts."""
+        """Audit as soon as this worker leads, and then every `AUDIT_PERIOD_S` while it does."""
         while True:
             await self.step(await self.is_leader())
             await self.stream.clock.sleep(LEADERSHIP_POLL_S)
 
     async def step(self, leads: bool) -> None:
-        """Audit if this worker `leads` and it is time."""
+        """Audit if this worker `leads` and an audit is due."""
         if not leads:
             self._next_at_s = None
             self._memory = _Memory()
@@ -77,7 +79,7 @@ class Auditor:
             self._next_at_s = self.stream.clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
-        """Return whether `step` has something to do."""
+        """Return whether `step` would do anything."""
         if not leads:
             return self._next_at_s is not None
         return self._next_at_s is None or self.stream.clock.monotonic() >= self._next_at_s
@@ -92,17 +94,17 @@ class Auditor:
             return False
 
     async def audit(self) -> bool:
-        """Make one audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried
-        again.
+        """Make one audit, whether or not this worker leads. False: the stream could not be judged; try again.
 
-        A hole that the list of shards does not explain is watched. Raises `errors.TableError` and `errors.StreamError`.
+        A hole that the list of shards does not explain is only watched. Raises `errors.TableError` and
+        `errors.StreamError`.
         """
         scan = await self.stream.table.scan()
         rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
         for lease in rows:
             self.on_abandoned(lease)
         if not self.stream.detector.kind.has_hash_keys and not scan.is_empty:
-            return self._is_done(await self.sync.sync(scan))  # no hole would show a shard that lacks its lease
+            return self._is_done(await self.sync.sync(scan))  # without hash keys, no hole shows a missing lease
         findings = await self._examine(scan)
         if findings.is_empty or findings.is_clean:
             self._note(findings)
@@ -131,21 +133,21 @@ class Auditor:
         return findings.without(self._memory.hopeless)
 
     def _note(self, findings: Findings) -> None:
-        """Count what is missing. KCL counts streams: here there is one."""
+        """Count what is missing, for metrics. Where KCL counts streams, there is one here."""
         audits = self._worker.operations.audits
         audits.partial.note(bool(findings.holes))
         audits.to_sync.note(bool(findings.is_empty or findings.holes or findings.missing_children))
-        audits.skipped.note(0)  # one loop audits and syncs, so that none is skipped
+        audits.skipped.note(0)  # one loop audits and syncs, so no audit is skipped
         self._worker.table.holes_of[self.stream.id] = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
-        """Remember what only the list of shards can tell, so that it is not listed again for the same rows."""
+        """Remember facts from the list of shards, so that the shards are not listed again for the same rows."""
         listed = {shard.shard_id: shard.hash_range for shard in shards}
         self._memory.ranges.update((key, listed.get(key)) for key in findings.rangeless)
         self._memory.hopeless |= findings.missing_children - listed.keys()
 
     async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> None:
-        """Write the missing hash ranges; a failure is only a warning (shards#missing-hash-ranges)."""
+        """Write missing hash ranges into rows. A failure is only logged (shards#missing-hash-ranges)."""
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:
@@ -158,7 +160,7 @@ class Auditor:
             _log.info("hash ranges filled in", extra={"action": "ranges_filled", "leases": filled})
 
     async def _repair(self, scan: TableScan, findings: Findings, shards: tuple[Shard, ...]) -> bool:
-        """Sync with the shards just listed; a hole that stays unexplained gets a sync with a listing of its own."""
+        """Sync with the listed shards. If a hole stays unexplained for several audits, sync with a new listing."""
         counts = sightings(self._memory.sightings, findings.holes)
         self._memory.sightings = counts
         urgent = is_urgent(counts)

@@ -1,11 +1,11 @@
-"""Deletes the rows of finished shards, when nobody needs them any more.
+"""`LeaseCleanup`: deletes the rows of finished shards once nobody needs them.
 
 Rules: shards#cleanup-decision, shards#cleanup-schedule, shards#garbage-rows and shards#deletion-order-of-rows. A
-completed row goes once all its children have rows and have left their start, and none of its parents' rows remains; or
-once its shard has left retention.
+completed row is deleted when all its children have rows and have left their start, and no parent has a row any more; or
+when its shard has left retention.
 
-Never deletes a row that is not at SHARD_END (the table refuses), nor on the word of a stream that may be a wrong one,
-nor while a child row is missing: the parent row is the proof from which shard sync restores it.
+A row is never deleted if it is not at SHARD_END (the table refuses that), if the stream may be the wrong one, or while
+a child row is missing: from the parent row shard sync learns that the child row must be restored.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mld.leases.lease import Lease
 from mld.metrics.registry import DELETED
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.sync import StreamLeases
+from mld.shards.stream_leases import StreamLeases
 
 _log = logging.getLogger(__name__)
 
 TICK_S = 60.0
 COMPLETED_INTERVAL_S = 60.0  # Java looks every 5 minutes
 GARBAGE_INTERVAL_S = 1800.0
-BACKOFF_S_MAX = 600.0  # a child that never checkpoints keeps its parent for a day: few looks do for that
-ENTRIES_PER_TICK_MAX = 200  # at about five reads each, a tick stays below 1000 reads
-ENTRIES_MAX = 50_000  # finished shards one worker remembers; the next owner of a row queues it again
+BACKOFF_S_MAX = 600.0  # a child that never checkpoints keeps its parent's row for a day; rare looks are enough then
+ENTRIES_PER_TICK_MAX = 200  # an entry takes about five reads, so a tick takes less than 1000
+ENTRIES_MAX = 50_000  # finished shards that one worker remembers; the next worker that finds a row queues it again
 
 _START_SENTINELS = (TRIM_HORIZON_NAME, AT_TIMESTAMP_NAME)
 
@@ -47,7 +47,9 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Look again next time. `missing_child` names a child that has no row although its parent is over."""
+    """Keep the row and look again next time. `missing_child` names a child that has no row although its
+    parent is over.
+    """
 
     reason: str
     missing_child: str | None = None
@@ -55,7 +57,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Take the entry off the queue: there is nothing left to do."""
+    """Remove the entry from the queue: nothing is left to do."""
 
     reason: str
 
@@ -64,10 +66,10 @@ Decision = Delete | Keep | Forget
 
 
 def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision | None:
-    """Return what the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
+    """Decide from rows alone: the entry's own `row`, and the rows of its parents and recorded children.
 
-    None: they do not decide; the list of shards may. A child counts as started at LATEST, at any sequence number and at
-    SHARD_END.
+    None: the rows do not decide, but the list of shards may. A child has started if its checkpoint is LATEST, a
+    sequence number or SHARD_END.
     """
     if row is None:
         return Forget("the row is gone")
@@ -89,7 +91,7 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
 
 
 def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
-    """Return whether the shard of a completed `row` has left retention, so that the row is of no more use."""
+    """Return whether the shard of a completed `row` has left retention, so that nobody needs the row."""
     match survey.judge(row):
         case Park(reason):
             return Keep(reason)
@@ -106,10 +108,10 @@ def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
 class LeaseCleanup:
     """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
 
-    `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Looks happen on
-    ticks, `TICK_S` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
-    the list of shards for all of them once every `GARBAGE_INTERVAL_S`. Each look restarts its stopwatch, whatever comes
-    of it. `on_missing_child` is told of a child without a row, which a shard sync restores.
+    `enabled` is the setting cleanupLeasesUponShardCompletion; if False, only rows of trimmed shards are deleted. Work
+    is done in ticks, `TICK_S` apart. The rows of an entry are read `completed_interval_s` after it was queued, and then
+    ever less often. Every `GARBAGE_INTERVAL_S` all entries are compared with the list of shards. `on_missing_child` is
+    called with a child that has no row; a shard sync restores it.
     """
 
     stream: StreamLeases
@@ -125,11 +127,11 @@ class LeaseCleanup:
 
     @property
     def queued(self) -> tuple[str, ...]:
-        """Keys of the leases that wait for their deletion."""
+        """Keys of the leases that wait to be deleted."""
         return tuple(self._queue)
 
     def enqueue(self, lease: Lease) -> None:
-        """Queue a lease whose row is at SHARD_END; once only, however often it is offered."""
+        """Queue a lease whose row is at SHARD_END. Does nothing if it is queued already."""
         if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
             _log.warning("lease cleanup queue is full", extra=about("cleanup_queue_full", lease.key))
             return
@@ -137,14 +139,16 @@ class LeaseCleanup:
         self._queue.setdefault(lease.key, LookTime(now_s + self.completed_interval_s, self.completed_interval_s))
 
     async def run(self) -> None:
-        """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
+        """Tick for ever, beginning at once. A slow tick delays the next one."""
         while True:
             started_s = self.stream.clock.monotonic()
             await self.tick()
             await self.stream.clock.sleep(max(0.0, started_s + TICK_S - self.stream.clock.monotonic()))
 
     async def tick(self) -> None:
-        """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
+        """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`. An error of one entry does not stop the
+        others.
+        """
         now_s = self.stream.clock.monotonic()
         self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
         due = self._due(now_s)
@@ -155,7 +159,7 @@ class LeaseCleanup:
                 return
             if key not in self._queue:
                 continue
-            # One look serves both: the service is not asked twice about an entry in the same round.
+            # One look serves both schedules, so an entry is looked at only once.
             garbage_due = self._garbage_round.take(key)
             self._queue[key] = self._queue[key].after(now_s)
             try:
@@ -167,14 +171,14 @@ class LeaseCleanup:
                     "lease cleanup failed; it is tried again", extra=about("cleanup_failed", key, error=str(failure))
                 )
                 if isinstance(failure, (TableThrottledError, TableMissingError)):
-                    return  # the table is in trouble: the rest waits
+                    return  # the table itself has a problem, so the other entries wait
                 continue
             for child in row.children if row is not None and key not in self._queue else ():
-                if self.enabled and child in self._queue:  # it may have waited for nothing but its parent's row
+                if self.enabled and child in self._queue:  # perhaps it waited only for its parent's row to go
                     heapq.heappush(due, id_order(child))
 
     def _due(self, now_s: float) -> list[tuple[int, str]]:
-        """Return a heap of the entries to look at, parents first, so that a chain of generations goes in one tick."""
+        """Return a heap of the due entries, parents first, so that several generations can be deleted in one tick."""
         if not self.enabled:
             return []
         keys = (key for key, look in self._queue.items() if look.at_s <= now_s)
@@ -189,7 +193,7 @@ class LeaseCleanup:
             known = await self._surveyed()
             children = known.children_of(row.key)
             if children and known.is_listed(row.key):
-                # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
+                # KCL before 2.3 did not write the children. Once they are recorded, the rows decide.
                 await self.stream.table.apply(writes.record_children(row.key, children))
                 decision = await self._judge_rows(await self.stream.table.get(row.key))
                 return decision or Keep("its children are not known")
@@ -199,7 +203,9 @@ class LeaseCleanup:
         return decision or Keep("the service is not asked now")
 
     async def _surveyed(self) -> Survey:
-        """Return what is known, by at most one scan and one listing a tick; nothing if the stream cannot be listed."""
+        """Return the survey of this tick, made by one scan and one listing. It is empty if the stream
+        cannot be listed.
+        """
         if self._survey is None:
             try:
                 _, _, self._survey = await self.stream.survey()
@@ -217,7 +223,7 @@ class LeaseCleanup:
         match decision:
             case Delete(reason):
                 deleted = await self.stream.table.apply(writes.delete_completed(key))
-                # Refused: somebody else deleted it, or it is in use again; either way it is not ours to delete.
+                # If the table refused, somebody else deleted the row, or uses it again; then it is not ours to delete.
                 self._queue.pop(key, None)
                 if deleted:
                     self.stream.metrics.worker.rows.add(DELETED)
@@ -233,24 +239,25 @@ class LeaseCleanup:
 
 @dataclass(frozen=True, slots=True)
 class LookTime:
-    """When an entry's rows are looked at next, and how long to wait after that."""
+    """When to look at an entry's rows next, and how long to wait after that."""
 
     at_s: float
     then_s: float
 
     def after(self, now_s: float) -> LookTime:
-        """Return the next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
+        """Return the time of the look after the one at `now_s`. The wait doubles each time, up to BACKOFF_S_MAX."""
         return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
 
 
 class _Round:
-    """One pass over the queue, spread over ticks. Its stopwatch restarts with the pass, whatever comes of it."""
+    """One pass over the queue, spread over ticks. The interval counts from the start of the pass, even if it fails."""
 
     def __init__(self, now_s: float) -> None:
         self._started_s = now_s
         self._todo: dict[str, None] = {}
 
     def start_if_due(self, now_s: float, interval_s: float, keys: Iterable[str]) -> None:
+        """Begin a pass over `keys` if the last one is finished and began `interval_s` ago."""
         if not self._todo and now_s - self._started_s >= interval_s:
             self._started_s = now_s
             self._todo = dict.fromkeys(sorted(keys, key=id_order))
@@ -259,5 +266,5 @@ class _Round:
         return next(iter(self._todo), None)
 
     def take(self, key: str) -> bool:
-        """Strike `key` off; whether it was still to do."""
+        """Remove `key` from the pass; True if it was still in it."""
         return key in self._todo and self._todo.pop(key) is None

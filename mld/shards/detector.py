@@ -1,9 +1,9 @@
-"""`ShardDetector`: ListShards with paging and bounded retries, the only reader of a stream's shard list.
+"""`ShardDetector`: lists the shards of a stream, with all pages and bounded retries. Nothing else lists them.
 
 Rules: shards#listing-pages, shards#listing-retries (transient errors and time-outs are retried with jitter, an expired
 page token restarts the listing) and shards#complete-listings ("not ready" is an answer of its own).
 
-Never returns part of a listing, and never takes an error for an empty list.
+It never returns part of a listing, and never takes an error for an empty list.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _log = logging.getLogger(__name__)
 
 BACKOFF_S = 1.5  # listShardsBackoffTimeInMillis
 ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, per page: about 75 s of throttling
-# Transient errors include ones that only an operator can end (access denied), so they are given up much sooner.
+# Some errors that count as transient last until an operator acts (access denied), so there are far fewer attempts.
 TRANSIENT_ATTEMPTS_MAX = 5
 TRANSIENT_BACKOFF_FIRST_S = 0.2
-RESTARTS_MAX = 3  # a page token lives 300 s; needing more than that four times over means that something else is wrong
-PAGES_MAX = 10_000  # 10 million shards: the service is repeating itself
+RESTARTS_MAX = 3  # a page token lives 300 s; if four listings are slower than that, something else is wrong
+PAGES_MAX = 10_000  # that would be 10 million shards, so the service is repeating itself
 
 
 @dataclass(frozen=True, slots=True)
 class ShardsListed:
-    """A complete listing. Empty only if the service really named no shard."""
+    """A complete listing. It is empty only if the service named no shard."""
 
     shards: tuple[Shard, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NotListed:
-    """There is no stream to list; `reason` is a sentence."""
+    """The stream cannot be listed; `reason` is a sentence."""
 
     reason: str
     is_missing: bool
-    """ResourceNotFound: no such stream in this account and region. Else ResourceInUse: try again later."""
+    """True: ResourceNotFound, no such stream in this account and region. False: ResourceInUse, try again later."""
 
 
 Listing = ShardsListed | NotListed
@@ -70,13 +70,13 @@ class ShardDetector:
     def __post_init__(self) -> None:
         self._attempts_max = max(1, self.attempts_max)
         self.known: Mapping[str, Shard] = {}
-        """By id, as last listed. Where a shard begins never changes."""
+        """Shards by id, as last listed. The start of a shard never changes."""
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
-        """Return every shard the filter selects; without one, every shard inside retention.
+        """Return all shards that the filter selects; without a filter, all shards within retention.
 
-        Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError once the
-        retries are used up, and any other `errors.StreamError` at once.
+        Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError when the
+        retries are used up, and other kinds of `errors.StreamError` at once.
         """
         try:
             shards = await self._complete_listing(shard_filter)
@@ -100,8 +100,10 @@ class ShardDetector:
         return ShardsListed(shards)
 
     async def takes_records(self) -> bool:
-        """Return whether new records, and with them new shards, may still come: not to a stream of a table that was
-        switched off. Raises `errors.StreamError`.
+        """Return whether the stream may still get records and new shards; False for a DynamoDB stream that was switched
+        off.
+
+        Raises `errors.StreamError`.
         """
         if self.kind is StreamKind.KINESIS:
             return True
@@ -122,7 +124,7 @@ class ShardDetector:
         token: str | None = None
         for _ in range(PAGES_MAX):
             page = await self._page(shard_filter if token is None else None, token)
-            # A shard that was split between two pages may come twice; the later answer knows more.
+            # A shard may come twice if it was split between two pages; the later answer is newer.
             found.update((shard.shard_id, shard) for shard in page.shards)
             token = page.next_token
             if not token:
@@ -138,7 +140,7 @@ class ShardDetector:
                 throttled += 1
                 if throttled >= self._attempts_max:
                     raise
-                # Java waits the same time in every worker; up to half of it more spreads them.
+                # Java waits the same time in every worker. Adding up to half of it spreads the workers.
                 delay_s = self.backoff_s * self.rng.uniform(1.0, 1.5)
                 self._log_retry(error, delay_s)
             except (StreamUnavailableError, InvalidStreamResponseError) as error:

@@ -1,10 +1,11 @@
-"""What must stand in the lease table before a shard may end: its children's rows, then their names on its own row.
+"""What must be in the lease table before a shard may end: its children's rows, then their names in its own row.
 
 Rules: shards#preparing-the-end, shards#children-before-the-end, shards#merge-parents-without-a-row and
 shards#ends-without-children.
 
-The order is the point: child rows, `childShardIds`, and only then (by the consumer) `shardEnded` and SHARD_END. A crash
-in between leaves an unfinished parent, which ends again. Nothing here writes a checkpoint.
+The order matters: first the child rows, then `childShardIds`, and only then the consumer sets `shardEnded` and
+SHARD_END. After a crash in between, the parent is still unfinished, and its end is prepared again. Nothing here writes
+a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,46 +23,50 @@ from mld.leases.lease import Lease
 from mld.shards.detector import ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver
-from mld.shards.sync import ShardSync, StreamLeases, SyncResult
+from mld.shards.stream_leases import StreamLeases
+from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
 
 MERGE_PARENTS = 2
-# A blocked shard end is asked for about once a second; a sync reads the whole table and lists the whole stream.
 SYNC_SPACING_S = 10.0
+"""Shortest time between two syncs. A blocked end is tried again about once a second, and a sync reads the whole table
+and lists the whole stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create these rows, which may exist already, in this order."""
+    """Create these rows in this order; some may exist already."""
 
     leases: tuple[Lease, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedOnMergeParent:
-    """The merge child must not get a row yet: it would not wait for `parent`, which has none."""
+    """The child of a merge must not get a row yet: it would not wait for `parent`, because `parent` has no row."""
 
     parent: str
 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """The end contradicts itself or the listing; `reason` is a sentence. It is no evidence: read the end again."""
+    """The end contradicts itself or the listing; `reason` is a sentence. It proves nothing: read the end again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The table is ready for `shardEnded` and SHARD_END. `created` are keys of new rows: wake whoever takes leases."""
+    """The table is ready for `shardEnded` and SHARD_END. `created` are keys of new rows, of which lease discovery is
+    told.
+    """
 
     created: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Not yet; keep the lease and the checkpoint and ask again. `reason` is a sentence."""
+    """Not ready: keep the lease and the checkpoint, and ask again. `reason` is a sentence."""
 
     reason: str
 
@@ -78,14 +83,14 @@ def plan_shard_end(
     trimmed: Collection[str] = (),
     merges: bool = True,
 ) -> Create | BlockedOnMergeParent | Invalid:
-    """Return the rows to create when the shard of `lease` ends with `children`, which is not empty.
+    """Return the rows to create when the shard of `lease` ends with `children`, which must not be empty.
 
-    `parent_rows_present` are those of a merge child's parents that have a row, whatever its checkpoint. One of two
-    missing blocks, unless nothing is left to wait for: the child has its row (`child_row_present`), or the parent left
-    retention (`trimmed`) and its lease can never come back. Java stays blocked in both cases. Without `merges` a single
-    child is an ordinary one.
+    `parent_rows_present` names the parents of a merge child that have a row, whatever its checkpoint. If one of the two
+    has none, the end is blocked, except in two cases where waiting is useless: the child already has a row
+    (`child_row_present`), or the parent left retention (`trimmed`), so its lease can never come back. Java stays
+    blocked in both. `merges` False: a single child is not the child of a merge.
     """
-    assert children, "the end of a shard without children is looked up first"
+    assert children, "an end without children is looked up in the listing first"
     strange = next((child for child in children if lease.key not in child.parents), None)
     if strange is not None:
         return Invalid(f"shard {lease.key} ended with the child {strange.shard_id}, which does not name it as a parent")
@@ -106,7 +111,7 @@ def plan_shard_end(
 
 @dataclass(eq=False)
 class ShardEnding:
-    """Prepares the table for the end of any shard of one stream; one object serves all of this worker's shards."""
+    """Prepares the lease table for the end of any shard of one stream; all shards of this worker share one object."""
 
     stream: StreamLeases
     sync: ShardSync
@@ -116,10 +121,10 @@ class ShardEnding:
         self._last_sync_at_s: float | None = None
 
     async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
-        """Create the child rows and note them on the row of `lease`. Repeatable at any point.
+        """Create the child rows and record the children in the row of `lease`. May be repeated after any failure.
 
-        Without `children` (the iterator had ended before, or ResourceNotFound) they are looked up by listing. A lease
-        that is complete already was prepared by whoever completed it.
+        If `children` is empty, because the iterator had ended before or after a ResourceNotFound, they are looked up in
+        the listing. Nothing is done for a lease that is complete: whoever completed it has prepared it.
 
         Raises LeaseLostError if the row of `lease` is gone, and `errors.TableError` or `errors.StreamError`.
         """
@@ -130,7 +135,7 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """Look up an end without children: is the shard over, and which shards follow it? Rows are read before the
+        """Find out whether a shard without known children is over, and what its children are. Rows are read before the
         listing.
         """
         scan, listing, survey = await self.stream.survey()
@@ -158,9 +163,10 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """Note the children: the sync made the rows of the listed children (shards#children-of-ended-parents).
+        """Note the listed children of a trimmed shard in its row; the sync has made their rows
+        (shards#children-of-ended-parents).
 
-        It left out a merge child that waits for a parent without a row.
+        The sync leaves out a merge child that waits for a parent without a row; then the end is blocked.
         """
         if not result.is_done or result.postponed:
             return Blocked(
@@ -204,7 +210,7 @@ class ShardEnding:
                 return Prepared(synced + created)
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
-        """Sync at once, which may give the missing merge parent its row; Java waits for its auditor."""
+        """Sync at once, which may create the row of the missing merge parent; Java waits for its auditor."""
         now_s = self.stream.clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")

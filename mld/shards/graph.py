@@ -1,17 +1,17 @@
-"""Which leases a stream needs: the shard graph and the rules of shard sync, as pure functions over one listing.
+"""Which leases a stream needs: the shard graph and the rules of shard sync, as functions over one listing. Pure.
 
-Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table and the rules that follow them there. One
-layer only: nothing is created below the first shard that must be read; the rest is created when its parents end
+Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table and the rules that follow them there. Only one
+generation is created: below the first shard that must be read, rows are created when their parents end
 (`mld.shards.ending`).
 
-Two things a reader must know:
+To understand the rules, know two things:
 
-* A row counts by its shard id alone. The row of a parent that is over means that its child rows must exist too
-  (shards#deletion-order-of-rows): a completed row is deleted only after its children have started, and children only
-  after their parents.
-* Over-reading is allowed, skipping is not: where a rule had to choose, it reads again.
+* A row counts by its shard id alone. If the row of a finished parent exists, its child rows must exist too
+  (shards#deletion-order-of-rows): a completed row is deleted only after its children have started, and a child row only
+  after its parents' rows.
+* Reading twice is allowed, skipping is not. Where a rule had to choose, it reads again.
 
-Never done here: a lease for a shard whose listed parent is still open, or a lease below a merge parent without a row.
+No lease is made for a shard whose listed parent is still open, or for the child of a merge while a parent has no row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mld.leases.lease import Lease
 
 
 class ShardGraph:
-    """One listing, indexed. A parent that is named but not listed is outside: it has been trimmed."""
+    """One listing, indexed. A parent that is named but not listed was trimmed, and is not part of the graph."""
 
     def __init__(self, shards: Iterable[Shard] = ()) -> None:
         self.shards: dict[str, Shard] = {}
@@ -38,7 +38,7 @@ class ShardGraph:
 
     @classmethod
     def steps(cls, shards: Iterable[Shard]) -> Steps[ShardGraph]:
-        """Make `ShardGraph(shards)`, in slices."""
+        """Make `ShardGraph(shards)` in steps."""
         graph = cls()
         for number, shard in enumerate(shards):
             if number % SLICE == 0:
@@ -55,26 +55,27 @@ class ShardGraph:
         self.shards[shard_id] = shard
 
     def listed_parents(self, shard_id: str) -> list[str]:
+        """Return the parents of a listed shard that are listed too."""
         return [parent for parent in self.parents[shard_id] if parent in self.shards]
 
     def inconsistent(self) -> frozenset[str]:
-        """Return children of a listed parent that is still open, amid a reshard (shards#inconsistent-listing)."""
-        # Few open shards have children, so those with children are walked through.
+        """Return children of a listed parent that is still open, as seen during a reshard
+        (shards#inconsistent-listing).
+        """
+        # Most shards are open, and few have children, so walk over the parents.
         parents = (parent for parent in self.children if parent in self.shards and self.shards[parent].is_open)
         return frozenset(child for parent in parents for child in self.children[parent])
 
     def above(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Return every listed proper ancestor of any of `shard_ids`."""
+        """Return all listed ancestors of `shard_ids`, without these themselves."""
         return _closure(shard_ids, lambda s: self.listed_parents(s) if s in self.shards else ())
 
     def below(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Return every proper descendant of any of `shard_ids`, which may be trimmed ones."""
+        """Return all descendants of `shard_ids`, without these themselves; `shard_ids` may be trimmed."""
         return _closure(shard_ids, lambda s: self.children.get(s, ()))
 
     def kin(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Find every listed shard that any line of parents and children connects with one of `shard_ids`, these
-        included.
-        """
+        """Find all listed shards that are connected with one of `shard_ids` by parents and children, these included."""
         ids = [shard_id for shard_id in shard_ids if shard_id in self.shards]
         found = yield from _closure(ids, lambda s: [*self.listed_parents(s), *self.children.get(s, ())])
         return found.union(ids)
@@ -96,22 +97,22 @@ def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Step
 
 
 def id_order(shard_id: str) -> tuple[int, str]:
-    """Return a key that sorts shard ids from old to young: they count up."""
+    """Return a key that sorts shard ids from old to young; their numbers count up."""
     return (len(shard_id), shard_id)
 
 
 def shares_keys(one: HashRange, other: HashRange | None) -> bool:
-    """Return whether the ranges have a hash key in common; False for an unknown range."""
+    """Return whether both ranges have a hash key in common; False if one is unknown."""
     return other is not None and one.start <= other.end and other.start <= one.end
 
 
 def new_lease(shard: Shard | ChildShard, checkpoint: Position) -> Lease:
-    """Return the lease to create for `shard`; it names all parents, even ones no longer listed."""
+    """Return the lease to create for `shard`. It names all parents, including those that are no longer listed."""
     return Lease(shard.shard_id, checkpoint, parents=shard.parents, hash_range=shard.hash_range)
 
 
 def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...]:
-    """Return the listed children of `shard_id`, for when the service does not name them
+    """Return the listed children of `shard_id`, in case the service did not name them
     (shards#ends-without-children).
     """
     found = sorted((s for s in shards if shard_id in s.parents), key=lambda s: s.shard_id)
@@ -119,7 +120,7 @@ def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...
 
 
 def partition_fault(shards: Iterable[Shard]) -> str | None:
-    """Return why `shards` do not cover the hash key space exactly once, or None if they do."""
+    """Return why `shards` do not cover the hash keys exactly once; None if they do."""
     next_key = 0
     for shard in sorted(shards, key=lambda s: (s.hash_range.start, s.hash_range.end)):
         if shard.hash_range.start > next_key:
@@ -135,8 +136,8 @@ def partition_fault(shards: Iterable[Shard]) -> str | None:
 def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
     """Return `shards` without those that descend from another of them.
 
-    A snapshot taken at the instant of a reshard holds parent and children. The children are then read after their
-    parent, from their start, as always; Java fails on the overlap, for ever if the timestamp is that instant.
+    A snapshot of the moment of a reshard holds both parent and children. The children are then read after their parent,
+    from their start, as always. Java fails because both overlap, and fails for ever if the timestamp is that moment.
     """
     graph = yield from ShardGraph.steps(shards)
     descendants = yield from graph.below(graph.shards)
@@ -144,7 +145,7 @@ def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
 
 
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
-    """Make one lease for every shard of the filtered listing, open or closed, at the configured position."""
+    """Make a lease at the configured position for each shard of the filtered listing, open or closed."""
     graph = yield from ShardGraph.steps(shards)
     return (yield from ancestors_first(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
@@ -158,20 +159,20 @@ def missing_leases(
     unreadable: Collection[str] = (),
     snapshot: Collection[str] = (),
 ) -> Steps[tuple[Lease, ...]]:
-    """Find the leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
+    """Find the leases to create for a table with rows, sorted by starting sequence number, thus ancestors first.
 
     `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
-    open at the configured timestamp, if that is known. Four additions to Java's rules, which `Walk` follows:
+    open at the configured timestamp, if known. There are four additions to Java's rules, which `Walk` implements:
 
-    * `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors
-      (shards#interrupted-timestamp-snapshot).
-    * `_missing_children`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON
-      (shards#children-of-ended-parents).
+    * `snapshot`: a shard whose family has no lease at all is read from the timestamp on, and not from its oldest listed
+      ancestors (shards#interrupted-timestamp-snapshot).
+    * `_missing_children`: a child without a row whose parent's row says that the parent is over gets a row at
+      TRIM_HORIZON (shards#children-of-ended-parents).
     * Merges: a trimmed parent with a row counts as a leased ancestor.
-    * `_settled`: a generation that was passed already is not read again for the sake of one missing lease
+    * `_settled`: a generation that was already read is not read again because one lease is missing
       (shards#generations-already-passed).
 
-    Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
+    Raises InvalidStreamResponseError for an inconsistent listing, unless `ignore_unexpected_children`.
     """
     skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
     rows: dict[str, Lease | None] = {lease.key: lease for lease in existing}
@@ -187,7 +188,7 @@ def missing_leases(
 
 
 def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
-    """Return the inconsistent shards, to be left out; raises if there are any and they are not to be ignored."""
+    """Return the inconsistent shards, which are left out. Raises if there are any and they are not to be ignored."""
     inconsistent = graph.inconsistent()
     if inconsistent and not ignore_unexpected_children:
         names = ", ".join(sorted(inconsistent)[:5])
@@ -203,13 +204,14 @@ def _missing_children(
 ) -> Steps[frozenset[str]]:
     """Find children without a row that nobody else will create, because a parent *with* a row is over.
 
-    Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
-    Such a child was never processed and deleted (shards#deletion-order-of-rows), so TRIM_HORIZON repeats nothing; an
-    unfinished parent row makes the child wait. A child with a listed parent that has no row, and is not `settled`, is
-    left to the walk: created now, it would not wait for that parent.
+    A parent is over if its row is at SHARD_END. It is also over if it was trimmed, because then its consumer ends
+    without learning the children. The child was never processed and deleted (shards#deletion-order-of-rows), so
+    starting it at TRIM_HORIZON repeats nothing; if the parent's row is unfinished, the child waits for it. A child with
+    a listed parent that has no row and is not `settled` is left to the walk: created now, it would not wait for that
+    parent.
 
-    After an outage over several reshards the children are trimmed too. Then the oldest listed shards that share hash
-    keys with an unfinished, trimmed row stand in for them: whatever has these keys and is younger descends from it.
+    After an outage that spans several reshards the children are trimmed too. Then the oldest listed shards that share
+    hash keys with an unfinished, trimmed row take their place: younger shards with these keys are descendants of it.
     """
     stranded = [row for row in rows.values() if row is not None and row.key not in graph.shards and not row.is_complete]
 
@@ -239,11 +241,11 @@ def _missing_children(
 def _settled(
     graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str], initial: InitialPosition
 ) -> Steps[frozenset[str]]:
-    """Find shards without a row that need not be read: nothing above them has a row, and something below was begun.
+    """Find shards without a row that need not be read: no ancestor has a row, and a descendant was begun.
 
-    A row below exists because this shard ended, or because the application began after it; a `snapshot` of a timestamp
-    says that the application begins after it. With a row above it, the way down from there is still to come,
-    and the plain rule is right: a merge needs rows for both parents then. Under LATEST nothing old is read anyway.
+    A descendant has a row because this shard ended, or because the application began later; a `snapshot` shows that the
+    application begins after this shard. If an ancestor has a row, its descendants will still be reached from there, so
+    the plain rule applies; a merge then needs rows for both parents. Under LATEST old shards are not read anyway.
     """
     if initial.sentinel == LATEST:
         return frozenset()
@@ -255,7 +257,9 @@ def _settled(
 
 @dataclass(eq=False)
 class Walk:
-    """The recursion upwards with an explicit stack: a chain of reshards may be longer than Python's."""
+    """Walks from the open shards up to their ancestors, with a stack of its own: Python's recursion limit is too low
+    for long chains of reshards.
+    """
 
     graph: ShardGraph
     leased: frozenset[str]
@@ -271,7 +275,7 @@ class Walk:
         self._work = 0
 
     def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
-        """Return shard id -> checkpoint of every lease to create."""
+        """Return the checkpoint of each lease to create, by shard id."""
         for number, (shard_id, shard) in enumerate(self.graph.shards.items()):
             if number % SLICE == 0:
                 yield
@@ -286,7 +290,7 @@ class Walk:
         return [p for p in self.graph.listed_parents(shard_id) if p not in self.settled]
 
     def _visit(self, start: str) -> Steps[bool]:
-        """Find whether `start` descends from a shard that has a lease or gets one; memoised."""
+        """Find whether `start` descends from a shard that has a lease or gets one. Results are kept."""
         entered: set[str] = set()
         stack = [start]
         while stack:
@@ -304,13 +308,14 @@ class Walk:
         return self._descends[start]
 
     def _conclude(self, shard_id: str) -> bool:
+        """Decide for one shard whose parents were visited; True if it descends from a shard with a lease."""
         parents = self._parents(shard_id)
         covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
         if not covered and not self.outside.intersection(self.graph.parents[shard_id]):
             if self.sentinel != LATEST:
                 self._wanted.add(shard_id)
             return False
-        if not parents:  # its only row is that of a trimmed parent, which will not create it
+        if not parents:  # only a trimmed parent has a row, and its end will not create this one
             self._new[shard_id] = TRIM_HORIZON
         for parent in parents:
             if parent in self.leased:
@@ -324,7 +329,7 @@ class Walk:
 
 
 def ancestors_first(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
-    """Make the leases, ancestors first: a run that breaks off leaves a table from which the next run goes on."""
+    """Make the leases, ancestors first. So if their creation is interrupted, the next sync can continue it."""
     keyed = []
     for number, shard_id in enumerate(checkpoints):
         if number % SLICE == 0:

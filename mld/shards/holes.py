@@ -1,18 +1,18 @@
-"""Holes: hash keys of a stream that no lease covers, and how sure one may be of each. Pure.
+"""What an audit finds wrong in the lease rows of one scan, above all holes: hash keys that no lease covers. Pure.
 
-Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. What differs from Java's
-auditor, on purpose:
+Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. It differs from Java's
+auditor on purpose:
 
-* Coverage is judged by the highest key covered so far. Java looks at the last range in sort order and calls `[0, N]`
-  with `[5, 10]` a hole.
-* A hole is the keys that are missing, not the two leases around them; all holes are found, each with its own count.
-  A hole that grows or shrinks between two audits keeps its count, where Java's begins anew.
-* An unreadable row covers the keys of its shard: it exists, and no sync could create it.
-* A completed row that names a child without a row is a finding even if something else covers the child's keys.
-* A hole is *certain* at once if the list of shards names a shard that must have a lease and has none. Java waits for
-  three sightings in all cases.
+* Coverage counts up to the highest key covered so far. Java compares with the last range in sort order, and sees a hole
+  between `[0, N]` and `[5, 10]`.
+* A hole consists of the missing keys, not of the two leases around it. All holes are found, and each is counted. A hole
+  that grows or shrinks between two audits keeps its count; in Java the count begins anew.
+* An unreadable row covers the keys of its shard: the row exists, and no sync could create it.
+* A completed row that names a child without a row is a finding, even if another lease covers the child's keys.
+* A hole is *certain* at once if the list of shards has a shard that must have a lease and has none. Java always waits
+  for three sightings.
 
-Counts belong to one leadership; a new leader begins with none.
+Counts belong to one leadership; a new leader begins without any.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
 
 SIGHTINGS_MIN = 3
-"""leasesRecoveryAuditorInconsistencyConfidenceThreshold: audits in a row that make an unexplained hole urgent."""
+"""After so many audits in a row an unexplained hole is urgent
+(leasesRecoveryAuditorInconsistencyConfidenceThreshold)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is wrong with the rows of one scan, as far as the rows alone can tell."""
+    """What is wrong with the rows of one scan, as far as the rows alone can show."""
 
     is_empty: bool = False
-    """There is no lease at all."""
+    """The table has no lease at all."""
     holes: tuple[HashRange, ...] = ()
-    """Keys that no active lease covers, in order and apart from each other."""
+    """Hash keys that no active lease covers: ranges in order, none touching another."""
     missing_children: frozenset[str] = frozenset()
-    """Shards without a row that a completed row names as its children."""
+    """Children that a completed row names and that have no row."""
     rangeless: frozenset[str] = frozenset()
-    """Active or unreadable rows whose hash range the list of shards must tell."""
+    """Active or unreadable rows whose hash range must be looked up in the list of shards."""
 
     @property
     def is_clean(self) -> bool:
         return not (self.is_empty or self.holes or self.missing_children or self.rangeless)
 
     def without(self, children: Collection[str]) -> Findings:
-        """Return the same without these missing children."""
+        """Return the findings without these missing children."""
         return replace(self, missing_children=self.missing_children.difference(children))
 
     def sentence(self) -> str:
-        """Return what is missing, for the log."""
+        """Return a text for the log that says what is missing."""
         parts = []
         if self.holes:
             hole = self.holes[0]
@@ -65,7 +66,10 @@ class Findings:
 def examine(
     leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
 ) -> Steps[Findings]:
-    """Find what is wrong: the findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
+    """Find what is wrong with the rows of one scan.
+
+    `known` has hash ranges that rows lack, by shard id; None there means that the shard is no longer listed.
+    """
     if not leases and not unreadable:
         return Findings(is_empty=True)
     learnt = known or {}
@@ -93,7 +97,7 @@ def examine(
 
 
 def hole_steps(ranges: Iterable[HashRange]) -> Steps[tuple[HashRange, ...]]:
-    """Find the keys of 0 .. 2^128-1 that none of `ranges` has; ranges may overlap, repeat and hold a single key."""
+    """Find the hash keys, 0 to 2^128-1, that no range covers. Ranges may overlap, repeat and hold a single key."""
     holes = []
     next_key = 0
     ordered = yield from in_order(ranges, key=lambda one: (one.start, one.end))
@@ -109,15 +113,17 @@ def hole_steps(ranges: Iterable[HashRange]) -> Steps[tuple[HashRange, ...]]:
 
 
 def missing_children(leases: Sequence[Lease], unreadable: Collection[str] = ()) -> frozenset[str]:
-    """Return children named on a completed row that have no row: somebody deleted them, or a write was lost."""
+    """Return the children that completed rows name and that have no row: it was deleted by somebody, or a write was
+    lost.
+    """
     rows = {lease.key for lease in leases}.union(unreadable)
     return frozenset(child for lease in leases if lease.is_complete for child in lease.children if child not in rows)
 
 
 def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> dict[HashRange, int]:
-    """Return how many audits in a row have seen each hole, this one included.
+    """Return how many audits in a row have seen each hole, including this one.
 
-    A hole continues every earlier one with which it shares keys: those keys were missing then and are missing now.
+    A hole continues all earlier holes with which it shares keys: these keys were missing then and are missing now.
     """
     earlier = sorted(before.items(), key=lambda item: item[0].start)
     counts: dict[HashRange, int] = {}
@@ -134,14 +140,14 @@ def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> di
 
 
 def is_urgent(counts: Mapping[HashRange, int]) -> bool:
-    """Return whether some hole was seen often enough for a sync with a listing of its own."""
+    """Return whether a hole was seen so often that a sync must list the shards once more."""
     return any(count >= SIGHTINGS_MIN for count in counts.values())
 
 
 def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str, HashRange]:
-    """Hash ranges to write on rows that lack them: those of active rows of listed shards.
+    """Return the hash ranges to write on active rows that lack one, by shard id, as far as their shards are listed.
 
-    A range of one key is left out: Java cannot read a row that has one.
+    A range of a single key is left out: Java cannot read a row that has one.
     """
     bare = {lease.key for lease in leases if not lease.is_complete and lease.hash_range is None}
     listed = {shard.shard_id: shard.hash_range for shard in shards if shard.shard_id in bare}
@@ -149,9 +155,10 @@ def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str
 
 
 def abandoned(before: Mapping[str, int], leases: Sequence[Lease]) -> tuple[tuple[Lease, ...], dict[str, int]]:
-    """Return the completed rows that nobody renewed since the previous audit, and the counters for the next one.
+    """Return the completed rows that nobody renewed since the last audit, and their counters for the next audit.
 
-    Whoever completed such a row has forgotten that it waits for its deletion. `before` is what the previous call gave.
+    The worker that completed such a row has forgotten that it must be deleted. `before` is the second result of the
+    last call.
     """
     finished = {lease.key: lease for lease in leases if lease.is_complete}
     still = tuple(lease for key, lease in finished.items() if before.get(key) == lease.counter)

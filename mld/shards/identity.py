@@ -1,13 +1,13 @@
-"""Does this lease table belong to this stream? Evidence, as pure functions over a listing and the lease rows.
+"""Whether a lease table belongs to this stream, judged from the rows and the list of shards. Pure.
 
-Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFound for the end of a shard, so that a
-wrong region marks every row SHARD_END and then deletes it.
+Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFound for the end of a shard, so a wrong
+region makes it mark every row SHARD_END and then delete it.
 
-`foreign_evidence` needs a majority; one row that cannot be of its shard is odd, and parks that shard (`oddity`).
-`Survey.judge` declares a shard over only when the listing proves it. Between lies "unknown", and the unknown is parked:
-the checkpoint stays.
+A table is foreign if the majority of its rows says so (`foreign_evidence`). A single row that cannot belong to its
+shard parks only that shard (`oddity`). `Survey.judge` declares a shard over only if the listing proves that. If neither
+is proved, the shard is parked: its checkpoint stays.
 
-The caller reads the rows *before* it lists the shards; the other way round a new shard's row could look foreign.
+The caller must read the rows *before* it lists the shards. Otherwise the row of a new shard could look foreign.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mld.shards.graph import ShardGraph, id_order, shares_keys
 
 DYNAMODB_RETENTION_S = 24 * 3600.0
 NUMBER_BITS = 186
-"""How long each sequence number of Kinesis is: its highest bits are a version, which is 2."""
+"""Length of each sequence number of Kinesis in bits. The highest bits are the version, which is 2."""
 _DYNAMODB_SHARD = re.compile(r"shardId-([0-9]{1,20})-[0-9a-zA-Z]+", re.ASCII)
 REMEDY = (
     "check streamName or streamArn, regionName, kinesisEndpoint and the AWS account; a stream that was recreated under "
@@ -39,19 +39,21 @@ ODD_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class ShardIsOver:
-    """The shard has ended and left retention: its lease may go to SHARD_END. `evidence` says why, for the log."""
+    """The shard has ended and left retention, so its lease may go to SHARD_END. `evidence` is the
+    reason, for the log.
+    """
 
     evidence: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShardIsListed:
-    """The shard exists, and nothing says that it is another stream's; the answer was a passing one. Ask again."""
+    """The shard exists, and nothing suggests that it belongs to another stream. The error was temporary: ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Nobody can tell. Keep the lease and its checkpoint, deliver nothing, ask again later."""
+    """Nothing is proved. Keep the lease and its checkpoint, deliver nothing, and ask again later."""
 
     reason: str
 
@@ -61,9 +63,9 @@ ShardVerdict = ShardIsOver | ShardIsListed | Park
 
 @dataclass(frozen=True, slots=True)
 class RowEvidence:
-    """What one row says about the stream that has its shard: by its hash range, and by its checkpoint. None: nothing.
+    """Whether a row fits the shard of its name by its hash range and by its checkpoint. None: that proves nothing.
 
-    `fault` is why the row can not be of that shard, as a sentence without a remedy.
+    `fault` says why the row cannot belong to that shard, as a sentence without a remedy.
     """
 
     range_fits: bool | None = None
@@ -74,9 +76,9 @@ class RowEvidence:
 def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
     """Compare a row with the shard of its name.
 
-    Streams of equal size have equal shards, so a hash range that is right says little, and of a shard that has ended
-    nothing. A number that no shard of any stream can have was written by a person or a careless child, and says nothing
-    about the stream. An open shard has no last number, so nothing of the right form is too high for it.
+    Streams of equal size have equal shards, so a matching hash range proves little, and for an ended shard nothing. A
+    number that is not a sequence number of any shard was written by a person or a careless child, and proves nothing
+    about the stream. An open shard has no last number, so no sequence number is too high for it.
     """
     number_fits, fault = _number_evidence(shard, lease)
     if lease.hash_range in (None, shard.hash_range):
@@ -101,7 +103,7 @@ def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | Non
 
 
 def oddity(shard: Shard, lease: Lease) -> str | None:
-    """Return why the row cannot be of its shard, as a sentence with the remedy; None if nothing says so."""
+    """Return why the row cannot belong to its shard, as a sentence with the remedy; None if it may."""
     fault = evidence_of(shard, lease).fault
     return None if fault is None else _odd(fault, lease)
 
@@ -115,10 +117,10 @@ def _foreign(fault: str | None) -> str:
 
 
 def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
-    """Find why the rows belong to another stream, as a sentence with the remedy; None if they need not.
+    """Return why the rows belong to another stream, as a sentence with the remedy; None if they may belong to this one.
 
-    One odd row is no proof about a table. Hash ranges are counted by themselves, and so are checkpoints: the table is
-    foreign if of one of them more contradict than fit.
+    One odd row proves nothing about the table. Hash ranges and checkpoints are counted separately; the table is foreign
+    if, for one of the two, more rows contradict the shards than fit.
     """
     listed = {shard.shard_id: shard for shard in shards}
     ranges, numbers = Counter[bool | None](), Counter[bool | None]()
@@ -141,17 +143,17 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All rows, and then the unfiltered listing, indexed for many questions. `graph` None: it could not be listed."""
+    """All rows, and then the unfiltered listing, indexed. `graph` None: the stream could not be listed."""
 
     rows: Mapping[str, Lease]
     graph: ShardGraph | None = None
     foreign: str | None = None
     """Why the rows belong to another stream."""
     witness: str | None = None
-    """A listed shard that proves that they belong to this one."""
+    """A listed shard that proves that the rows belong to this stream."""
     kind: StreamKind = StreamKind.KINESIS
     now_s: float = 0.0
-    """When the shards were listed, in epoch seconds."""
+    """Time of the listing, in epoch seconds."""
 
     @classmethod
     def steps(
@@ -161,8 +163,8 @@ class Survey:
         kind: StreamKind = StreamKind.KINESIS,
         now_s: float = 0.0,
     ) -> Steps[Survey]:
-        """Make the survey of these rows and, unless they could not be listed, these shards. `now_s` is for
-        DynamoDB.
+        """Make the survey of these rows and shards; `shards` None: they could not be listed. Only DynamoDB needs
+        `now_s`.
         """
         rows = {lease.key: lease for lease in leases}
         if shards is None:
@@ -173,23 +175,24 @@ class Survey:
         return cls(rows, graph, foreign, witness, kind, now_s)
 
     def children_of(self, shard_id: str) -> frozenset[str]:
-        """Return the listed children of a shard, which need not be listed itself."""
+        """Return the listed children of a shard, which may itself not be listed."""
         return frozenset(self.graph.children.get(shard_id, ())) if self.graph is not None else frozenset()
 
     def is_listed(self, shard_id: str) -> bool:
+        """Return whether the listing names this shard."""
         return self.graph is not None and shard_id in self.graph.shards
 
     def judge(self, lease: Lease) -> ShardVerdict:
-        """Return what ResourceNotFound for the shard of `lease` means, or the refusal of a position in it.
+        """Return what it means that Kinesis does not find the shard of `lease`, or refuses a position in it.
 
-        `lease.checkpoint` may be any later position that was read in the shard. Whatever is listed, a table that is
-        another stream's is parked. A shard is over only if
+        `lease.checkpoint` may be replaced by any later position that was read in the shard. If the table belongs to
+        another stream, the shard is always parked. A shard is over only if all three hold:
 
-        1. the listing is not empty, does not name it and does not contradict the table, and
-        2. every listed shard that shares hash keys with it began after its checkpoint, as its descendants did (its
-           ancestors left retention before it): a shard whose records were read within the retention period can not
-           pass, whatever stream was asked; and
-        3. a listed shard names it as a parent, or the table is known to be this stream's (`_known_shard`).
+        1. The listing is not empty, does not name the shard, and does not contradict the table. 2. Every listed shard
+        that shares hash keys with it began after its checkpoint, as its descendants did; its ancestors left retention
+        before it. This cannot hold for a shard whose records were read within the retention period, whatever stream was
+        asked. 3. A listed shard names it as a parent, or a shard proves that the table belongs to this stream
+        (`_known_shard`).
         """
         if self.graph is None:
             return _park(lease, "the stream cannot be listed")
@@ -219,7 +222,11 @@ class Survey:
         return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
 
     def _judge_listed(self, shard: Shard, lease: Lease) -> ShardVerdict:
-        """Judge a shard that is there. A position that was read, and is not the row's, was a position of the stream."""
+        """Judge a shard that is listed.
+
+        If its position contradicts the shard, it depends on who wrote it. A position that differs from the row's was
+        read from the stream, so the stream is another one; otherwise the row is odd.
+        """
         fault, row = evidence_of(shard, lease).fault, self.rows.get(lease.key)
         if fault is None:
             return ShardIsListed()
@@ -227,9 +234,10 @@ class Survey:
         return Park(_foreign(fault) if was_read else _odd(fault, lease))
 
     def _judge_by_age(self, lease: Lease) -> ShardVerdict:
-        """Judge a shard of DynamoDB that is not listed: its id tells when it was made, and its records last a day.
+        """Judge a shard of DynamoDB Streams that is not listed. Its id tells when it was made; its records last 24
+        hours.
 
-        A new shard may not be listed yet, so that a missing one that is not old proves nothing.
+        A new shard may not be listed yet, so the absence of a young shard proves nothing.
         """
         made_s = created_s_of(lease.key)
         if made_s is None:
@@ -245,8 +253,8 @@ class Survey:
 
 
 def created_s_of(shard_id: str) -> float | None:
-    """Return when a shard of DynamoDB was made, in epoch seconds, by its id ``shardId-<milliseconds>-<hash>``; None
-    if it has another form.
+    """Return when a shard of DynamoDB was made, in epoch seconds; None if its id is not
+    ``shardId-<milliseconds>-<hash>``.
     """
     found = _DYNAMODB_SHARD.fullmatch(shard_id)
     return None if found is None else int(found[1]) / 1000
@@ -268,16 +276,18 @@ def _park_of_table(lease: Lease, why: str) -> Park:
 
 
 def _shares_keys(shard: Shard, lease: Lease) -> bool:
-    """Return whether the hash ranges meet. A row without a range (KCL before 2.3) is known by its child only."""
+    """Return whether the hash ranges overlap. A row without a range (KCL before 2.3) counts only if the shard is its
+    child.
+    """
     return lease.key in shard.parents if lease.hash_range is None else shares_keys(shard.hash_range, lease.hash_range)
 
 
 def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard], kind: StreamKind) -> Steps[str | None]:
-    """Find a listed shard that one of our rows describes, or None.
+    """Find a listed shard that one of our rows describes; None if there is none.
 
-    Streams of equal size share shard ids and hash ranges, so a row must also have a checkpoint among that shard's
-    sequence numbers. Only a table without any such checkpoint, which has none to lose, is taken by id and range alone.
-    Old rows of Amazon's adapter for DynamoDB have no range, and need none: no other stream has such shard ids.
+    Streams of equal size have the same shard ids and hash ranges, so the row's checkpoint must also be one of that
+    shard's sequence numbers. A table without any sequence number has nothing to lose, so id and range are enough there.
+    Old rows of Amazon's adapter for DynamoDB have no range; the id is enough, because no other stream has such ids.
     """
     rows = {lease.key: lease for lease in leases}
     any_number = any(not lease.checkpoint.is_sentinel for lease in leases)

@@ -1,4 +1,4 @@
-"""`ShardRows`: the port to the rows of one stream in the lease table. A `LeaseTable` of one stream is one."""
+"""`ShardRows`: the port to the lease rows of one stream. A `LeaseTable` that holds only one stream implements it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mld.leases.table import AnswerT, LeaseWrite, TableScan
 
 
 class ShardRows(Protocol):
-    """The rows of one stream. Their keys are shard ids; each method is that of `leases.table.LeaseTable`."""
+    """The lease rows of one stream. Keys are shard ids; the methods are those of `leases.table.LeaseTable`."""
 
     async def scan(self) -> TableScan: ...
 

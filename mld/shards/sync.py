@@ -1,32 +1,28 @@
 """Shard sync: list the shards, decide which leases are missing, create them.
 
 Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table, shards#inconsistent-listing and
-shards#consistent-reads-before-creation. The decisions are in `mld.shards.graph` and `mld.shards.identity`; here they
-are carried out.
+shards#consistent-reads-before-creation. `mld.shards.graph` and `mld.shards.identity` decide; this module lists and
+writes.
 
-Creation is a conditional put, so any number of workers may sync at once, and a sync that broke off is simply repeated.
-Never creates a row in a table that belongs to another stream, and never from a part of a listing.
+Rows are created by conditional puts, so any number of workers may sync at once, and a sync that was interrupted is
+simply repeated. A sync never creates rows in a table of another stream, and never works from part of a listing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 
-from mld.core.clock import Clock
 from mld.core.log_fields import about
 from mld.core.positions import AT_TIMESTAMP, LATEST, InitialPosition
 from mld.core.steps import Steps
 from mld.core.streams import Shard, ShardFilter, ShardFilterType
 from mld.core.turns import in_turns
-from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.metrics.operations import LeaseCreationCounts
-from mld.metrics.registry import CREATED, Metrics
-from mld.shards.detector import Listing, NotListed, ShardDetector, ShardsListed
+from mld.shards.detector import NotListed
 from mld.shards.graph import (
     ShardGraph,
     id_order,
@@ -35,49 +31,18 @@ from mld.shards.graph import (
     oldest_generation,
     partition_fault,
 )
-from mld.shards.identity import Survey, foreign_evidence
-from mld.shards.shard_rows import ShardRows
+from mld.shards.identity import foreign_evidence
+from mld.shards.stream_leases import StreamLeases
 
 _log = logging.getLogger(__name__)
 
-# A reshard takes the service a moment; a listing that straddles one is repeated this often, this far apart.
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
-
-
-@dataclass(eq=False)
-class StreamLeases:
-    """The rows of one stream, and its shards: what all of this room works on."""
-
-    table: ShardRows
-    detector: ShardDetector
-    clock: Clock
-    metrics: Metrics = field(default_factory=Metrics)
-    id: str | None = None
-    """The stream's identifier, among several."""
-
-    async def survey(self) -> tuple[TableScan, Listing, Survey]:
-        """Read the rows, and then list the shards: the other way round a new shard's row could look foreign.
-
-        Raises `errors.TableError` and `errors.StreamError`.
-        """
-        scan = await self.table.scan()
-        listing = await self.detector.list_all()
-        shards = listing.shards if isinstance(listing, ShardsListed) else None
-        return scan, listing, await in_turns(Survey.steps(scan.leases, shards, self.detector.kind, self.clock.wall()))
-
-    async def create(self, lease: Lease, counts: LeaseCreationCounts) -> bool:
-        """Create a row, and count that; False if there is one. Raises `errors.TableError`."""
-        with counts.create_lease.timed(self.clock.monotonic):
-            created = await self.table.apply(writes.create(lease))
-        if created:
-            counts.created(lease.checkpoint)
-            self.metrics.worker.rows.add(CREATED)
-        return created
+"""How often, and after what pause, a listing is repeated that shows a reshard half done; a reshard takes a moment."""
 
 
 class SyncStatus(Enum):
-    """How a sync ended. Everything but DONE created nothing and may be tried again."""
+    """How a sync ended. All but DONE have created nothing, and may be tried again."""
 
     DONE = "done"
     STREAM_NOT_READY = "stream not ready"
@@ -89,10 +54,11 @@ class SyncStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """`sentence` is fit for the log and empty if DONE. `created` excludes rows that somebody else had created first.
+    """How a sync ended, and what it did.
 
-    `postponed` names leases that were not created because the table had changed meanwhile; the next sync decides anew.
-    `shards` is the listing the decision was made from.
+    `sentence` is a text for the log, empty if DONE. `created` has only rows that this sync created itself. `postponed`
+    names leases that were not created because the table had changed meanwhile; the next sync decides again. `shards` is
+    the listing from which it decided.
     """
 
     status: SyncStatus
@@ -117,7 +83,9 @@ def bootstrap_filter(initial: InitialPosition) -> ShardFilter:
 
 @dataclass(eq=False)
 class ShardSync:
-    """Creates the missing leases of one stream. Every method raises `errors.TableError` and `errors.StreamError`."""
+    """Creates the missing leases of one stream. All public methods raise `errors.TableError` and
+    `errors.StreamError`.
+    """
 
     stream: StreamLeases
     _: KW_ONLY
@@ -128,19 +96,21 @@ class ShardSync:
         self._operation = self.stream.metrics.worker.operations.shard_syncs
 
     async def bootstrap(self, scan: TableScan) -> SyncResult:
-        """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
+        """Fill an empty table from the filtered listing. If `scan` has any row, even an unreadable one,
+        sync instead.
+        """
         return await self._counted(self._bootstrap(scan))
 
     async def sync(self, scan: TableScan) -> SyncResult:
-        """List the shards and create what is missing in the table, of which `scan` was made just before."""
+        """List the shards and create the missing rows. `scan` must have been made just before."""
         return await self._counted(self._sync(scan))
 
     async def sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
-        """Sync as `sync` does, for a complete, unfiltered, non-empty listing made after `scan`."""
+        """Sync with `shards`, which must be a complete, unfiltered listing made after `scan`, and not empty."""
         return await self._counted(self._sync_with(scan, shards))
 
     async def _counted(self, syncing: Awaitable[SyncResult]) -> SyncResult:
-        """Count a sync. One that is refused counts as a failure, as one that raises does."""
+        """Run a sync and count it. A refused sync counts as a failure, like one that raises."""
         began_at = self.stream.clock.monotonic()
         try:
             result = await syncing
@@ -188,12 +158,11 @@ class ShardSync:
         return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
 
     async def _snapshot(self) -> SyncResult:
-        """Return the shards that were open at the configured position, as an exact partition; its `shards` are empty
-        if not.
+        """Return the shards that were open at the configured position; they must cover the hash keys exactly once.
 
-        Also taken of a table with rows: a snapshot of a timestamp whose creation broke off is then finished as one
-        (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
-        older than the timestamp.
+        If they do not, the result has no shards. A snapshot is also taken for a table with rows, in order to finish an
+        interrupted creation at a timestamp (shards#interrupted-timestamp-snapshot). Without it, reading would begin
+        with the oldest listed ancestors, and with records older than the timestamp.
         """
         fault_in = _partition_fault_in if self.stream.detector.kind.has_hash_keys else None
         listed = await self._list_until_sound(bootstrap_filter(self.initial), fault_in)
@@ -255,12 +224,12 @@ class ShardSync:
         )
 
     async def _rows_seen_now(self, graph: ShardGraph, scan: TableScan, wanted: Sequence[Lease]) -> list[Lease]:
-        """Return the rows, read consistently, that shards akin to the `wanted` ones have although the scan does not
-        show them.
+        """Read, consistently, the rows of shards related to the `wanted` ones that the scan does not show.
 
-        A scan is no snapshot: it may miss a child row and, pages later, the parent row that was cleaned up meanwhile.
-        Deciding from that would read the parent's whole shard again, or skip what the child is being read for. The rows
-        of a family only ever move down the generations, and so does this: read from old to young, none is missed.
+        A scan is no snapshot: it may miss a child row that is written behind it, and later also miss the parent row,
+        which was cleaned up meanwhile. A decision from such a scan would read the parent's whole shard again, or skip
+        records of the child. In a family, rows appear and disappear from the oldest generation to the youngest, so
+        reading them in this order misses none.
         """
         known = {lease.key for lease in scan.leases} | scan.unreadable
         akin = await in_turns(graph.kin(lease.key for lease in wanted))
@@ -279,10 +248,10 @@ class ShardSync:
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
-        """Return whether a lease that is wanted for its parents' rows still has one of them.
+        """Return whether a lease that is wanted because its parents have rows still has a parent with a row.
 
-        While a parent row exists, nobody deletes its children's rows (shards#deletion-order-of-rows), so a missing one
-        was never there.
+        While a parent row exists, nobody deletes its children's rows (shards#deletion-order-of-rows). So a child row
+        that is missing then was never there.
         """
         witnesses = sorted(lease.parents & rows)
         if not witnesses:

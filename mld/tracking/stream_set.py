@@ -20,7 +20,8 @@ from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.shards.detector import ShardDetector
 from mld.shards.shard_rows import ShardRows
-from mld.shards.sync import StreamLeases, SyncResult, SyncStatus
+from mld.shards.stream_leases import StreamLeases
+from mld.shards.sync import SyncResult, SyncStatus
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import SharedScan, StreamRows, VisibleTable, within_stream
 from mld.tracking.tracked_stream import OpenedStream, Standing, TrackedStream, TrackingNeeds

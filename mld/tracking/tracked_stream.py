@@ -29,7 +29,8 @@ from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey, oddity
-from mld.shards.sync import ShardSync, StreamLeases
+from mld.shards.stream_leases import StreamLeases
+from mld.shards.sync import ShardSync
 from mld.tracking.parents import ancestors_of, parents_complete
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from mld.core.streams import Shard
 from mld.leases.lease import Lease
 from mld.shards.auditor import Auditor
 from mld.shards.detector import ShardDetector
-from mld.shards.sync import ShardSync, StreamLeases
+from mld.shards.stream_leases import StreamLeases
+from mld.shards.sync import ShardSync
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_S,

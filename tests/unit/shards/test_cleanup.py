@@ -23,7 +23,7 @@ from mld.shards.cleanup import (
     judge_garbage,
 )
 from mld.shards.detector import ShardDetector
-from mld.shards.sync import StreamLeases
+from mld.shards.stream_leases import StreamLeases
 from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, done, row, sid, survey
 from tests.virtual_time import run_virtual
 

@@ -17,7 +17,8 @@ from mld.leases.lease import Lease
 from mld.shards.detector import ShardDetector
 from mld.shards.ending import Blocked, BlockedOnMergeParent, Create, Invalid, Prepared, ShardEnding, plan_shard_end
 from mld.shards.graph import children_in
-from mld.shards.sync import ShardSync, StreamLeases
+from mld.shards.stream_leases import StreamLeases
+from mld.shards.sync import ShardSync
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_M,

@@ -16,7 +16,8 @@ from mld.core.streams import Shard, ShardFilter, ShardFilterType, ShardsPage
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.shards.detector import ShardDetector
-from mld.shards.sync import ShardSync, StreamLeases, SyncResult, SyncStatus, bootstrap_filter
+from mld.shards.stream_leases import StreamLeases
+from mld.shards.sync import ShardSync, SyncResult, SyncStatus, bootstrap_filter
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,
