@@ -13,7 +13,7 @@ import pytest
 from mld.aws.client_factory import bucket_client
 from mld.aws.objects import PAUSE_S, NotMatched, ObjectError, ObjectRefused, S3Bucket, SourceGone
 from mld.core.errors import StartupError
-from mld.processors.spark.commit.journal import LEDGER
+from mld.processors.spark.commit.ledger_files import LEDGER
 from mld.processors.spark.commit.s3_store import S3Store, Uploads
 from mld.processors.spark.high_water_marks import spans
 from mld.processors.spark.positions import RecordPosition, StreamShard

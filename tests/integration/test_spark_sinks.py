@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 
-from mld.processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
+from mld.processors.spark.commit.ledger_files import ENTRIES_SWEPT_FROM
 from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, JobFailed, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec

@@ -19,7 +19,8 @@ from typing import Any
 from uuid import uuid4
 
 from mld.aws.objects import S3Bucket
-from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, Journal
+from mld.processors.spark.commit.journal import ABANDONED_S, Journal
+from mld.processors.spark.commit.ledger_files import LEDGER
 from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.session.s3a import s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version

@@ -235,6 +235,7 @@ PURE = (
     "processors/spark/commit/admission.py",
     "processors/spark/commit/ended_shards.py",
     "processors/spark/commit/ledger.py",
+    "processors/spark/commit/ledger_files.py",
     "processors/spark/letters.py",
     "processors/spark/positions.py",
     "processors/spark/sinks/jdbc_errors.py",

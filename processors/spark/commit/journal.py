@@ -41,28 +41,22 @@ Files that an unfinished entry names are never removed.
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
 from uuid import uuid4
 
-from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit import ledger, ledger_files
 from mld.processors.spark.commit.faults import stage
-from mld.processors.spark.commit.ledger import DONE, ENTRY, FLOOR, LedgerEntry, Names
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.ledger_files import DONE, FLOOR, HOME, LEDGER, Names, path_of
 from mld.processors.spark.commit.store import Store, each, failures
-from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
-from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
+from mld.processors.spark.sink_port import SinkError, SinkRefused
 
-HOME = "_mld"
-STAGING, LEDGER = f"{HOME}/staging", f"{HOME}/ledger"
+STAGING = f"{HOME}/staging"
 ENTRY_FILE = "entry.json"
 OWNER_FILE = "owner"
 DATA = "data"
@@ -146,7 +140,7 @@ class Journal:
                     f"sink {self._name}: the commit {entry.number} came so late that nobody can tell whether it was "
                     "in time; the ledger is read again"
                 )
-            if entry.number % ledger.ENTRIES_KEPT == 0:
+            if entry.number % ledger_files.ENTRIES_KEPT == 0:
                 self._sweep()
             return entry
 
@@ -280,48 +274,6 @@ class Journal:
         for number in names.done:
             if number <= floor:
                 self._store.remove(path_of(number, DONE))
-
-
-class AdmittedSink:
-    """What sinks whose ledger has entries share: whose marks count, and what an entry of theirs says."""
-
-    exactly_once = True
-    name: str
-    _admission: Admission
-    _ledger_place: str
-    """Where the entries of a table stand, for people."""
-
-    def retire(self, ended: HighWaterMarks) -> None:
-        """Forget shards or single records, as `Sink.retire` says, with the next commit."""
-        self._admission = replace(self._admission, ended=ended)
-
-    def _entry_after(
-        self, head: LedgerEntry | None, batch: ShardSpans, batch_id: str, *, token: str = "", **said: Any
-    ) -> LedgerEntry:
-        """Return the entry that follows `head` with this batch, and says for people which process has written it, and
-        when; without a `token` its own is made. Raises SinkRefused and Fenced.
-        """
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        writer = f"{socket.gethostname()} pid {os.getpid()}"
-        token = token or uuid4().hex
-        return self._admission.following(head, batch, token, batch_id=batch_id, writer=writer, at=at, **said)
-
-    def _decoded(self, text: str) -> LedgerEntry:
-        """Return the entry that stands in a table. Raises SinkRefused."""
-        return ledger.decode(text.encode(), f"sink {self.name}: {self._ledger_place}")
-
-    def _without_table(self, head: LedgerEntry | None, batch: ShardSpans) -> Published:
-        """Return what an empty batch does before there is a table: nothing, and when it comes again it is as empty."""
-        return Published(advanced(self._admission.marks(head), batch))
-
-    def _published(self, entry: LedgerEntry, rows: int | None) -> Published:
-        """Return what the commit of the entry has done."""
-        return Published(self._admission.marks(entry), entry.number, rows)
-
-
-def path_of(number: int, kind: str = ENTRY) -> str:
-    """Return where a file of the ledger is."""
-    return f"{LEDGER}/{number:0{ledger.NUMBER_DIGITS}d}.{kind}"
 
 
 def _made_at(token: str) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,16 +32,7 @@ VERSION = 3
 """That of mld 0.2.0. Entries that mld 0.1 wrote do not say whose their marks are, and are refused."""
 NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
 """Stands in every entry, because mld 0.2.0 asks for it: marks without an owner, which nobody has."""
-NUMBER_DIGITS = 12
-"""One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
-ENTRIES_KEPT = 64
-"""Newest entries that stay when old ones go: what a person wants to see of the last minute or so. Safety needs one."""
-ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
-"""So many there may be before the old ones go, so that sweeping is rare."""
-ENTRY, DONE, FLOOR = "json", "done", "floor"
 _TOKEN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,254}")
-_NAME = re.compile(rf"(?P<number>\d{{{NUMBER_DIGITS},}})\.(?P<kind>{ENTRY}|{DONE}|{FLOOR})", re.ASCII)
-_PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, in order."""
 
@@ -72,52 +63,6 @@ class LedgerEntry:
     swept_to: int = 0
     """Staging areas that were made before this time, in seconds since 1970, may be gone: their writers commit no more.
     Of ledgers that are directories."""
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What the ledger's directory holds: the numbers that are taken and those whose moves are all done.
-
-    `floor`: entries of numbers up to this one were all done, and are removed; what is created there later is void."""
-
-    taken: tuple[int, ...] = ()
-    done: frozenset[int] = frozenset()
-    floor: int = 0
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> Names:
-        found = [(match["kind"], int(match["number"])) for name in names if (match := _NAME.fullmatch(name))]
-        return cls(
-            tuple(sorted(number for kind, number in found if kind == ENTRY)),
-            frozenset(number for kind, number in found if kind == DONE),
-            max((number for kind, number in found if kind == FLOOR), default=0),
-        )
-
-    @property
-    def head(self) -> int:
-        """The highest number; 0 if there is none."""
-        return self.taken[-1] if self.taken else 0
-
-    @property
-    def unfinished(self) -> tuple[int, ...]:
-        """Entries whose files may not all be in place yet, in the order in which to finish them."""
-        return tuple(number for number in self.taken if number not in self.done and number > self.floor)
-
-    @property
-    def obsolete(self) -> tuple[int, ...]:
-        """Old entries that may go, lowest first; none unless there are enough to be worth it.
-
-        Everything below an unfinished entry is finished, but stays with it: numbers go from the bottom only."""
-        if len(self.taken) < ENTRIES_SWEPT_FROM:
-            return ()
-        horizon = min((self.head - ENTRIES_KEPT, *(number - 1 for number in self.unfinished)))
-        return tuple(number for number in self.taken if number <= horizon)
-
-
-def commit_of(name: str) -> int | None:
-    """Return the number of the commit that has published a file, by its name; None if it is another file."""
-    found = _PUBLISHED.fullmatch(name)
-    return int(found["number"]) if found else None
 
 
 def encode(entry: LedgerEntry) -> bytes:

@@ -27,7 +27,7 @@ from mld.aws.client_factory import bucket_client
 from mld.aws.objects import NotMatched, ObjectError, S3Bucket
 from mld.core.errors import StartupError
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import HOME, LEDGER, path_of
+from mld.processors.spark.commit.ledger_files import HOME, LEDGER, Names, path_of
 from mld.processors.spark.commit.store import PosixStore, each
 from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.sink_spec import S3Access
@@ -166,7 +166,7 @@ class S3Store:
         """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for
         0.2.0. May be repeated. Raises SinkRefused, and NotMatched if another one has come meanwhile."""
         key = self._key(OLD_HEAD)
-        if ledger.Names.of(self.names(LEDGER)).taken or (found := self.objects.get(key)) is None:
+        if Names.of(self.names(LEDGER)).taken or (found := self.objects.get(key)) is None:
             return
         where = f"sink {sink}: {self.place}{OLD_HEAD}"
         try:

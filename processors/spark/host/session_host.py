@@ -1,8 +1,8 @@
-"""The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
+"""The session host of a daemon: starts the Spark session, serves the children of all shards, and decides when to end.
 
-An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
-other, while records gather for the next one (`offers`). The host ends when the daemon and the last child are gone, when
-the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
+The event loop serves the children. One other thread talks to Spark, while records gather for the next micro-batch
+(`micro_batch_loop`). The host ends when the daemon and the last child are gone, when the JVM is gone, or when the
+session cannot start. Then its children fail, and the daemon starts them again at their checkpoints.
 """
 
 from __future__ import annotations
@@ -12,22 +12,18 @@ import logging
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mld.processors.spark import link
-from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, plan
-from mld.processors.spark.batch.outcome import BatchOutcome
 from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.fatal import EXIT_FAILURE, FatalError
-from mld.processors.spark.high_water_marks import fresh
 from mld.processors.spark.host.connection import ChildConnection, before_of
-from mld.processors.spark.host.host_status import HostStatus, counted
+from mld.processors.spark.host.host_status import HostStatus
+from mld.processors.spark.host.micro_batch_loop import MicroBatchLoop
 from mld.processors.spark.host.offers import OfferQueue
 from mld.processors.spark.host.process_watch import watch_process
 from mld.processors.spark.host.start_up import Started
@@ -35,22 +31,18 @@ from mld.processors.spark.positions import StreamShard
 from mld.processors.spark.run_directory import SOCKET_FILE
 from mld.processors.spark.session_errors import SessionGone
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.writer_identity import PIPELINE_KEY
 
-WRITE_EVERY_S = 5.0
 log = logging.getLogger("mld.spark")
 EXIT_OK = 0
 LINGER_S = 10.0
-"""Children that outlive their daemon have closed their links by then."""
+"""How long to wait for children to close their connections after the daemon has ended."""
 REFUSE_S = 1.0
-"""After a failed start: children that have just connected are told the reason as well."""
+"""How long to serve after a failed start, so that children that are just connecting hear the reason, too."""
 CLOSE_WAIT_S = 10.0
-"""A session that takes longer to stop is killed."""
+"""Longest wait for the session to stop; then its JVM is killed."""
 BACKLOG = 1_024
 PAGE_BYTES = 16 << 20
-"""A page is complete if it has so many bytes of lines, and if a micro-batch begins."""
-STALLED_S = 120.0
-"""A trigger that takes longer is said to make no progress, and again each time it has taken twice as long."""
+"""Bytes of lines after which a child ends its page. A micro-batch that begins ends it earlier."""
 
 
 class SessionHost:
@@ -65,8 +57,7 @@ class SessionHost:
         properties_file: str = "",
         scratch: Path | None = None,
     ) -> None:
-        """Prepare the host; `directory` has the socket and the status, `scratch` has room for data; the same unless it
-        is given.
+        """Prepare the host. `directory` is for the socket and the status, `scratch` for data (default: `directory`).
 
         Raises SpoolError."""
         self._start = start
@@ -78,13 +69,11 @@ class SessionHost:
         self._daemon_pid = daemon_pid
         self._children: dict[int, ChildConnection] = {}
         self._numbers = 0
-        self._last_start = -1e9
-        self._trigger_at: float | None = None
-        """Since when the oldest trigger has been at it."""
         self._started: Started | None = None
         self._spool = open_spool(settings.spool, self._scratch, settings.s3)
         self.offers = OfferQueue(settings, self._spool, self._children)
         self._thread = ThreadPoolExecutor(1, "spark")
+        self._loop = MicroBatchLoop(self._children, self.offers, self._status, self._thread)
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
         self._failure: tuple[str, int] | None = None
@@ -92,7 +81,7 @@ class SessionHost:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self, listening: Callable[[], None]) -> int:
-        """Serve until it is over; returns the exit status. `listening` is called once children can connect."""
+        """Serve until the host is to end, and return its exit status. Call `listening` once children can connect."""
         loop = asyncio.get_running_loop()
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)
@@ -100,7 +89,7 @@ class SessionHost:
         path.chmod(0o600)
         watch_process(loop, self._daemon_pid, self.daemon_ended)
         listening()
-        tasks = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._watch())
+        tasks = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._loop.watch())
         try:
             return await self._ending
         finally:
@@ -117,10 +106,11 @@ class SessionHost:
             started = self._started = await self._start_session()
             if started.jvm_pid is not None:
                 watch_process(asyncio.get_running_loop(), started.jvm_pid, self._jvm_ended)
+                self._loop.jvm_pid = started.jvm_pid
             self._status.ready(started.about)
             for child in self._children.values():
                 self._welcome(child)
-            await self._run_triggers(started.engine)
+            await self._loop.run(started.engine)
         except FatalError as error:
             self._fail(str(error), error.status, REFUSE_S)
         except SessionGone as error:
@@ -130,7 +120,7 @@ class SessionHost:
             self._fail("the session host has a fault; see its lines in the log")
 
     async def _start_session(self) -> Started:
-        """Start the session within its time. Raises FatalError."""
+        """Start the session within `mld.spark.startTimeoutMillis`. Raises FatalError."""
         start_s = self._settings.start_timeout_s
         starting = asyncio.get_running_loop().run_in_executor(
             self._thread, self._start, self._settings, self._scratch, self._spool
@@ -145,7 +135,7 @@ class SessionHost:
             ) from None
 
     def _fail(self, reason: str, status: int = EXIT_FAILURE, refuse_s: float = 0.0) -> None:
-        """End the host, after it has told all children why, and those that connect within `refuse_s`."""
+        """Tell all children the reason, also those that connect within `refuse_s`, and then end the host."""
         log.error("%s", reason)
         self._failure = reason, status
         for child in list(self._children.values()):
@@ -153,7 +143,7 @@ class SessionHost:
         asyncio.get_running_loop().call_later(refuse_s, self._end, status)
 
     def _close(self) -> None:
-        """Stop the session within a bound; the caller ends the process."""
+        """Stop the session, or kill its JVM after CLOSE_WAIT_S. The caller ends this process."""
         started = self._started
         if started is not None:
             started.engine.stop()
@@ -205,12 +195,13 @@ class SessionHost:
             self._welcome(child)
 
     def _is_of_another_stream(self, child: ChildConnection, arn: object, created: object) -> bool:
-        """Return whether the stream was deleted and made again since we began: whoever knows the later one is right.
+        """Check whether the child reads another stream of the same name, because the stream was deleted and made again.
 
-        Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
+        The sinks of this host are open for one of the two streams. If the child's stream is the newer one, the host
+        fails, and a new host opens the sinks for the new stream. Otherwise only the child fails."""
         writer = self._settings.writer
         if writer is None or not (writer.created and arn and created) or (arn, created) == (writer.arn, writer.created):
-            return False  # or a stream that mld.spark.streamId names, or one of several, told apart by identifiers
+            return False  # an identity without a creation time (mld.spark.streamId, several streams) is not compared
         said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
         said = f"{said} {writer.created}: it was deleted and made again"
         if str(created) > writer.created:
@@ -239,118 +230,6 @@ class SessionHost:
         if self.daemon_gone and not self._children:
             self._end(EXIT_OK)
 
-    # --- triggers ----------------------------------------------------------------------------------------------------
-
-    async def _run_triggers(self, engine: Engine) -> NoReturn:
-        """Run one micro-batch after the other."""
-        while True:
-            await self.offers.due(self._last_start)
-            self._trigger_at = self._last_start = time.monotonic()
-            try:
-                if taken := await self.offers.take():
-                    await self._trigger(taken, engine)
-                await self._end_shards(engine)
-            finally:
-                self.offers.clear()
-            self._trigger_at = None
-
-    async def _watch(self) -> NoReturn:
-        """Tell what waits, whatever Spark does; say loudly that a trigger makes no progress. A slow job and one that
-        hangs look alike, and a new session would meet the same sink, so nothing is ended."""
-        stalled_s = STALLED_S
-        while True:
-            await asyncio.sleep(WRITE_EVERY_S)
-            now = time.monotonic()
-            times = [at for child in self._children.values() if (at := child.waiting_since) is not None]
-            trigger_s = None if self._trigger_at is None else now - self._trigger_at
-            self._status.waits(now - min(times) if times else None, trigger_s)
-            if trigger_s is None or trigger_s < STALLED_S:
-                stalled_s = STALLED_S
-            elif trigger_s >= stalled_s:
-                stalled_s *= 2
-                jvm_pid = None if self._started is None else self._started.jvm_pid
-                log.error(
-                    "a trigger has not ended for %.0f s, and nothing is committed: Spark is slow, waits for a sink, or "
-                    "hangs (its UI, or jstack %s, shows it); if it hangs, end that process, and a new session begins "
-                    "at the checkpoints",
-                    trigger_s,
-                    jvm_pid or "of the driver",
-                )
-
-    async def _trigger(self, taken: list[Offer], engine: Engine) -> None:
-        """Run what was taken, without the offers of children that are gone: nothing of them is checkpointed, so they
-        are delivered again, and what stands before them may not be committed.
-        """
-        started = self._last_start
-        offers = [offer for offer in taken if offer.link in self._children]
-        marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
-        batch = plan(offers, marks)
-        repeated = sum(offer.records for offer in offers if not fresh(offer.last, engine.held(offer.shard)))
-        outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch)
-        outcome.figures.dropped = repeated
-        self._report(batch, outcome, started)
-        self._answer(batch, outcome)
-
-    async def _end_shards(self, engine: Engine) -> None:
-        """Let the children of shards go on that have ended, once all sinks keep that."""
-        ending = {child.shard: child for child in self._children.values() if child.is_ending and child.shard}
-        if not ending:
-            return
-        before = {shard: child.before for shard, child in ending.items()}
-        failed = await asyncio.get_running_loop().run_in_executor(self._thread, engine.end, before)
-        for shard, child in ending.items():
-            child.is_ending = False
-            if shard in failed:
-                child.fail(failed[shard])
-            else:
-                child.send(link.GO, {})
-        self._say_failed(failed)
-
-    def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
-        for offer in batch.offers:
-            child = self._children.get(offer.link)
-            reason = outcome.failed.get(offer.shard)
-            if child is not None and reason is not None:
-                child.fail(reason)
-            elif child is not None:
-                child.commit(offer.number)
-        self._say_failed(outcome.failed)
-
-    def _say_failed(self, failed: Mapping[StreamShard, str]) -> None:
-        for shard, reason in failed.items():
-            log.error("%s stops: %s", shard.label, reason)
-
-    def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
-        figures = outcome.figures
-        if figures.dropped:
-            log.warning(
-                "%d records were delivered again and are not written again: the ledgers of the sinks have their "
-                "positions. That is right after a crash; for a replay, set %s to another name (docs/use/spark.md, "
-                "Replay)",
-                figures.dropped,
-                PIPELINE_KEY,
-            )
-        first_at = min((offer.arrived_at for offer in batch.offers), default=started)
-        took = {
-            "handover": figures.handover_s,
-            "pipeline": figures.pipeline_s,
-            "publish": figures.publish_s,
-            "total": time.monotonic() - started,
-            "waited": started - first_at,
-        }
-        counts = counted(batch, outcome)
-        lags = {child.shard.label: child.behind_ms for child in self._children.values() if child.shard is not None}
-        self._status.triggered(counts, lags)
-        said = {
-            "shards": len(batch.ends),
-            **counts,
-            **{f"{name}_ms": int(1000 * seconds) for name, seconds in took.items()},
-            "lag_ms": max((lag for lag in lags.values() if lag is not None), default="?"),
-        }
-        log.info("trigger: %s", " ".join(f"{name}={value}" for name, value in said.items()))
-
-    # --- what is printed ---------------------------------------------------------------------------------------------
-
     def pass_on(self, text: str) -> bool:
-        """Pass lines to the daemon's log through a child; False if no child can take them."""
+        """Pass printed lines to the daemon's log through any child. Return False if no child can take them now."""
         return any(child.said(text) for child in self._children.values() if child.shard is not None)

@@ -20,11 +20,12 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit.admitted_sink import AdmittedSink
 from mld.processors.spark.commit.faults import stage
-from mld.processors.spark.commit.journal import DATA, HOME, STAGING, AdmittedSink, Journal
+from mld.processors.spark.commit.journal import DATA, STAGING, Journal
 from mld.processors.spark.commit.ledger import Columns, FileMove, LedgerEntry
+from mld.processors.spark.commit.ledger_files import HOME, commit_of, published_name
 from mld.processors.spark.commit.store import Store, failures
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
@@ -90,7 +91,7 @@ class FileSink(AdmittedSink):
         with failures(f"sink {self.name}: looking for files without a ledger"):
             found = (path for path in map(PurePosixPath, self._store.files("")) if path.parts[0] != HOME)
             for path in islice(found, LOOKED_AT):
-                if ledger.commit_of(path.name) is None or self._journal.head() is not None:
+                if commit_of(path.name) is None or self._journal.head() is not None:
                     continue
                 raise SinkRefused(
                     f"sink {self.name}: {self.place} holds files of commits, {path} among them, but no ledger; restore "
@@ -191,9 +192,8 @@ class FileSink(AdmittedSink):
 
 
 def _moves(number: int, files: Sequence[str]) -> tuple[FileMove, ...]:
-    prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
     paths = map(PurePosixPath, files)
-    return tuple(FileMove(f"{DATA}/{path}", str(path.with_name(prefix + path.name))) for path in paths)
+    return tuple(FileMove(f"{DATA}/{path}", str(path.with_name(published_name(number, path.name)))) for path in paths)
 
 
 def _hidden(name: str) -> bool:

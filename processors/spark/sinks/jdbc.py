@@ -25,8 +25,8 @@ from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit.admitted_sink import AdmittedSink
 from mld.processors.spark.commit.faults import stage
-from mld.processors.spark.commit.journal import AdmittedSink
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sentences import first_line

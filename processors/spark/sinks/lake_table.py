@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.commit.admission import Admission
-from mld.processors.spark.commit.journal import AdmittedSink
+from mld.processors.spark.commit.admitted_sink import AdmittedSink
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sentences import first_line, sentence

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from uuid import uuid4
 
-from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger_files import commit_of
 from mld.processors.spark.commit.store import Store, failures
 
 IDENTITY_FILE = "_mld_replay"
@@ -26,7 +26,7 @@ class StoredLetters:
         with failures("listing the dead letter"):
             found: defaultdict[int, list[str]] = defaultdict(list)
             for name in sorted(self._store.names("")):
-                if (number := ledger.commit_of(name)) is not None:
+                if (number := commit_of(name)) is not None:
                     found[number].append(name)
             return dict(sorted(found.items()))
 

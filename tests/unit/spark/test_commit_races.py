@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, Journal, path_of
+from mld.processors.spark.commit import ledger, ledger_files
+from mld.processors.spark.commit.journal import ABANDONED_S, STAGING, Journal
+from mld.processors.spark.commit.ledger_files import LEDGER, path_of
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, spans
 from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused
@@ -224,8 +225,8 @@ def read(disk: Disk) -> Counter[tuple[str, int]]:
 @pytest.fixture(autouse=True)
 def small_ledgers(monkeypatch):
     """Keep so few entries that every run sweeps."""
-    monkeypatch.setattr(ledger, "ENTRIES_KEPT", 1)
-    monkeypatch.setattr(ledger, "ENTRIES_SWEPT_FROM", 2)
+    monkeypatch.setattr(ledger_files, "ENTRIES_KEPT", 1)
+    monkeypatch.setattr(ledger_files, "ENTRIES_SWEPT_FROM", 2)
 
 
 @LAYOUTS

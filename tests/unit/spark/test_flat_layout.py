@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, path_of
+from mld.processors.spark.commit.ledger_files import LEDGER, Names, path_of
 from mld.processors.spark.high_water_marks import spans
 from mld.processors.spark.positions import RecordPosition
 from mld.processors.spark.sink_port import SinkError, SinkRefused
@@ -64,7 +64,7 @@ def test_a_commit_whose_directory_vanishes_is_not_called_done_until_its_files_ar
         publish(sink, 2)
     assert sink.open() == {SHARDS[0]: RecordPosition(2)}
     assert len(shown(disk)) == 2
-    assert not ledger.Names.of(MemoryStore(disk).names(LEDGER)).unfinished
+    assert not Names.of(MemoryStore(disk).names(LEDGER)).unfinished
 
 
 @LAYOUTS

@@ -7,8 +7,9 @@ import os
 import pytest
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, STAGING, Journal, path_of
+from mld.processors.spark.commit.journal import STAGING, Journal
 from mld.processors.spark.commit.ledger import FileMove, LedgerEntry
+from mld.processors.spark.commit.ledger_files import LEDGER, path_of
 from mld.processors.spark.commit.store import FILE_BYTES_MAX, PosixStore
 from mld.processors.spark.sink_port import SinkError, SinkRefused
 

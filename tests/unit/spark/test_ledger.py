@@ -8,13 +8,8 @@ import pytest
 
 from mld.processors.spark.commit import ended_shards, ledger
 from mld.processors.spark.commit.admission import Admission
-from mld.processors.spark.commit.ledger import (
-    ENTRIES_KEPT,
-    ENTRIES_SWEPT_FROM,
-    FileMove,
-    LedgerEntry,
-    Names,
-)
+from mld.processors.spark.commit.ledger import FileMove, LedgerEntry
+from mld.processors.spark.commit.ledger_files import ENTRIES_KEPT, ENTRIES_SWEPT_FROM, Names
 from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity

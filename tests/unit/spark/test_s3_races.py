@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from mld.aws.objects import TRIES_MAX
-from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.journal import LEDGER, STAGING
+from mld.processors.spark.commit import ledger, ledger_files
+from mld.processors.spark.commit.journal import STAGING
+from mld.processors.spark.commit.ledger_files import LEDGER
 from mld.processors.spark.commit.s3_store import OLD_HEAD, S3Store
 from mld.processors.spark.high_water_marks import spans
 from mld.processors.spark.positions import RecordPosition, StreamShard
@@ -138,8 +139,8 @@ def read(bucket: BucketInMemory) -> Counter[tuple[str, int]]:
 @pytest.fixture(autouse=True)
 def small_ledgers(monkeypatch):
     """Keep so few entries that every run sweeps."""
-    monkeypatch.setattr(ledger, "ENTRIES_KEPT", 2)
-    monkeypatch.setattr(ledger, "ENTRIES_SWEPT_FROM", 4)
+    monkeypatch.setattr(ledger_files, "ENTRIES_KEPT", 2)
+    monkeypatch.setattr(ledger_files, "ENTRIES_SWEPT_FROM", 4)
 
 
 @pytest.mark.parametrize("layout", sliced([FLAT, PARTITIONED], PARTITIONED), ids=str)

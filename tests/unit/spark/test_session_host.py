@@ -23,7 +23,7 @@ from mld.processors.spark.batch import attempts
 from mld.processors.spark.child import properties_file
 from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.high_water_marks import ENDED
-from mld.processors.spark.host import offers, session_host
+from mld.processors.spark.host import micro_batch_loop, offers
 from mld.processors.spark.host.host_status import STATUS_FILE
 from mld.processors.spark.host.leftovers import clear, hold, sweep
 from mld.processors.spark.host.process_watch import watch_process
@@ -253,8 +253,8 @@ async def test_a_sink_that_goes_back_between_two_batches_refuses_the_second_one(
 
 async def test_a_trigger_without_progress_is_said_loudly_and_what_waits_is_told(tmp_path, monkeypatch, caplog):
     """While the JVM hangs its host does not: no lag shows that, because the children have answered."""
-    monkeypatch.setattr(session_host, "WRITE_EVERY_S", 0.01)
-    monkeypatch.setattr(session_host, "STALLED_S", 0.02)
+    monkeypatch.setattr(micro_batch_loop, "WRITE_EVERY_S", 0.01)
+    monkeypatch.setattr(micro_batch_loop, "STALLED_S", 0.02)
 
     def told(name):
         return json.loads((tmp_path / STATUS_FILE).read_text())[name]
@@ -852,7 +852,7 @@ async def test_a_page_that_finds_no_room_on_the_disk_is_not_checkpointed(tmp_pat
 async def test_a_child_that_dies_with_a_page_that_grows_leaves_neither_file_nor_claim(tmp_path):
     async with serving(tmp_path, NEVER) as world:
         child, ready = await asyncio.to_thread(raw_child, world)
-        world.host._last_start = time.monotonic()
+        world.host._loop.last_start = time.monotonic()
         child.sendall(link.encode(link.ROOM, {"size": 1000, "behind": 9}))
         await asyncio.to_thread(frame_of, child, link.GO)
         assert (ready["stream"], ready["shard"]) == (STREAM, "a")

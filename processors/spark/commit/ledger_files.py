@@ -1,0 +1,82 @@
+"""The names of the files of a ledger that is a directory, and what a listing of them shows.
+
+    <sink>/_mld/ledger/<number>.json   an entry
+    <sink>/_mld/ledger/<number>.done   all files of this entry are in their places
+    <sink>/_mld/ledger/<number>.floor  all entries up to this number were done, and are removed
+
+Pure: values in, values out. `journal` creates and removes the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+HOME = "_mld"
+LEDGER = f"{HOME}/ledger"
+NUMBER_DIGITS = 12
+"""Digits of a number in a name. Leading zeros make names sort; one commit a second fills them in 31,000 years."""
+ENTRIES_KEPT = 64
+"""The newest entries are kept, so that people can see the last minutes. The rules need only one."""
+ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
+"""Old entries are removed when there are this many, so that removing is rare."""
+ENTRY, DONE, FLOOR = "json", "done", "floor"
+_NAME = re.compile(rf"(?P<number>\d{{{NUMBER_DIGITS},}})\.(?P<kind>{ENTRY}|{DONE}|{FLOOR})", re.ASCII)
+_PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The numbers that the files of the ledger show: those that are taken, and those whose moves are done.
+
+    Entries up to number `floor` were done and are removed. An entry that is created there later is void."""
+
+    taken: tuple[int, ...] = ()
+    done: frozenset[int] = frozenset()
+    floor: int = 0
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Names:
+        found = [(match["kind"], int(match["number"])) for name in names if (match := _NAME.fullmatch(name))]
+        return cls(
+            tuple(sorted(number for kind, number in found if kind == ENTRY)),
+            frozenset(number for kind, number in found if kind == DONE),
+            max((number for kind, number in found if kind == FLOOR), default=0),
+        )
+
+    @property
+    def head(self) -> int:
+        """The highest number; 0 if there is none."""
+        return self.taken[-1] if self.taken else 0
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Entries whose files may not all be in their places yet, in the order in which to finish them."""
+        return tuple(number for number in self.taken if number not in self.done and number > self.floor)
+
+    @property
+    def obsolete(self) -> tuple[int, ...]:
+        """Old entries that may be removed, lowest first; none unless there are `ENTRIES_SWEPT_FROM` entries.
+
+        Numbers are removed from the lowest on, so entries above an unfinished one stay, too."""
+        if len(self.taken) < ENTRIES_SWEPT_FROM:
+            return ()
+        horizon = min((self.head - ENTRIES_KEPT, *(number - 1 for number in self.unfinished)))
+        return tuple(number for number in self.taken if number <= horizon)
+
+
+def path_of(number: int, kind: str = ENTRY) -> str:
+    """Return where a file of the ledger is."""
+    return f"{LEDGER}/{number:0{NUMBER_DIGITS}d}.{kind}"
+
+
+def published_name(number: int, name: str) -> str:
+    """Return the name in the sink of a file that Spark called `name` and that commit `number` publishes."""
+    return f"c{number:0{NUMBER_DIGITS}d}-{name}"
+
+
+def commit_of(name: str) -> int | None:
+    """Return the number of the commit that published a file, by its name; None if no commit did."""
+    found = _PUBLISHED.fullmatch(name)
+    return int(found["number"]) if found else None
