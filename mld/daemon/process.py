@@ -46,7 +46,7 @@ from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.values import ChildLog
 from mld.protocol.child_command import split_command
-from mld.schemas.preparer import RegistryPreparer, registry_of
+from mld.schemas.registry_preparer import RegistryPreparer, registry_of
 
 log = logging.getLogger(__name__)
 

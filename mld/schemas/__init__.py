@@ -1,1 +1,1 @@
-"""Records that were written through the Glue Schema Registry: their frames, their schemas, and their values as JSON."""
+"""Records written through the Glue Schema Registry: their frames, their schemas, and their values as JSON."""

@@ -1,7 +1,7 @@
-"""`DecoderProcess`: has payloads decoded by a process of `decoder`, and starts another one when a record ended it.
+"""`DecoderProcess`: has payloads decoded by a process of `decoder`, and starts a new one when a record ended it.
 
 Rules: retrieval#decoding-in-a-process. One process serves all shards of a worker, one chunk of records after the other.
-A chunk ends with the record that ended the process, so a shard of such records takes turns with the others.
+When a record ends the process, its chunk ends too. So a shard with many such records takes turns with the other shards.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from mld.schemas.decoder import (
     ANSWER,
     DONE,
     PAYLOAD,
-    PAYLOAD_BYTES_MAX,
     REQUEST,
     SCHEMA,
     SCHEMAS_MAX,
     ZLIB_BIT,
-    UndecodableError,
 )
+from mld.schemas.frame import PAYLOAD_BYTES_MAX, UndecodableError
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 30.0  # of a process that does not run at all; one that computes is ended by the kernel much earlier
-TRIES = 2  # something else may have ended it, such as a kernel that is short of memory
+ANSWER_TIMEOUT_S = 30.0  # only for a process that does not run; the kernel ends a busy one much earlier
+TRIES = 2  # the first time, something else may have ended the process, such as a kernel that is short of memory
 READ_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX // 3 * 4 + 4
 PACKAGES = Path(__file__).resolve().parents[2]
-INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # nothing that is secret
+INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # no secrets
 
 
 class DecoderJob(NamedTuple):
-    """A payload in base64 as it stands after its frame, and the Avro schema that it is of, if it is to become JSON."""
+    """A payload in base64, without its frame. `definition` is its Avro schema if it must become JSON."""
 
     text: bytes
     is_compressed: bool
@@ -50,19 +49,19 @@ class DecoderJob(NamedTuple):
 
 
 class DecoderRequests:
-    """What one process is sent: each schema once, with the first of its payloads. Pure."""
+    """Makes the requests for one process, which gets each schema once, before the first payload that needs it. Pure."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def of(self, job: DecoderJob) -> list[bytes]:
-        """Return the pieces of a request."""
+        """Return the request for this job, in pieces."""
         number, pieces = 0, []
         if job.definition is not None:
             number = self._numbers.get(job.definition, 0)
             if not number:
                 if len(self._numbers) == SCHEMAS_MAX:
-                    self._numbers.clear()  # numbers are given again, and the process forgets what they were
+                    self._numbers.clear()  # count from 1 again; the process forgets the old meaning of each number
                 number = self._numbers[job.definition] = len(self._numbers) + 1
                 text = job.definition.encode(errors="replace")
                 pieces += [REQUEST.pack(SCHEMA, number, len(text)), text]
@@ -71,13 +70,13 @@ class DecoderRequests:
 
 
 class DecoderAnswers:
-    """Takes apart what one process writes. Pure."""
+    """Parses the answers of one process. Pure."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes | UndecodableError]:
-        """Return the answers that this piece completes. Raises EOFError for what the program never writes."""
+        """Yield the answers that this piece completes. Raises EOFError for bytes that the decoder never writes."""
         rest = self._rest
         rest += piece
         start = 0
@@ -96,6 +95,8 @@ class DecoderAnswers:
 
 @dataclass(slots=True)
 class _RunningDecoder:
+    """A running process, and the daemon's end of its pipe."""
+
     process: subprocess.Popen[bytes]
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -103,7 +104,7 @@ class _RunningDecoder:
 
 
 class DecoderProcess:
-    """Not running yet. Close it at the end."""
+    """Decodes payloads in a process, which is started with the first payload. Close it at the end."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -111,11 +112,11 @@ class DecoderProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process; None while there is none."""
+        """Id of the process; None if none is running."""
         return None if self._running is None else self._running.process.pid
 
     async def decode(self, jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:
-        """Return the payloads in base64, each as its child gets it, or why it cannot be had."""
+        """Return, for each job, the decoded payload in base64, or the error that says why there is none."""
         found: list[bytes | UndecodableError] = []
         tries = 0
         while len(found) < len(jobs):
@@ -165,7 +166,7 @@ class DecoderProcess:
         return self._running
 
     def _end(self, error: BaseException | None) -> tuple[str, bool]:
-        """End the process. Return why it has not answered, and whether it would not answer next time either."""
+        """End the process. Return why it did not answer, and whether trying once more would be useless."""
         running, self._running = self._running, None
         if running is None:
             return f"the decoder cannot be started: {error}", True
@@ -177,7 +178,7 @@ class DecoderProcess:
         return f"decoding it ended the decoder ({_name_of(code)})", False
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process if it is running."""
         self._end(None)
 
 

@@ -1,7 +1,8 @@
-"""`SchemaRegistry`: schema versions of the Glue Schema Registry, kept for a day, each asked for once at a time.
+"""`SchemaRegistry`: schema versions of the Glue Schema Registry, kept for a day; simultaneous lookups share one
+request.
 
-Rules: retrieval#schema-lookups. An id that the registry does not know is not asked for again for a minute, and one for
-which there was no answer not for some seconds: a page of 10,000 records waits for one answer, not for 10,000.
+Rules: retrieval#schema-lookups. An id that the registry does not know is not looked up again for a minute, and after a
+lookup without an answer the id waits some seconds. So a page of 10,000 records waits for one answer, not for 10,000.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from mld.core.errors import AwsError, AwsUnreachableError, SchemaUnknownError, S
 log = logging.getLogger(__name__)
 
 VERSIONS_MAX = 200
-KEPT_S = 86_400.0  # versions do not change; what may change is whether we may read them
+KEPT_S = 86_400.0  # versions do not change, but our permission to read them may
 NEGATIVE_S = 60.0
 NO_ANSWER_S = 10.0
 FAILURES_KEPT_MAX = 1000
-"""Ids that stand on damaged records alone must not drive out those of real ones, so they are kept elsewhere."""
+"""Failed lookups are kept apart, so that the ids in damaged records do not displace real versions."""
 TIMEOUT_S = 10.0
 UNKNOWN_CODES = frozenset({"EntityNotFoundException", "InvalidInputException"})
 
@@ -38,7 +39,7 @@ KeptT = TypeVar("KeptT")
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A version of a schema. `data_format` is AVRO, JSON or PROTOBUF; `name` is that of the schema."""
+    """A version of a schema. `data_format` is AVRO, JSON or PROTOBUF; `name` is the name of the schema."""
 
     version_id: str
     name: str
@@ -47,7 +48,7 @@ class SchemaVersion:
 
 
 def version_of(version_id: str, answer: Mapping[str, Any]) -> SchemaVersion:
-    """Return the version of an answer of GetSchemaVersion. Raises KeyError or TypeError for what is none."""
+    """Return the schema version in an answer of GetSchemaVersion. Raises KeyError or TypeError if there is none."""
     arn = answer.get("SchemaArn")
     return SchemaVersion(
         version_id,
@@ -69,12 +70,14 @@ class _KeptFailure:
     why: str
     until_s: float
     is_unknown: bool
-    """The registry said so; otherwise it said nothing of use."""
+    """True: the registry does not have this version. False: there was no usable answer."""
 
 
 @raises_only(SchemaUnreachableError)
 class SchemaRegistry:
-    """`folder`: where definitions are written for children. `in_thread` calls what blocks."""
+    """Looks schema versions up, and keeps them. Their definitions are written into `folder`, where children read them.
+    `in_thread` runs calls that block.
+    """
 
     def __init__(
         self,
@@ -95,10 +98,10 @@ class SchemaRegistry:
         self._asking: dict[str, asyncio.Task[_KeptVersion | _KeptFailure]] = {}
 
     async def version(self, version_id: str) -> tuple[SchemaVersion, str | None]:
-        """Return a schema version, and the file that has its definition.
+        """Return a schema version, and the path of the file with its definition; None if that could not be written.
 
-        Raises SchemaUnknownError for an id that the registry does not have, or does not let us have, and
-        SchemaUnreachableError if it cannot tell now.
+        Raises SchemaUnknownError if the registry does not have this version or does not show it to us, and
+        SchemaUnreachableError if there is no answer now.
         """
         kept: _KeptVersion | _KeptFailure | None = self._kept.get(version_id) or self._failed.get(version_id)
         if kept is None or self._clock.monotonic() >= kept.until_s:
@@ -120,7 +123,7 @@ class SchemaRegistry:
             is_unknown = isinstance(error, SchemaUnknownError)
             until_s = self._clock.monotonic() + (NEGATIVE_S if is_unknown else NO_ANSWER_S)
             known = self._kept.get(version_id)
-            if known is not None and not is_unknown:  # versions do not change: an old answer is better than none
+            if known is not None and not is_unknown:  # versions do not change, so the old answer is still right
                 self._kept[version_id] = again = replace(known, until_s=until_s)
                 return again
             failure = _KeptFailure(str(error), until_s, is_unknown)
@@ -154,7 +157,7 @@ class SchemaRegistry:
         return kept
 
     def _written(self, version: SchemaVersion) -> str | None:
-        """Return the file with the definition: private, and whole or not there."""
+        """Write the definition into a private file, complete or not at all, and return its path; None if that fails."""
         path = self._folder / version.version_id
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -175,7 +178,7 @@ class SchemaRegistry:
         return str(path)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the lookups that are under way."""
         for task in tuple(self._asking.values()):
             task.cancel()
 

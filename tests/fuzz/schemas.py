@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mld.schemas.decoder import PAYLOAD_BYTES_MAX, UndecodableError
 from mld.schemas.decoder_process import DecoderJob, DecoderProcess
+from mld.schemas.frame import PAYLOAD_BYTES_MAX, UndecodableError
 
 CPU, MEMORY, ENDED = "more CPU time", "bytes of memory", "ended the decoder"
 

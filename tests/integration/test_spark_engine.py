@@ -54,7 +54,7 @@ PASS = "def transform(records, batch):\n    return records.select('sequenceNumbe
 def test_avro_of_the_schema_registry_comes_as_columns(spark: Any) -> None:
     """What `mld.schemaRegistry = json` makes of frames by Java; a column that no writer knows is null."""
     pytest.importorskip("fastavro", reason="needs the extra: pip install 'mld-kinesis[schemas]'")
-    from mld.schemas.decoder import avro_decoder
+    from mld.schemas.avro_json import avro_decoder
     from tests.unit.schemas.test_java_frames import payloads
 
     events = [avro_decoder(definition)(data) for definition, data in payloads("AVRO")]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from mld.schemas.decoder import UndecodableError, serve
+from mld.schemas.decoder import serve
 from mld.schemas.decoder_process import DecoderAnswers, DecoderJob, DecoderRequests
+from mld.schemas.frame import UndecodableError
 
 
 async def decode_here(jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mld.schemas.decoder import MEMORY_BYTES_MAX, SCHEMAS_MAX, UndecodableError
+from mld.schemas.decoder import MEMORY_BYTES_MAX, SCHEMAS_MAX
 from mld.schemas.decoder_process import DecoderJob, DecoderProcess, DecoderRequests
+from mld.schemas.frame import UndecodableError
 from tests.fuzz.schemas import ATTACKS, GOOD, Attack
 
 GOOD_JSON = b'{"a":7}'

@@ -19,8 +19,9 @@ from mld.check.conformance_session import flaw
 from mld.properties.values import SchemaMode
 from mld.protocol.codec import encode_record
 from mld.protocol.framed_records import FramedRecord, Splitter, line_of
-from mld.schemas.decoder import UndecodableError, avro_decoder
-from mld.schemas.preparer import DecodedRecord, decoded, frame_in, job_of, marked
+from mld.schemas.avro_json import avro_decoder
+from mld.schemas.decoded_record import DecodedRecord, decoded, frame_in, job_of, marked
+from mld.schemas.frame import UndecodableError
 from mld.schemas.registry import SchemaVersion, version_of
 from tests.twins.decoding import decode_here
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.retrieval.pieces import FRAME_IN_BASE64
-from mld.schemas import decoder
-from mld.schemas.decoder import HEADER_BYTES, UndecodableError, frame_of, inflated
+from mld.schemas import frame
+from mld.schemas.frame import HEADER_BYTES, UndecodableError, frame_of, inflated
 
 UUID = "00112233-4455-6677-8899-aabbccddeeff"
 PLAIN = bytes.fromhex("030000112233445566778899aabbccddeeff7b2261223a317d")
@@ -54,7 +54,7 @@ def test_a_damaged_payload_is_an_error(payload: bytes, why: str) -> None:
 
 
 def test_a_bomb_is_an_error_and_never_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "PAYLOAD_BYTES_MAX", 1000)
+    monkeypatch.setattr(frame, "PAYLOAD_BYTES_MAX", 1000)
     assert len(inflated(zlib.compress(bytes(999)))) == 999
     with pytest.raises(UndecodableError, match="more than 1000 bytes"):
         inflated(zlib.compress(bytes(1_000_000)))

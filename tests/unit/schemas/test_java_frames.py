@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.schemas.decoder import HEADER_BYTES, UndecodableError, avro_decoder, frame_of, inflated
+from mld.schemas.avro_json import avro_decoder
+from mld.schemas.frame import HEADER_BYTES, UndecodableError, frame_of, inflated
 
 RECORDED = json.loads((Path(__file__).resolve().parents[2] / "interop" / "frames" / "frames.json").read_text())
 ID = "00112233-4455-6677-8899-aabbccddeeff"

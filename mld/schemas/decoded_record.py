@@ -1,0 +1,81 @@
+"""`DecodedRecord`: a record whose schema frame is taken off and whose payload is decoded. Pure.
+
+Rules: retrieval#framed-records. The functions here work on records framed for the child, not on records as Kinesis
+sends them. So it makes no difference whether a record came alone or in an aggregate, by polling or by fan-out.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mld.properties.values import SchemaMode
+from mld.protocol.codec import RECORD_END, record_keys
+from mld.protocol.framed_records import FramedRecord
+from mld.retrieval.pieces import FRAME_IN_BASE64
+from mld.schemas.decoder_process import DecoderJob
+from mld.schemas.frame import HEADER_BYTES, Frame, frame_of
+from mld.schemas.registry import SchemaVersion
+
+_DATA_START = len(b'{"data":"')
+_HEADER_CHARS = HEADER_BYTES // 3 * 4  # 18 bytes are whole groups of base64, so the payload's base64 begins after them
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecord(FramedRecord):
+    """A record with decoded data; `original` is the text of the record as it came."""
+
+    original: bytes = b""
+
+    def as_it_came(self) -> FramedRecord:
+        """Return the record with its frame, for dead letters."""
+        return FramedRecord(self.sequence, self.sub, self.original)
+
+
+def frame_in(record: FramedRecord) -> Frame | None:
+    """Return the schema frame of a record's data; None if it has none."""
+    text = record.text
+    if FRAME_IN_BASE64.match(text, _DATA_START) is None:
+        return None
+    return frame_of(a2b_base64(text[_DATA_START : min(_DATA_START + _HEADER_CHARS, _data_end(text))]))
+
+
+def job_of(record: FramedRecord, frame: Frame, version: SchemaVersion, mode: SchemaMode) -> DecoderJob:
+    """Return the job that decodes the payload of a record with this frame."""
+    definition = version.definition if mode is SchemaMode.JSON and version.data_format == "AVRO" else None
+    return DecoderJob(
+        record.text[_DATA_START + _HEADER_CHARS : _data_end(record.text)], frame.is_compressed, definition
+    )
+
+
+def decoded(
+    record: FramedRecord, payload: bytes, version: SchemaVersion, mode: SchemaMode, schema_file: str | None
+) -> FramedRecord:
+    """Return the record with this payload, in base64, as its data, and with keys that describe its schema."""
+    extra = {
+        "schemaVersionId": version.version_id,
+        "schemaName": version.name,
+        "schemaDataFormat": version.data_format,
+    }
+    if mode is SchemaMode.JSON:
+        extra["dataFormat"] = "JSON" if version.data_format == "AVRO" else version.data_format
+    if schema_file is not None:
+        extra["schemaFile"] = schema_file
+    return _rewritten(record, payload, extra)
+
+
+def marked(record: FramedRecord, why: str) -> FramedRecord:
+    """Return the record as it came, plus a key that says why its frame was not taken off."""
+    return _rewritten(record, record.text[_DATA_START : _data_end(record.text)], {"schemaError": why})
+
+
+def _data_end(text: bytes) -> int:
+    return text.index(b'"', _DATA_START)
+
+
+def _rewritten(record: FramedRecord, payload: bytes, extra: Mapping[str, str]) -> FramedRecord:
+    text = record.text
+    rest = text[_data_end(text) : -len(RECORD_END)]
+    rewritten = b"".join((text[:_DATA_START], payload, rest, record_keys(extra), RECORD_END))
+    return DecodedRecord(record.sequence, record.sub, rewritten, text)

@@ -1,0 +1,61 @@
+"""`RegistryPreparer`: the `SchemaPreparer` that the settings ask for, with the registry's client and its cache."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from mld.aws.client_factory import ClientFactory, CountedService, service_of
+from mld.core.clock import Clock
+from mld.metrics.worker import WorkerMetrics
+from mld.properties.settings import Settings
+from mld.properties.values import SchemaErrors, SchemaMode
+from mld.schemas.decoder_process import DecoderProcess
+from mld.schemas.preparer import SchemaPreparer
+from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
+
+LOOKUPS_AT_ONCE_MAX = 4
+
+
+class RegistryPreparer(SchemaPreparer):
+    """A `SchemaPreparer` made from settings. The daemon opens it at its start and closes it at its end."""
+
+    def __init__(self, settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics) -> None:
+        """Make it without any I/O; it must be opened before use."""
+        asked = settings.schemas
+        glue = service_of(
+            factory,
+            "glue",
+            label="schema registry",
+            threads_max=LOOKUPS_AT_ONCE_MAX,
+            read_timeout_s=TIMEOUT_S,
+            access=factory.access_beside_kinesis(asked.region, asked.endpoint),
+        )
+        self._service = CountedService(glue, "glue", worker)
+        self._decoder = DecoderProcess()
+        super().__init__(
+            SchemaRegistry(self._service, clock, folder=Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}"),
+            clock,
+            asked.mode,
+            self._decoder.decode,
+            waits=asked.on_error is SchemaErrors.FAIL,
+            results=worker.framed_records,
+        )
+
+    async def open(self) -> None:
+        """Open the client of the registry. Raises StartupError without credentials or a region."""
+        await self._service.open()
+
+    async def close(self) -> None:
+        """End the decoder, lookups under way, and the client."""
+        self._decoder.close()
+        await self._registry.close()
+        await self._service.close()
+
+
+def registry_of(
+    settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics
+) -> RegistryPreparer | None:
+    """Make the preparer, not open yet; None if the settings leave frames on records. Does no I/O."""
+    return None if settings.schemas.mode is SchemaMode.OFF else RegistryPreparer(settings, factory, clock, worker)
