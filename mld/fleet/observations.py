@@ -4,7 +4,7 @@ Rules: coordination#expired-leases, coordination#pending-handoffs. Time is monot
 observation.
 
     seen                                        moved_at
-    first time, nobody's lease                  never
+    first time, nobody's lease                  long ago (`NEVER`)
     first time, somebody's lease                now
     another counter or actual owner             now: also a smaller counter, for a table may be made again or restored
     another heartbeat of its owner              now (leases#marked-rows)
@@ -25,32 +25,15 @@ two runs single rows may be read as well (`saw`); they count the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from mld.core.steps import Steps
+from mld.core.stillness import Stillness
 from mld.leases.lease import Lease
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
-
-
-class Handoff(NamedTuple):
-    """A pending handoff: the owner pair it was seen with, and when it may be forced."""
-
-    owner: str | None
-    checkpoint_owner: str
-    deadline: float
-
-
-class Seen(NamedTuple):
-    """What is known of one lease. `moved_at` None: never seen to move."""
-
-    counter: int
-    actual_owner: str | None
-    moved_at: float | None
-    handoff: Handoff | None = None
-    heartbeat: str | None = None
-    """Of its owner, where that stands for renewals (`Lease.heartbeat`)."""
+NEVER = -math.inf
 
 
 class Observations:
@@ -59,11 +42,15 @@ class Observations:
     def __init__(self, *, lease_duration_s: float, handoff_timeout_s: float) -> None:
         self._lease_duration_s = lease_duration_s
         self._patience_s = handoff_timeout_s + lease_duration_s
-        self.seen: dict[str, Seen] = {}
+        self._rows: Stillness[str, tuple[int, str | None, str | None]] = Stillness()
+        """Counter, actual owner, and heartbeat of the owner, where that stands for renewals (`Lease.heartbeat`)."""
+        self._handoffs: Stillness[str, tuple[str | None, str | None]] = Stillness()
+        """The next owner and the one that is to hand over, of each pending handoff."""
 
     def forget(self) -> None:
-        """Forget what was seen before leadership was won."""
-        self.seen.clear()
+        """Forget what was seen before leadership was won, or of a table that is gone."""
+        self._rows.forget_all()
+        self._handoffs.forget_all()
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
         """Take note of these leases, and no others, shown by a scan that ended at `now`."""
@@ -71,69 +58,51 @@ class Observations:
             self.saw(lease, now)
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
-        if len(self.seen) > len(leases):
+        if len(self._rows) > len(leases):
             there = {lease.key for lease in leases}
-            for key in [key for key in self.seen if key not in there]:
-                del self.seen[key]
+            self._rows.keep(there)
+            self._handoffs.keep(there)
 
     def saw(self, lease: Lease, now: float) -> None:
         """Take note of one row, read at `now`."""
-        before = self.seen.get(lease.key)
-        if before is None:
-            moved_at = None if lease.actual_owner is None else now
-            handoff = self._handoff(None, lease, now)
-            self.seen[lease.key] = Seen(lease.counter, lease.actual_owner, moved_at, handoff, lease.heartbeat)
-            return
-        counter, owner, moved_at, handoff, heartbeat = before
-        if lease.counter != counter or lease.actual_owner != owner or lease.heartbeat != heartbeat:
-            counter, owner, moved_at, heartbeat = lease.counter, lease.actual_owner, now, lease.heartbeat
-        if handoff is not None or lease.checkpoint_owner is not None:
-            handoff = self._handoff(handoff, lease, now)
-        self.seen[lease.key] = Seen(counter, owner, moved_at, handoff, heartbeat)
+        self._rows.saw(lease.key, _shown(lease), now, NEVER if lease.actual_owner is None else now)
+        if lease.checkpoint_owner is None:
+            self._handoffs.forget(lease.key)
+        else:
+            self._handoffs.saw(lease.key, (lease.owner, lease.checkpoint_owner), now)
 
     def assigned(self, lease: Lease, now: float) -> None:
         """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to
         start.
         """
-        self.seen[lease.key] = Seen(lease.counter, lease.actual_owner, now)
+        self._rows.begin(lease.key, _shown(lease), now)
+        self._handoffs.forget(lease.key)
 
     def handoff_begun(self, lease: Lease, now: float) -> None:
         """Note that our own handoff was confirmed with this row, whose counter it left alone."""
-        before = self.seen.get(lease.key)
-        seen = before if before is not None else Seen(lease.counter, lease.actual_owner, now)
-        self.seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
+        if lease.key not in self._rows:
+            self._rows.begin(lease.key, _shown(lease), now)
+        self._handoffs.begin(lease.key, (lease.owner, lease.checkpoint_owner), now)
 
-    def moved_at(self, lease: Lease) -> float | None:
-        """Return when the lease was last seen to move; None means never, as for a lease that was nobody's from the
-        start.
-        """
-        seen = self.seen.get(lease.key)
-        return None if seen is None else seen.moved_at
+    def moved_at(self, key: str) -> float:
+        """Return when a lease that was observed was last seen to move; `NEVER` if it was nobody's from the start."""
+        return self._rows.since(key)
 
     def is_expired(self, lease: Lease, now: float) -> bool:
         """Return whether it is nobody's, or has stood still for longer than a lease duration; False if it was never
         observed.
         """
-        if lease.owner is None and lease.checkpoint_owner is None:
-            return True
-        seen = self.seen.get(lease.key)
-        if seen is None:
-            return False
-        return seen.moved_at is None or now - seen.moved_at > self._lease_duration_s
+        return lease.actual_owner is None or self._rows.is_still(lease.key, now, self._lease_duration_s)
 
     def is_blocked(self, lease: Lease, now: float) -> bool:
         """Return whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
-        seen = self.seen.get(lease.key)
-        return seen is None or seen.handoff is None or now <= seen.handoff.deadline
+        return not self._handoffs.is_still(lease.key, now, self._patience_s)
 
-    def _handoff(self, before: Handoff | None, lease: Lease, now: float) -> Handoff | None:
-        if lease.checkpoint_owner is None:
-            return None
-        if before is not None and before[:2] == (lease.owner, lease.checkpoint_owner):
-            return before
-        return Handoff(lease.owner, lease.checkpoint_owner, now + self._patience_s)
+
+def _shown(lease: Lease) -> tuple[int, str | None, str | None]:
+    return lease.counter, lease.actual_owner, lease.heartbeat
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:

@@ -516,7 +516,7 @@ class JavaAssigner(Assigner):
         rows = [_java_lease(lease) for lease in leases]
         decider = _GroupedDecider(rows, [_java_report(report) for report in known], expired, self.rng)
         waiting = [row for row in rows if row.key in expired]
-        waiting.sort(key=lambda row: self._observations.moved_at(by_key[row.key]) or -math.inf)
+        waiting.sort(key=lambda row: self._observations.moved_at(row.key))
         decider.assign_waiting(waiting)
         if due:
             decider.balance()

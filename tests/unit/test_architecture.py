@@ -128,6 +128,7 @@ PURE = (
     "mld/daemon/group_rules.py",
     "mld/daemon/other_workers.py",
     "mld/core/periods.py",
+    "mld/core/stillness.py",
     "mld/core/positions.py",
     "mld/core/stream_ids.py",
     "mld/check/price.py",

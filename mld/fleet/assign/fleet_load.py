@@ -28,7 +28,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 
 from mld.core.steps import Steps
-from mld.fleet.observations import STEP_LEASES, Observations
+from mld.fleet.observations import NEVER, STEP_LEASES, Observations
 from mld.fleet.report import reports
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease
@@ -288,8 +288,8 @@ def _sort_out(
             load.held += 1
             load.expired += expired
         if expired:
-            moved_at = None if owner is None else observations.moved_at(lease)
-            view.waiting.append((-math.inf if moved_at is None else moved_at, lease.key, lease))
+            moved_at = NEVER if owner is None else observations.moved_at(lease.key)
+            view.waiting.append((moved_at, lease.key, lease))
         elif lease.checkpoint_owner is not None:
             _sort_out_handoff(view, lease, weight, load, is_blocked=observations.is_blocked(lease, now))
         elif load is not None and not lease.is_complete and not is_pinned(lease, wall_s):

@@ -39,10 +39,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, WATCHERS, part_count, slow_period_s
 from mld.core.steps import Steps
+from mld.core.stillness import Stillness
 from mld.fleet.assign.fleet_load import Move, Why, is_pinned
 from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.observations import STEP_LEASES, Observations
@@ -58,14 +58,6 @@ FREE_AT_ONCE_MAX = 32
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
 FREE_WAIT_S_MAX = 5.0  # by then those who start together have seen each other renew; at most a lease duration
-
-
-class _Given(NamedTuple):
-    """The owner of a lease, and the counter and the time at which it was first seen to own it."""
-
-    owner: str
-    counter: int
-    since: float
 
 
 @dataclass(eq=False)
@@ -93,8 +85,8 @@ class Takeover:
         self._rows: dict[str, Lease] = {}
         self._due: dict[str, float] = {}
         self._parts: dict[str, int] = {}
-        self._free_since: dict[str, float] = {}
-        self._given: dict[str, _Given] = {}
+        self._owned: Stillness[str, str | None] = Stillness()
+        """Since when each lease has had its owner, or none."""
         self._renewed_once: set[str] = set()
         """Java workers that were seen to renew a lease."""
         self._watchers: tuple[tuple[str, ...], ...] = ((self.worker_id,),)
@@ -163,21 +155,15 @@ class Takeover:
         self.observations.saw(lease, now)
         key, owner = lease.key, lease.actual_owner
         self._rows[key] = lease
-        if owner is None:
-            self._free_since.setdefault(key, now)
-            self._given.pop(key, None)
-        else:
-            self._free_since.pop(key, None)
-            given = self._given.get(key)
-            if given is None or given.owner != owner:
-                self._given[key] = _Given(owner, lease.counter, now)
-            elif owner in self.membership.java and lease.counter != given.counter:
-                self._renewed_once.add(owner)
+        self._owned.saw(key, owner, now)
+        if owner in self.membership.java and self._was_renewed(key):
+            self._renewed_once.add(owner)
         self._due[key] = now if self.has_ended(owner, now) else self._due_at(lease)
 
     def _forget(self, key: str) -> None:
-        for known in (self._rows, self._due, self._parts, self._free_since, self._given):
+        for known in (self._rows, self._due, self._parts):
             known.pop(key, None)
+        self._owned.forget(key)
 
     def _owners(self, leases: Iterable[Lease], now: float) -> Steps[tuple[set[str], set[str]]]:
         """Return (who owns leases, who of them has renewed one of them)."""
@@ -197,18 +183,17 @@ class Takeover:
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
-                self._due[lease.key] = self._moved_at(lease) + self.settings.leases.duration_s
+                self._due[lease.key] = self.observations.moved_at(lease.key) + self.settings.leases.duration_s
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
         self._renewed_once &= self.membership.java
 
     def _stands_still(self, lease: Lease, now: float) -> bool:
-        return now - self._moved_at(lease) > self.settings.leases.duration_s
+        return now - self.observations.moved_at(lease.key) > self.settings.leases.duration_s
 
-    def _moved_at(self, lease: Lease) -> float:
-        """Return when an owned lease was last seen to move, or first seen with this owner."""
-        moved_at = self.observations.moved_at(lease)
-        return self._given[lease.key].since if moved_at is None else moved_at
+    def _was_renewed(self, key: str) -> bool:
+        """Return whether a lease was seen to move after it was first seen with its owner."""
+        return self.observations.moved_at(key) > self._owned.since(key)
 
     # --- who looks at what --------------------------------------------------------------------------------------------
 
@@ -243,13 +228,13 @@ class Takeover:
         """Return when the lease may be taken by whom it falls to; `math.inf` if never, as far as we know."""
         owner = lease.actual_owner
         if owner is None:
-            return self._free_since[lease.key] + FREE_GRACE_S
+            return self._owned.since(lease.key) + FREE_GRACE_S
         if owner == self._me and lease.checkpoint_owner is None:
             return math.inf
         alone_s = self.settings.leases.duration_s
-        if owner in self.membership.java and self._given[lease.key].counter == lease.counter:
+        if owner in self.membership.java and not self._was_renewed(lease.key):
             alone_s += self.settings.fleet.assignment_interval_s / 2 + JAVA_DISCOVERY_SLACK_S
-        return self._moved_at(lease) + alone_s
+        return self.observations.moved_at(lease.key) + alone_s
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
         """Return (the leases to take now, when more may become due: `math.inf` if not before another look)."""
@@ -267,8 +252,8 @@ class Takeover:
                 continue
             is_ours = self._me in (dealt.get(key), self._rows[key].owner)
             ready_at = self._due[key] if is_ours else self._due[key] + SECOND_CHANCE_S
-            if ready_at < now and key in self._free_since and free_room <= 0:
-                ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self.settings.leases.duration_s)
+            if ready_at < now and self._rows[key].actual_owner is None and free_room <= 0:
+                ready_at = self._owned.since(key) + min(FREE_WAIT_S_MAX, self.settings.leases.duration_s)
             if ready_at < now:
                 taken.append(self._rows[key])
                 free_room -= 1

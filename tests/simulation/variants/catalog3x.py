@@ -113,8 +113,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a new leader takes every lease that it sees for the first time for an expired one",
         (
             "fleet.observations",
-            "            moved_at = None if lease.actual_owner is None else now\n",
-            "            moved_at = None\n",
+            "now, NEVER if lease.actual_owner is None else now)\n",
+            "now, NEVER)\n",
         ),
         needs="leaders",
     ),
@@ -132,8 +132,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "the leader completes handoffs before their deadline",
         (
             "fleet.observations",
-            "        return seen is None or seen.handoff is None or now <= seen.handoff.deadline\n",
-            "        return seen is None or seen.handoff is None\n",
+            "        return not self._handoffs.is_still(lease.key, now, self._patience_s)\n",
+            "        return lease.key not in self._handoffs\n",
         ),
         needs="hangs",
     ),

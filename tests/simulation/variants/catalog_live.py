@@ -19,7 +19,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "only a leader gives away free leases, and there is none while the lock of a dead one runs out",
         (
             "assign.takeover",
-            "            return self._free_since[lease.key] + FREE_GRACE_S\n",
+            "            return self._owned.since(lease.key) + FREE_GRACE_S\n",
             "            return math.inf\n",
         ),
     ),
@@ -28,7 +28,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "only a leader takes leases from a silent owner",
         (
             "assign.takeover",
-            "        return self._moved_at(lease) + alone_s\n",
+            "        return self.observations.moved_at(lease.key) + alone_s\n",
             "        return math.inf\n",
         ),
     ),

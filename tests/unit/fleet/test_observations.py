@@ -8,7 +8,7 @@ import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.core.steps import finish
-from mld.fleet.observations import STEP_LEASES, Observations, expired_keys
+from mld.fleet.observations import NEVER, STEP_LEASES, Observations, expired_keys
 from mld.leases.lease import Lease
 
 DURATION_S = 10.0
@@ -32,7 +32,7 @@ def after(*rows: tuple[float, Lease]) -> Observations:
 @pytest.mark.parametrize(
     ("case", "rows", "moved_at"),
     [
-        ("first sight of a free lease", [(100.0, FREE)], None),
+        ("first sight of a free lease", [(100.0, FREE)], NEVER),
         ("first sight of an owned lease", [(100.0, OWNED)], 100.0),
         ("first sight of a pending handoff", [(100.0, PENDING)], 100.0),
         ("only the next owner is gone: the actual owner counts", [(100.0, replace(PENDING, owner=None))], 100.0),
@@ -46,12 +46,12 @@ def after(*rows: tuple[float, Lease]) -> Observations:
         ),
         ("another owner with the same counter", [(100.0, OWNED), (120.0, replace(OWNED, owner="b"))], 120.0),
         ("a handoff begins", [(100.0, OWNED), (120.0, replace(OWNED, owner="b", checkpoint_owner="a"))], 100.0),
-        ("a free lease stays free", [(100.0, FREE), (120.0, FREE)], None),
+        ("a free lease stays free", [(100.0, FREE), (120.0, FREE)], NEVER),
         ("a free lease was taken", [(100.0, FREE), (120.0, replace(OWNED, counter=6))], 120.0),
     ],
 )
-def test_when_a_lease_was_seen_to_move(case: str, rows: list[tuple[float, Lease]], moved_at: float | None) -> None:
-    assert after(*rows).moved_at(OWNED) == moved_at, case
+def test_when_a_lease_was_seen_to_move(case: str, rows: list[tuple[float, Lease]], moved_at: float) -> None:
+    assert after(*rows).moved_at("s") == moved_at, case
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_after_our_own_assignment_a_smaller_counter_is_the_measure() -> None:
     seen = after((0.0, replace(OWNED, counter=500)))  # then the table is restored from an old backup
     seen.assigned(replace(OWNED, owner="b", counter=7), 20.0)
     finish(seen.scanned([replace(OWNED, owner="b", counter=8)], 40.0))
-    assert seen.moved_at(OWNED) == 40.0
+    assert seen.moved_at("s") == 40.0
 
 
 def test_single_rows_read_between_two_runs_count() -> None:
@@ -116,27 +116,29 @@ def test_single_rows_read_between_two_runs_count() -> None:
 @pytest.mark.parametrize(
     ("case", "rows", "deadline"),
     [
-        ("no handoff", [(0.0, OWNED)], None),
         ("first seen pending", [(0.0, PENDING)], 40.0),
         ("became pending", [(0.0, OWNED), (20.0, PENDING)], 60.0),
         ("still pending", [(0.0, PENDING), (20.0, replace(PENDING, counter=9))], 40.0),
         ("another next owner", [(0.0, PENDING), (20.0, replace(PENDING, owner="c"))], 60.0),
         ("another old owner", [(0.0, PENDING), (20.0, replace(PENDING, checkpoint_owner="c"))], 60.0),
-        ("ended", [(0.0, PENDING), (20.0, replace(OWNED, owner="b", counter=9))], None),
+        ("ended and begun again", [(0.0, PENDING), (20.0, replace(OWNED, counter=9)), (25.0, PENDING)], 65.0),
     ],
 )
-def test_the_deadline_of_a_handoff(case: str, rows: list[tuple[float, Lease]], deadline: float | None) -> None:
-    handoff = after(*rows).seen["s"].handoff
-    assert (handoff and handoff.deadline) == deadline, case
+def test_the_deadline_of_a_handoff(case: str, rows: list[tuple[float, Lease]], deadline: float) -> None:
+    seen = after(*rows)
+    lease = replace(rows[-1][1], counter=99)
+    seen.saw(lease, deadline)  # its owner lives
+    assert seen.is_blocked(lease, deadline), case
+    assert not seen.is_blocked(lease, deadline + 0.1), case
 
 
 def test_our_own_handoff_sets_its_deadline_and_is_no_heartbeat() -> None:
     seen = after((0.0, OWNED))
     seen.handoff_begun(PENDING, 5.0)
-    handoff = seen.seen["s"].handoff
-    assert handoff is not None
-    assert handoff.deadline == 45.0
-    assert seen.moved_at(PENDING) == 0.0
+    assert seen.moved_at("s") == 0.0
+    seen.saw(replace(PENDING, counter=6), 45.0)
+    assert seen.is_blocked(PENDING, 45.0)
+    assert not seen.is_blocked(PENDING, 45.1)
 
 
 def test_a_handoff_begun_on_a_lease_never_observed_is_remembered() -> None:
@@ -168,11 +170,12 @@ def test_a_handoff_blocks_until_its_deadline(case: str, lease: Lease, renewed: b
 def test_rows_that_are_gone_are_forgotten() -> None:
     seen = after((0.0, OWNED))
     finish(seen.scanned([replace(OWNED, key="t")], 20.0))
-    assert set(seen.seen) == {"t"}
+    finish(seen.scanned([OWNED], 40.0))
+    assert seen.moved_at("s") == 40.0
 
 
 def test_a_large_scan_is_taken_in_small_pieces() -> None:
     seen = observations()
     leases = [replace(OWNED, key=f"s{number}") for number in range(10 * STEP_LEASES)]
     assert sum(1 for _ in seen.scanned(leases, 0.0)) == 10
-    assert len(seen.seen) == len(leases)
+    assert seen.moved_at(leases[-1].key) == 0.0
