@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from mld.core.steps import finish
-from mld.fleet.observations import Observations
+from mld.core.stillness import Stillness
 from mld.leases.lease import Lease
 
 
@@ -13,23 +12,17 @@ class OtherWorkers:
     """Notes each scan of the lease table. Times are monotonic seconds."""
 
     def __init__(self, lease_duration_s: float) -> None:
-        self._observations = Observations(lease_duration_s=lease_duration_s, handoff_timeout_s=0.0)
-        self._since: dict[tuple[str, str], float] = {}
-        """When a lease was first seen with this owner, by lease key and owner."""
+        self._lease_duration_s = lease_duration_s
+        self._rows: Stillness[tuple[str, str | None], tuple[int, str | None]] = Stillness()
+        """Counter and heartbeat, by lease key and owner."""
 
-    def looked(self, leases: Sequence[Lease], now: float) -> None:
+    def looked(self, leases: Iterable[Lease], now: float) -> None:
         """Note a scan that ended at `now` and showed these leases."""
-        finish(self._observations.scanned(leases, now))
-        owned = {(lease.key, lease.actual_owner) for lease in leases if lease.actual_owner is not None}
-        self._since = {(key, owner): self._since.get((key, owner), now) for key, owner in owned if owner is not None}
+        self._rows.saw_all({_of_owner(lease): (lease.counter, lease.heartbeat) for lease in leases}, now)
 
     def is_renewed(self, lease: Lease, now: float) -> bool:
         """Return whether the lease's owner was seen to renew it within a lease duration before `now`."""
-        owner = lease.actual_owner
-        if owner is None or self._observations.is_expired(lease, now):
-            return False
-        moved_at, since = self._observations.moved_at(lease), self._since.get((lease.key, owner))
-        return moved_at is not None and since is not None and moved_at > since
+        return lease.actual_owner is not None and self._rows.has_moved(_of_owner(lease)) and self._may_live(lease, now)
 
     def at_work(self, leases: Iterable[Lease], now: float) -> frozenset[str]:
         """Return the workers that were seen to renew one of the leases."""
@@ -38,4 +31,11 @@ class OtherWorkers:
     def undecided(self, leases: Iterable[Lease], now: float) -> bool:
         """Return whether one of the leases was not watched long enough to know whether its owner renews it."""
         owned = (lease for lease in leases if lease.actual_owner is not None and not lease.is_complete)
-        return any(not self._observations.is_expired(lease, now) for lease in owned)
+        return any(self._may_live(lease, now) for lease in owned)
+
+    def _may_live(self, lease: Lease, now: float) -> bool:
+        return not self._rows.is_still(_of_owner(lease), now, self._lease_duration_s)
+
+
+def _of_owner(lease: Lease) -> tuple[str, str | None]:
+    return lease.key, lease.actual_owner
