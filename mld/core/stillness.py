@@ -16,11 +16,15 @@ table is gone forgets what was seen of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+NEVER = -math.inf
+"""Since when a value is unchanged that nobody is expected to change: the first look counts for nothing."""
 
 
 class _Seen(NamedTuple, Generic[V]):

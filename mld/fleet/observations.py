@@ -25,15 +25,13 @@ two runs single rows may be read as well (`saw`); they count the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from mld.core.steps import Steps
-from mld.core.stillness import Stillness
+from mld.core.stillness import NEVER, Stillness
 from mld.leases.lease import Lease
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
-NEVER = -math.inf
 
 
 class Observations:

@@ -27,8 +27,9 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TypeAlias
 
+from mld.core.stillness import NEVER, Stillness
 from mld.leases.lease import Lease
 from mld.properties.settings import LeaseSettings
 
@@ -37,14 +38,8 @@ LOT_BYTES = 8  # two of 10,000 workers draw the same lot once in 10^11 fleets; t
 _KEY = attrgetter("key")
 
 
-class SeenRow(NamedTuple):
-    """What was last seen of a row. `changed_at` is when its counter was seen to change; None means never.
-
-    A tuple, because there is one per lease and pass: cheaper to make, and nothing for the garbage collector to follow.
-    """
-
-    counter: int
-    changed_at: float | None
+SeenCounters: TypeAlias = Stillness[str, int]
+"""Since when the counter of each lease is unchanged: `NEVER` seen to change if it was nobody's at first sight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +71,16 @@ class TakePlan:
     """Available leases of open shards for which this worker has no room."""
 
 
-def observe(previous: Mapping[str, SeenRow], leases: Iterable[Lease], now: float) -> dict[str, SeenRow]:
-    """Return the observations after a scan that ended at `now`. Rows that are gone are forgotten."""
-    observed = {}
-    for lease in leases:  # without a call per row: every worker does this to the whole table, every pass
-        key, counter = lease.key, lease.counter
-        before = previous.get(key)
-        if before is None:
-            observed[key] = SeenRow(counter, None if lease.owner is None else now)
-        else:
-            observed[key] = before if before.counter == counter else SeenRow(counter, now)
-    return observed
+def observe(seen: SeenCounters, leases: Collection[Lease], now: float) -> None:
+    """Take note of a scan that ended at `now`. Rows that are gone are forgotten."""
+    for lease in leases:
+        seen.saw(lease.key, lease.counter, now, NEVER if lease.owner is None else now)
+    seen.keep({lease.key for lease in leases})
 
 
 def decide(
     leases: Collection[Lease],
-    seen: Mapping[str, SeenRow],
+    seen: SeenCounters,
     me: str,
     now: float,
     rng: random.Random,
@@ -113,8 +102,7 @@ def decide(
     very_old: list[Lease] = []
     if settings.very_old_first:  # owned or not, leases that nobody has touched for three lease durations
         before = now - VERY_OLD_LEASE_DURATIONS * settings.duration_s
-        touched = ((lease, seen[lease.key].changed_at) for lease in available)
-        very_old = [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
+        very_old = [lease for lease in available if seen.since(lease.key) < before]
     chosen = [Choice(lease) for lease in _some(very_old, room, rng)]
     oldest = len(chosen)
     if available:
@@ -134,7 +122,7 @@ def decide(
 
 
 def _survey(
-    leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, dead_after_s: float
+    leases: Iterable[Lease], seen: SeenCounters, me: str, now: float, dead_after_s: float
 ) -> tuple[list[Lease], list[Lease], dict[str, int]]:
     """Return (available leases, those of finished shards, the load of each live worker), in one walk over the table.
 
@@ -145,8 +133,8 @@ def _survey(
     ended: list[Lease] = []
     loads = {me: 0}
     for lease in leases:
-        owner, changed_at = lease.owner, seen[lease.key].changed_at
-        if owner is None or changed_at is None or now - changed_at > dead_after_s:
+        owner = lease.owner
+        if owner is None or seen.is_still(lease.key, now, dead_after_s):
             (available if lease.is_load else ended).append(lease)
         else:
             loads[owner] = loads.get(owner, 0) + lease.is_load

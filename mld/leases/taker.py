@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from mld.core.error_boundary import survived
 from mld.core.log_fields import about
 from mld.core.periods import EPSILON_S
+from mld.core.stillness import Stillness
 from mld.core.waits import wait_for_event
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import Refusal, TableScan
-from mld.leases.take_plan import Choice, SeenRow, TakePlan, decide, observe
+from mld.leases.take_plan import Choice, SeenCounters, TakePlan, decide, observe
 from mld.leases.validity import may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
 
@@ -87,7 +88,7 @@ class LeaseTaker:
         self._period_s = (self.settings.duration_s + EPSILON_S) * 2
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
-        self._seen: dict[str, SeenRow] = {}
+        self._seen: SeenCounters = Stillness()
         self._ended: dict[str, float] = {}
         self._unknown_takes: dict[str, int] = {}
         self._refused_in_a_row = 0
@@ -99,7 +100,7 @@ class LeaseTaker:
 
     def forget(self) -> None:
         """Forget what was seen of a table that is gone."""
-        self._seen.clear()
+        self._seen.forget_all()
         self._unknown_takes.clear()
 
     def ended(self, worker: str, until: float) -> None:
@@ -143,10 +144,12 @@ class LeaseTaker:
                 scan = await self.table.scan()
         now = self.clock.monotonic()
         self._passes += 1
-        self._seen = observe(self._seen, scan.leases, now)
+        observe(self._seen, scan.leases, now)
         ended = {worker for worker, until in self._ended.items() if until >= now}
         expired_at = now - 2 * self.settings.duration_s
-        self._seen |= {one.key: SeenRow(one.counter, expired_at) for one in scan.leases if one.actual_owner in ended}
+        for lease in scan.leases if ended else ():
+            if lease.actual_owner in ended:
+                self._seen.begin(lease.key, lease.counter, expired_at)
         await self._resume_unknown_takes(scan.leases)
         plan = decide(scan.leases, self._seen, self.worker_id, now, self.rng, self.settings)
         self._count(plan, scan)
@@ -262,7 +265,7 @@ class LeaseTaker:
             return None
         self._refused_in_a_row = 0
         self._taken += 1
-        self._seen[lease.key] = SeenRow(answer.counter, self.clock.monotonic())
+        self._seen.begin(lease.key, answer.counter, self.clock.monotonic())
         log.info(
             "took lease %s from %s",
             lease.key,

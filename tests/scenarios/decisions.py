@@ -6,9 +6,10 @@ from collections import Counter
 from random import Random
 
 from mld.core.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.stillness import Stillness
 from mld.core.streams import Shard
 from mld.leases.lease import Lease
-from mld.leases.take_plan import SeenRow, decide
+from mld.leases.take_plan import SeenCounters, decide, observe
 from mld.protocol.messages import Record
 from tests.support.kpl import User, aggregate
 from tests.support.pages import page_with, places
@@ -97,7 +98,8 @@ def taker_text(me: str, options: dict[str, str]) -> str:
             Lease(sid(len(leases) + i), TRIM_HORIZON, owner=None if owner == "free" else owner)
             for i in range(int(count))
         ]
-    seen = {lease.key: SeenRow(0, None if lease.owner is None else NOW_S) for lease in leases}
+    seen: SeenCounters = Stillness()
+    observe(seen, leases, NOW_S)
     plan = decide(leases, seen, me, NOW_S, Random(1), settings, even_shares=False)
     stolen = [choice.lease.owner for choice in plan.choices if choice.is_steal]
     taken = len(plan.choices) - len(stolen)

@@ -28,7 +28,8 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 
 from mld.core.steps import Steps
-from mld.fleet.observations import NEVER, STEP_LEASES, Observations
+from mld.core.stillness import NEVER
+from mld.fleet.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease

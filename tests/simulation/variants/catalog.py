@@ -444,7 +444,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "nobody takes the leases of a worker that is gone",
         (
             "leases.take_plan",
-            "        if owner is None or changed_at is None or now - changed_at > dead_after_s:\n",
+            "        if owner is None or seen.is_still(lease.key, now, dead_after_s):\n",
             "        if owner is None:\n",
         ),
     ),

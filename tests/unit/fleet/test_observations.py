@@ -8,7 +8,8 @@ import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.core.steps import finish
-from mld.fleet.observations import NEVER, STEP_LEASES, Observations, expired_keys
+from mld.core.stillness import NEVER
+from mld.fleet.observations import STEP_LEASES, Observations, expired_keys
 from mld.leases.lease import Lease
 
 DURATION_S = 10.0

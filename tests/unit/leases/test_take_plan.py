@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.core.stillness import NEVER, Stillness
 from mld.leases.lease import Lease
-from mld.leases.take_plan import SeenRow, TakePlan, decide, observe, shares_of
+from mld.leases.take_plan import SeenCounters, TakePlan, decide, observe, shares_of
 from tests.support.settings import taking
 
 DURATION_S = 10.0
@@ -44,11 +45,13 @@ def plan(
     """Decide at NOW; owned leases changed just now, free ones never, except as `ages` (by owner) says."""
     fresh: dict[str, float | None] = {"free": None} | (ages or {})
 
-    def changed_at(lease: Lease) -> float | None:
+    def changed_at(lease: Lease) -> float:
         age = fresh.get(lease.key.rpartition("-")[0], 0.0)
-        return None if age is None else NOW - age
+        return NEVER if age is None else NOW - age
 
-    seen = {lease.key: SeenRow(lease.counter, changed_at(lease)) for lease in leases}
+    seen: SeenCounters = Stillness()
+    for lease in leases:
+        seen.begin(lease.key, lease.counter, changed_at(lease))
     return decide(leases, seen, me, NOW, random.Random(seed), **rules)
 
 
@@ -60,29 +63,29 @@ def keys(plan: TakePlan) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("before", "counter", "owner", "after"),
+    ("before", "counter", "owner", "since"),
     [
-        (SeenRow(5, 900.0), 5, "bar", SeenRow(5, 900.0)),
-        (SeenRow(5, None), 5, None, SeenRow(5, None)),
-        (SeenRow(5, 900.0), 6, "bar", SeenRow(6, NOW)),
-        (SeenRow(5, 900.0), 4, "bar", SeenRow(4, NOW)),  # inequality counts, not growth
-        (None, 5, "bar", SeenRow(5, NOW)),
-        (None, 0, None, SeenRow(0, None)),
+        (900.0, 5, "bar", 900.0),
+        (NEVER, 5, None, NEVER),
+        (900.0, 6, "bar", NOW),
+        (900.0, 4, "bar", NOW),  # inequality counts, not growth
+        (None, 5, "bar", NOW),
+        (None, 0, None, NEVER),
     ],
 )
-def test_observing_a_row(before: SeenRow | None, counter: int, owner: str | None, after: SeenRow) -> None:
-    previous = {} if before is None else {"shard": before}
-    assert observe(previous, [Lease("shard", TRIM_HORIZON, counter, owner)], NOW) == {"shard": after}
+def test_observing_a_row(before: float | None, counter: int, owner: str | None, since: float) -> None:
+    seen: SeenCounters = Stillness()
+    if before is not None:
+        seen.begin("shard", 5, before)
+    observe(seen, [Lease("shard", TRIM_HORIZON, counter, owner)], NOW)
+    assert seen.since("shard") == since
 
 
 def test_rows_that_are_gone_are_forgotten() -> None:
-    assert observe({"gone": SeenRow(1, 1.0)}, [], NOW) == {}
-
-
-@pytest.mark.parametrize(("age_s", "expected"), [(DURATION_S, False), (DURATION_S + 0.001, True)])
-def test_a_lease_is_expired_after_more_than_its_duration(age_s: float, expected: bool) -> None:
-    lease = Lease("bar-0", TRIM_HORIZON, 5, "bar")
-    assert bool(plan([lease], ages={"bar": age_s}, me="bar").choices) == expected
+    seen: SeenCounters = Stillness()
+    seen.begin("gone", 1, 1.0)
+    observe(seen, [], NOW)
+    assert "gone" not in seen
 
 
 # --- worked examples (leases#stealing-of-leases)
@@ -247,7 +250,8 @@ def live(
     for _ in range(rounds_max):
         moved = False
         for name, rules in sorted(rules_of.items()):
-            seen = {key: SeenRow(0, None if lease.owner is None else NOW) for key, lease in table.items()}
+            seen: SeenCounters = Stillness()
+            observe(seen, table.values(), NOW)
             for choice in decide(table.values(), seen, name, NOW, rng, **rules).choices:
                 table[choice.lease.key] = Lease(choice.lease.key, TRIM_HORIZON, 0, name)
                 moved = True
