@@ -17,7 +17,7 @@ table is gone forgets what was seen of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K")
@@ -41,6 +41,9 @@ class Stillness(Generic[K, V]):
 
     def __contains__(self, key: K) -> bool:
         return key in self._seen
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._seen)
 
     def __len__(self) -> int:
         return len(self._seen)

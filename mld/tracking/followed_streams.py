@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError
 from mld.core.log_fields import about
+from mld.core.stillness import Stillness
 from mld.core.stream_ids import working_for
 from mld.leases import writes
 from mld.leases.lease import Lease
@@ -52,7 +53,7 @@ class FollowedStreams(TrackedStreams):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._auditing: dict[str | None, asyncio.Task[None]] = {}
-        self._still: dict[str, tuple[int, float]] = {}  # counters of leases to be deleted, and since when
+        self._doomed: Stillness[str, int] = Stillness()  # counters of leases to be deleted
         self._unknown: dict[str, int] = {}  # streams of held leases that the list lacked when it was read that often
 
     # --- for the worker -----------------------------------------------------------------------------------------------
@@ -165,14 +166,11 @@ class FollowedStreams(TrackedStreams):
             return
         scan = await self.table.scan()
         doomed = [lease for lease in scan.leases if lease.stream in due][:DELETIONS_PER_PASS_MAX]
-        before, self._still = self._still, {}
-        for lease in doomed:
-            counter, since = before.get(lease.key, (lease.counter, now))
-            self._still[lease.key] = (lease.counter, since if counter == lease.counter else now)
+        self._doomed.saw_all({lease.key: lease.counter for lease in doomed}, now)
         for lease in doomed:
             if self.needs.clock.monotonic() - now > LIST_VALID_S:
                 return
-            is_still = now - self._still[lease.key][1] > self.needs.settings.leases.duration_s
+            is_still = self._doomed.is_still(lease.key, now, self.needs.settings.leases.duration_s)
             if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra=about("lease_deleted", lease.key))
         if gone := due - {lease.stream for lease in scan.leases}:
