@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError, StartupError, TableError
+from mld.core.stillness import Stillness
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate import single_table
 from mld.fleet.migrate.row_mover import RowMover
@@ -80,7 +81,7 @@ class TableMigration:
         self._bake_s = min(max(self.settings.fleet.bake_s, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX)
         self._counts, self._moves = operations.table_migration, operations.row_moves
         self._starts, self._versions = operations.table_migration_start, operations.fleet_versions
-        self._first_seen: dict[str, tuple[int, float]] = {}
+        self._watched: Stillness[str, int] = Stillness()
         self.routes = Routes(self.settings.lease_table.name)
         """Where the fleet's rows live now."""
         self._mover = RowMover(self.states, worker_id=self.worker_id, on_moved=lambda: self._moves.batches.note(1))
@@ -170,8 +171,8 @@ class TableMigration:
     # --- the leader's check -------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Forget what was seen before leadership was won or lost."""
-        self._first_seen = {}
+        """Forget what was seen before leadership was won or lost, or of a table that is gone."""
+        self._watched.forget_all()
 
     def on_loaded(self, seen: FleetSnapshot) -> None:
         """Take note of what the leader's assigner has just seen."""
@@ -190,13 +191,10 @@ class TableMigration:
     def _unproven(self, leases: Iterable[Lease]) -> set[str]:
         """Return the leases that this leader has neither seen move nor watched for a lease duration."""
         now = self.clock.monotonic()
-        self._first_seen = {lease.key: self._first_seen.get(lease.key, (lease.counter, now)) for lease in leases}
-        return {
-            lease.key
-            for lease in leases
-            if self._first_seen[lease.key][0] == lease.counter
-            and now - self._first_seen[lease.key][1] <= self.settings.leases.duration_s
-        }
+        counters = {lease.key: lease.counter for lease in leases}
+        self._watched.saw_all(counters, now)
+        duration_s, watched = self.settings.leases.duration_s, self._watched
+        return {key for key in counters if not (watched.has_moved(key) or watched.is_still(key, now, duration_s))}
 
     async def on_check(self, is_leader: bool) -> None:
         """Read the row and follow it; as leader, move the migration on.
