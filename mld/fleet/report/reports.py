@@ -18,8 +18,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
+from mld.core.stillness import NEVER, Stillness
 from mld.leases.lease import Lease
 from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
 from mld.leases.rows import ENTITY_TYPE, REPORTS_TABLE_KEY, EntityType
@@ -393,17 +394,6 @@ def _age_order(report: WorkerReport) -> tuple[float, bool]:
     return (-math.inf if report.updated_at_s is None else report.updated_at_s), not report.legacy
 
 
-class _Sighting(NamedTuple):
-    """A report's time stamp, when we first saw that one, whether we have seen another one before, and by how much the
-    clock that made it is off, as far as that is certain.
-    """
-
-    updated_at_s: int | None
-    since: float
-    moves: bool
-    off_s: float = 0.0
-
-
 class Sightings:
     """When the report of each worker was last seen to move, by the watcher's own clock.
 
@@ -413,27 +403,26 @@ class Sightings:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Sighting] = {}
-        self._saw_at = -math.inf
+        self._times: Stillness[str, int | None] = Stillness()
+        self._off_s: dict[str, float] = {}
+        """By how much the clocks that made the times are off, as far as that is certain."""
+        self._saw_at = NEVER
 
     def saw(self, reports: Iterable[WorkerReport], now: float, wall_s: float | None = None) -> None:
         """Take note of all reports there are, one for each worker; `now` is monotonic. With `wall_s` the clocks are
         compared.
         """
-        seen = {}
-        for report in reports:
-            before = self._seen.get(report.worker)
-            if before is None:
-                before = _Sighting(report.updated_at_s, now, moves=False)
-            elif before.updated_at_s != report.updated_at_s:
-                off_s = 0.0 if wall_s is None else clock_off_s(report.updated_at_s, wall_s, now - self._saw_at)
-                before = _Sighting(report.updated_at_s, now, moves=True, off_s=off_s)
-            seen[report.worker] = before
-        self._seen, self._saw_at = seen, now
+        there = {report.worker: report.updated_at_s for report in reports}
+        for worker, told_s in there.items():
+            if self._times.saw(worker, told_s, now) and self._times.has_moved(worker):
+                self._off_s[worker] = 0.0 if wall_s is None else clock_off_s(told_s, wall_s, now - self._saw_at)
+        self._times.keep(there)
+        self._off_s = {worker: off_s for worker, off_s in self._off_s.items() if off_s and worker in there}
+        self._saw_at = now
 
     def off(self) -> dict[str, float]:
         """Return by how much the clocks of workers are off, those that are not left out."""
-        return {worker: one.off_s for worker, one in self._seen.items() if one.off_s}
+        return dict(self._off_s)
 
     def alive(self, now: float, rules: ReportRules) -> frozenset[str]:
         """Return the workers that were seen to report anew lately."""
@@ -441,29 +430,28 @@ class Sightings:
 
     def is_still(self, worker: str, now: float, rules: ReportRules) -> bool:
         """Return whether the worker's report has stood still for as long as one may."""
-        seen = self._seen.get(worker)
-        return seen is not None and now - seen.since > EXPIRED_AFTER_PERIODS * rules.report_period_s
+        return self._times.is_still(worker, now, EXPIRED_AFTER_PERIODS * rules.report_period_s)
 
     def moving(self, now: float, rules: ReportRules) -> frozenset[str]:
         """Return the workers whose reports do not stand still."""
-        return frozenset(worker for worker in self._seen if not self.is_still(worker, now, rules))
+        return frozenset(worker for worker in self._times if not self.is_still(worker, now, rules))
 
     def time_of(self, worker: str) -> int | None:
         """Return the time of the worker's report."""
-        seen = self._seen.get(worker)
-        return None if seen is None else seen.updated_at_s
+        return self._times.value(worker)
 
     def has_moved(self, worker: str) -> bool:
         """Return whether more than one report of the worker was seen."""
-        return worker in self._seen and self._seen[worker].moves
+        return self._times.has_moved(worker)
 
     def doubt(self, worker: str) -> None:
         """Ask for another report to show that this worker lives."""
-        if (seen := self._seen.get(worker)) is not None:
-            self._seen[worker] = seen._replace(moves=False)
+        if worker in self._times:
+            self._times.begin(worker, self._times.value(worker), self._times.since(worker))
 
     def forget(self) -> None:
-        self._seen.clear()
+        self._times.forget_all()
+        self._off_s.clear()
 
 
 def clock_off_s(told_s: int | None, wall_s: float, within_s: float) -> float:
