@@ -157,6 +157,16 @@ class Fleet:
         self._child_adopter = ChildAdopter(
             self.table, self.keeper, self._discovery, self._departure, worker_id=self.worker_id
         )
+        self.on_lost_table: list[Callable[[], None]] = [
+            self.keeper.forget_table,
+            self.taker.forget,
+            self.failover_watcher.takeover.forget,
+            self._assigner.forget,
+            self._membership.forget,
+            self._migration.forget,
+        ]
+        """Forget what was seen of a lease table that is gone: rows that are made again count from 0. Whoever watches
+        rows adds itself here."""
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
         self._reporter: Reporter | None = None
@@ -271,16 +281,8 @@ class Fleet:
         await asyncio.Event().wait()  # nothing changes any more
 
     async def _keep_table(self) -> None:
-        lost = LostTable(self.stored, self.clock, self.worker_id, self._forget_table, self.metrics)
+        lost = LostTable(self.stored, self.clock, self.worker_id, self.on_lost_table, self.metrics)
         await lost.keep(self.settings.leases.duration_s)
-
-    def _forget_table(self) -> None:
-        """Begin anew with all that was believed of a table: rows that are made again count from 0."""
-        self.keeper.forget_table()
-        self.taker.forget()
-        self.failover_watcher.takeover.forget()
-        self._assigner.forget()
-        self._membership.forget()
 
     async def _watch_for_late_tables(self) -> None:
         await self._migration.watch()

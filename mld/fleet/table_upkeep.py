@@ -7,7 +7,7 @@ fleet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mld.core.clock import Clock
@@ -46,12 +46,12 @@ async def keep_index(index: LeaseIndex, clock: Clock) -> None:
 
 @dataclass(eq=False)
 class LostTable:
-    """Makes a lost table again. `forget` ends what was believed of its rows."""
+    """Makes a lost table again. `on_lost` are called when it is gone, and when it was made again."""
 
     table: StoredTable
     clock: Clock
     worker_id: str
-    forget: Callable[[], None]
+    on_lost: Sequence[Callable[[], None]]
     metrics: Metrics
 
     async def keep(self, lease_duration_s: float) -> None:
@@ -70,12 +70,17 @@ class LostTable:
                 extra={"action": "table_lost"},
             )
             self.metrics.worker.tables_lost += 1
-            self.forget()
+            self._forget()
             await self.clock.sleep(max(0.0, lost_since + lease_duration_s - self.clock.monotonic()))
             while self.table.lost_since is not None:
                 await self._restore(lost_since)
                 if self.table.lost_since is not None:
                     await self.clock.sleep(lease_duration_s)
+
+    def _forget(self) -> None:
+        """End what was believed of the rows."""
+        for forget in self.on_lost:
+            forget()
 
     async def _restore(self, lost_since: float) -> None:
         try:
@@ -83,7 +88,7 @@ class LostTable:
         except TableError as error:
             log.error("the lease table cannot be made again yet: %s", error, extra={"action": "table_lost"})
             return
-        self.forget()
+        self._forget()
         log.error("the lease table was made again, %d rows of it here", count, extra={"action": "table_restored"})
         if count:  # the others have found all rows there, and need not say so too
             ago_s = self.clock.monotonic() - lost_since

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from mld.core.errors import TableMissingError, TableUnavailableError
 from mld.core.positions import LATEST, TRIM_HORIZON
+from mld.core.stillness import Stillness
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.metrics.events import EventKind
+from mld.tracking.list_follower import WantedStream
 from tests.support.fleet import TABLE, fleet, in_fleet
+from tests.support.many import ManyFleet, in_many_fleet
 from tests.twins.dynamo import Fault, lost_request
 from tests.virtual_time import run_virtual
 
@@ -108,6 +115,41 @@ async def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_b
         await table.apply(writes.create(Lease("s3", LATEST)))
     await world.advance(10)
     assert await table.apply(writes.create(Lease("s3", LATEST)))
+
+
+def _watched() -> Sequence[Stillness[Any, Any]]:
+    """All that anybody in this process watches, but for the lock, whose versions are never used again."""
+    gc.collect()
+    return [one for one in gc.get_objects() if isinstance(one, Stillness) and len(one) and LOCK_KEY not in one]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whoever_watches_rows_forgets_them(mode: str) -> None:
+    async def story() -> None:
+        async with fleet(4, **MODES[mode]) as world:
+            before = {id(one) for one in _watched()}  # of other tests
+            workers = [world.start(f"w{number}", seed=number) for number in range(2)]
+            await world.until(lambda: sum(len(one.worker.held()) for one in workers) == 4, 400)
+            await world.advance(60)
+            assert [one for one in _watched() if id(one) not in before]
+            await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+            await world.until(lambda: all(one.metrics.worker.tables_lost for one in workers), 20)
+            assert not [[*one] for one in _watched() if id(one) not in before]
+
+    run_virtual(story())
+
+
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+async def test_whoever_deletes_rows_of_former_streams_forgets_them(world: ManyFleet) -> None:
+    worker = world.start("w1")
+    await world.until(lambda: len(world.rows()) == 2)
+    clicks = world.stream_id("clicks")
+    world.wanted = [WantedStream("orders")]
+    await world.until(lambda: len(world.rows()) == 1, 800.0)
+    assert [one for one in _watched() if any(key.startswith(clicks) for key in one)]
+    await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+    await world.until(lambda: worker.metrics.worker.tables_lost > 0, 20)
+    assert not [one for one in _watched() if any(key.startswith(clicks) for key in one)]
 
 
 FAILOVER_S = 10.0
