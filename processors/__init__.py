@@ -1,7 +1,7 @@
-"""Record processors that ship with mld, as `mld.processors`; `mld.sdk` is what a processor of one's own imports.
+"""Record processors that ship with mld, as `mld.processors`. A processor of your own imports `mld.sdk`.
 
-They import `mld.protocol`, and nothing else of the daemon. The folder stands beside `mld`; `mld/processors` leads to
-it. By the name `processors` they were imported before; that goes on for one version, with a warning.
+They import `mld.protocol`, and nothing else of the daemon. The folder is beside `mld`, and `mld/processors` is a link
+to it. Importing it as `processors` still works for one version, with a warning.
 """
 
 if __name__ == "processors":

@@ -47,12 +47,12 @@ from mld.processors.checkpoint_errors import DependencyError, ShutdownError, Thr
 from mld.processors.sdk import Checkpointer, Record, RecordProcessor, run
 
 LOCK_WAIT_S = 60.0
-"""The other holder writes one batch at a time, so a minute of waiting means that it hangs."""
+"""The other holder writes one batch at a time, so if it holds the lock for a minute, it hangs."""
 LOCK_POLL_S = 0.05
 PROBE_BYTES = 1024 * 1024
-"""First guess how far before the end the last checkpoint stands; doubled until it is found."""
+"""First guess how far the last checkpoint is before the end of the file; doubled until it is found."""
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
-"""For this user alone: an archive holds a stream's data as they came. An existing directory keeps its mode."""
+"""For this user alone, because an archive has a stream's raw data. An existing directory keeps its mode."""
 FILE_NAME_CHARS_MAX = 200
 """File systems allow 255 bytes."""
 
@@ -61,11 +61,11 @@ Place = tuple[int, int]
 
 
 class ArchiveError(Exception):
-    """The archive cannot go on safely; one sentence with the remedy."""
+    """The archive cannot continue safely; one sentence with the remedy."""
 
 
 class ShardFile:
-    """The file of one shard. `checkpoint` bounds what is known to be on disk; None if nothing is."""
+    """The file of one shard. Everything up to `checkpoint` is known to be on disk; None: nothing is."""
 
     def __init__(self, directory: Path, shard_id: str, checkpoint: Place | None) -> None:
         self.path = directory / file_name(shard_id)
@@ -85,11 +85,11 @@ class ShardFile:
 
     @property
     def last(self) -> Place | None:
-        """The place of the last record in the file."""
+        """The place of the last record in the file; None if it is empty."""
         return self._last
 
     def append(self, records: Sequence[Record]) -> int:
-        """Write and fsync those records that are not there yet; how many they were."""
+        """Write and fsync the records that are not in the file yet, and return how many."""
         with self.locked():
             self._check_in_place()
             if os.fstat(self._fd).st_size != self._end:
@@ -160,7 +160,8 @@ class ShardFile:
         raise ArchiveError(f"{self.path} was moved, replaced or shortened while its shard was being archived")
 
     def _find_start(self) -> int:
-        """Return where to start reading: a line at or before the checkpoint near the end, or the beginning."""
+        """Return where to begin reading: at a line near the end that is at or before the checkpoint, or at the
+        beginning."""
         size = os.fstat(self._fd).st_size
         back = PROBE_BYTES
         while self._checkpoint is not None and back < size:
@@ -174,7 +175,7 @@ class ShardFile:
         return 0
 
     def _read_on(self) -> None:
-        """Read from `_end` on; cut the file at the first line that is torn or out of order; fsync the rest."""
+        """Read from `_end` on. Cut the file at the first line that is torn or out of order, and fsync the rest."""
         with self._reader(self._end) as file:
             for line in file:
                 place = decode_place(line, self._shard_id)
@@ -189,7 +190,7 @@ class ShardFile:
     def _cut(self, bad_line: bytes) -> None:
         vouched = self._checkpoint is not None and (self._last is None or self._last < self._checkpoint)
         if vouched and bad_line.endswith(b"\n"):
-            # Not a torn end: cutting here could remove records that the daemon will not deliver again.
+            # This is not a torn end. Cutting here could remove records that the daemon does not deliver again.
             raise ArchiveError(f"{self.path} is damaged at byte {self._end}, before the last checkpoint; repair it")
         if bad_line.endswith(b"\n"):
             self._put_aside()
@@ -197,7 +198,8 @@ class ShardFile:
         _say(f"cut {self.path} at byte {self._end} after an interrupted write")
 
     def _put_aside(self) -> None:
-        """Copy what will be cut. Holes come from power cuts, but could be an old damage: then this is all there is."""
+        """Copy the lines that will be cut. Usually a power cut has made the damage; but if it is older, this copy is
+        all that is left."""
         aside = self.path.with_name(f"{self.path.name}.cut-{self._end}")
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         with self._reader(self._end) as file, os.fdopen(fd, "ab") as copy:
@@ -214,7 +216,7 @@ class ShardFile:
 
 
 class Archive(RecordProcessor):
-    """Archives one shard into `directory` and checkpoints after every batch."""
+    """Archives one shard into `directory`, and checkpoints after every batch."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -258,7 +260,7 @@ class Archive(RecordProcessor):
 
 
 def _leave_to_new_owner() -> None:
-    # The new owner repeats these records and finds them in the file.
+    # The new owner gets these records again, and finds them in the file.
     _say("the lease is lost, the checkpoint is left to its new owner")
 
 
@@ -283,7 +285,7 @@ def encode_line(shard_id: str, record: Record) -> bytes:
 
 
 def decode_place(line: bytes, shard_id: str) -> Place | None:
-    """Return the place of a line, None if it is no whole line of this shard."""
+    """Return the place of a line; None if it is no whole line of this shard."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -296,7 +298,7 @@ def decode_place(line: bytes, shard_id: str) -> Place | None:
 
 
 def file_name(shard_id: str) -> str:
-    """Return a file name that stays in its directory, one per shard id."""
+    """Return the name of a shard's file, without parts of a path."""
     name = quote(shard_id, safe="")
     if not name or len(name) > FILE_NAME_CHARS_MAX:
         raise ArchiveError(f"the shard id cannot be a file name: {shard_id[:80]!r}")
@@ -304,7 +306,8 @@ def file_name(shard_id: str) -> str:
 
 
 def directory_name(stream_id: str) -> str:
-    """Return one name per identifier ``account:name:epoch``: account and epoch are digits, and names have no colon."""
+    """Return the name of a stream's directory. It is unique, because in ``account:name:epoch`` account and epoch are
+    digits, and no name has a colon."""
     name = quote(stream_id.replace(":", "_"), safe="$")
     if len(name) > FILE_NAME_CHARS_MAX:
         raise ArchiveError(f"the stream's identifier cannot be a directory's name: {stream_id[:80]!r}")
@@ -312,14 +315,14 @@ def directory_name(stream_id: str) -> str:
 
 
 def make_directory(directory: Path) -> None:
-    """Make it for this user alone, durably; one that exists keeps its mode."""
+    """Make a directory for this user alone, durably. An existing one keeps its mode."""
     directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     for one in (directory, directory.absolute().parent):
         _sync_directory(one)
 
 
 def _say(text: str) -> None:
-    """Write one line for the daemon's log, which collects standard error."""
+    """Write one line to standard error, which the daemon logs."""
     sys.stderr.write(f"archive: {text}\n")
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 
 class DaemonError(Exception):
-    """The daemon broke the protocol or went away in the middle of an exchange: let it pass, it ends the process."""
+    """The daemon broke the protocol, or went away during an exchange. Do not catch it: it ends the process."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint failed and the last one stands. A name of the daemon without a class of its own raises this one."""
+    """A checkpoint failed, and the last one is still valid. This class stands for names of errors that have no class of
+    their own."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the checkpoint failed: {name}")
@@ -20,11 +21,10 @@ class CheckpointError(Exception):
 
 
 class ShutdownError(CheckpointError):
-    """The lease is lost: stop working on this shard, do not retry; `lease_lost` follows.
+    """The lease is lost. Stop working on this shard, and do not retry; `lease_lost` follows.
 
-    The one error a processor may let pass: `serve` then gives it nothing more to do, so nothing can be checkpointed
-    that was not done.
-    """
+    This is the one error that a processor may let pass. `serve` gives the processor no more work then, so no unfinished
+    work can be checkpointed."""
 
 
 class ThrottlingError(CheckpointError):
@@ -36,7 +36,7 @@ class DependencyError(CheckpointError):
 
 
 class InvalidStateError(CheckpointError):
-    """The lease table is missing, or no checkpoint is possible now: a retry does not help, let it pass."""
+    """The lease table is missing, or no checkpoint is possible now. A retry does not help: let it pass."""
 
 
 class InvalidPositionError(CheckpointError):

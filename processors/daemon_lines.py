@@ -1,7 +1,7 @@
-"""The child's half of the wire format: a line of the daemon -> a message, and a child's message -> a line.
+"""The child's half of the wire format: parses lines of the daemon, and encodes the child's messages.
 
 Rules: protocol#child-messages. `parse_daemon_line` understands every generation of daemons
-(protocol#protocol-generations); the daemon itself uses `mld.protocol.codec`. Quick to import.
+(protocol#protocol-generations). The daemon itself uses `mld.protocol.codec`. Quick to import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RECORD_KEYS = frozenset(
     {"action", "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"}
 )
 UNKNOWN_ARRIVAL_MS = 0
-"""Stands for the arrival time that daemons before 1.7.2 do not send."""
+"""Stands for the arrival time, which daemons before 1.7.2 do not send."""
 _PLAIN: dict[ActionName, LeaseLost | ShardEnded] = {
     ActionName.LEASE_LOST: LeaseLost(),
     ActionName.SHARD_ENDED: ShardEnded(),
@@ -41,21 +41,21 @@ class DaemonMessageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedReply:
-    """A checkpoint reply as a child sees it. `error` is free text: a Java daemon may send any exception's name."""
+    """The reply to a checkpoint. `error` is free text, since a Java daemon may send the name of any exception."""
 
     error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedAction:
-    """An action, and what its status must name: `shutdown` for the 1.x message, else the action."""
+    """An action, and the name that its status has to give: `shutdown` for the 1.x message, else the action's own."""
 
     action: Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
     response_for: str
 
 
 def parse_daemon_line(line: bytes) -> ReceivedAction | ReceivedReply:
-    """Return the message in one line of the daemon. Raises DaemonMessageError; unknown keys are ignored."""
+    """Return the message in one line of the daemon. Unknown keys are ignored. Raises DaemonMessageError."""
     try:
         value = json.loads(line)
         return _message(value)
@@ -96,7 +96,7 @@ def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
 
 
 def _stream(value: dict[str, Any]) -> StreamLabel | None:
-    """Return the stream in an `initialize`; None if it names none, as when the application reads one stream."""
+    """Return the stream that an `initialize` names; None if it names none, because the application reads one stream."""
     match value:
         case {"streamName": str(name), "streamArn": str(arn), "streamId": str(identifier)}:
             return StreamLabel(name, arn, identifier)

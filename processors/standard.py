@@ -16,9 +16,8 @@ INPUT_BUFFER_BYTES = 1024 * 1024
 def claim_standard_streams(input_buffer_bytes: int = INPUT_BUFFER_BYTES) -> tuple[BinaryIO, BinaryIO]:
     """Return private copies of standard input and output for the protocol.
 
-    File descriptor 1 becomes standard error and 0 the null device, so that neither a `print`, nor a C library, nor a
-    program the processor starts can write into the protocol or eat it.
-    """
+    File descriptor 1 becomes standard error, and 0 the null device. So no `print`, C library or program that the
+    processor starts can write into the protocol, or read from it."""
     sys.stdout.flush()
     stdin = os.fdopen(os.dup(0), "rb", input_buffer_bytes)
     stdout = os.fdopen(os.dup(1), "wb")

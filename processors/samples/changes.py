@@ -4,8 +4,8 @@
     mld.spark.pipeline = changes.py:transform       # properties/samples/dynamodb-streams.properties is the whole file
 
 A record's data is JSON as in `{"eventName": "MODIFY", "dynamodb": {"Keys": …, "NewImage": …, "OldImage": …}}`, values
-with their DynamoDB types: `{"S": "PAID"}`. `mld.spark.schema` names the attributes that are wanted, and `payload` has
-them. A row tells the order as it was after the change; one that was removed, as it was before.
+with their DynamoDB types: `{"S": "PAID"}`. `mld.spark.schema` names the attributes to read, and `payload` has them. A
+row shows the order after the change; if the order was removed, the order before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
 
 
 def changes(records: DataFrame) -> DataFrame:
-    """Return changes: `status_before` is null for an order that is new, `status` for one that was removed."""
+    """Return one row for each change: `status_before` is null for a new order, `status` for a removed one."""
     return records.select(
         "shardId",
         "sequenceNumber",
@@ -40,5 +40,5 @@ def changes(records: DataFrame) -> DataFrame:
 
 
 def _either(attribute: str) -> Column:
-    """Take it from the new image, or from the old one if the item was removed."""
+    """Return the attribute of the new image, or of the old one if the item was removed."""
     return F.coalesce(F.col(f"payload.dynamodb.NewImage.{attribute}"), F.col(f"payload.dynamodb.OldImage.{attribute}"))

@@ -26,7 +26,7 @@ def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
 
 
 def enriched(records: DataFrame) -> DataFrame:
-    """Return clicks of people, with the shard and number of their record, so that every row can be traced back."""
+    """Return clicks of people, with shard and sequence number of their record, so that every row can be traced back."""
     return (
         records.where("payload.agent IS DISTINCT FROM 'Crawler'")
         .select("shardId", "sequenceNumber", "payload.*")
@@ -41,9 +41,8 @@ def enriched(records: DataFrame) -> DataFrame:
 
 
 def per_minute(clicks: DataFrame) -> DataFrame:
-    """Return sums, not averages: a minute comes in several micro-batches, and each adds a row. A reader adds them
-    up.
-    """
+    """Return sums, not averages, because a minute may be in several micro-batches and each adds a row. A reader adds
+    the rows up."""
     return (
         clicks.groupBy("minute", "section")
         .agg(F.count("*").alias("clicks"), F.sum("load_ms").alias("load_ms"))

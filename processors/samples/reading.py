@@ -2,9 +2,9 @@
 
     python -m mld.processors.samples.reading DIRECTORY
 
-It starts its session, which takes seconds, and reads when it is told to: by a line on its standard input. It prints
-one JSON document, an object of `minutes` (minute, section, clicks, load_ms; the sums of all micro-batches added up) and
-`rows` (shard, sequence number, event id).
+It starts its session, which takes seconds, and waits for a line on its standard input. Then it reads the sinks and
+prints one JSON object: `minutes` (minute, section, clicks, load_ms, added up over all micro-batches) and `rows` (shard,
+sequence number, event id).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CORES = 2
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""It ends within seconds, before code that is compiled well would pay."""
+"""This program ends within seconds, before optimized code would pay off."""
 
 
 def main(directory: Path) -> None:

@@ -1,7 +1,8 @@
-"""Finds the session host of a child's daemon, and starts it if there is none: once, under a file lock.
+"""Connects a child to the session host of its daemon, and starts the host if there is none. A file lock lets only one
+child start it.
 
-The host is a process in a session of its own, so that signals to the daemon's or the child's process group do not
-reach it; it watches the daemon and ends after it.
+The host is the leader of a process session of its own, so signals to the process group of the daemon or of a child do
+not reach it. It watches the daemon and ends after it.
 
 Quick to import: the child must start in no time.
 """
@@ -22,17 +23,17 @@ _START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.ho
 
 
 def daemon_pid() -> int:
-    """Return the daemon: as it says itself, else our parent."""
+    """Return the daemon's process id: the one that our daemon sets in the environment, or else our parent's."""
     told = os.environ.get("MLD_DAEMON_PID", "")
     return int(told) if told.isdigit() else os.getppid()
 
 
 def attach(properties_file: str) -> socket.socket:
-    """Return a connection to the host of our daemon, which is started if need be. Raises FatalError."""
+    """Return a connection to the host of our daemon; start the host if there is none. Raises FatalError."""
     pid = daemon_pid()
     directory = run_directory(pid)
     with (directory / LOCK_FILE).open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the holder starts the host, which says within seconds whether it listens
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held until the new host listens, which takes seconds
         connection = _connect(directory / SOCKET_FILE)
         if connection is None:
             _start_host(directory, pid, properties_file)
@@ -55,7 +56,7 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _start_host(directory: Path, pid: int, properties_file: str) -> None:
-    """Wait until the host listens. What it prints until then goes to our standard error."""
+    """Start the host and wait until it listens. Until then its output goes to our standard error."""
     import subprocess  # only the first child of a daemon needs it
 
     ready, told = os.pipe()

@@ -1,10 +1,10 @@
 """`mld-spark`: the command that the daemon starts for each shard, and that people start to check or to replay.
 
-    executableName = mld-spark            (the daemon says in MLD_PROPERTIES_FILE which file it read)
+    executableName = mld-spark            (our daemon names its file in MLD_PROPERTIES_FILE)
     executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
     mld-spark --check app.properties                                        (for people: could it run?)
-    mld-spark --replay-dead-letter app.properties                             (for people: once more, please)
-    mld-spark --archive-classes                                             (for people: sessions start faster)
+    mld-spark --replay-dead-letter app.properties           (for people: process the dead letters again)
+    mld-spark --archive-classes                                   (for people: make sessions start faster)
 
 It imports no pyspark, and little else: a child must start in no time. `relay` does the work of a child.
 """
@@ -38,7 +38,8 @@ USAGE = """usage: mld-spark [APP.properties]          a record processor: execut
 
 
 def properties_file(arguments: list[str]) -> str:
-    """Return the file that the daemon read. Raises FatalError if nobody says which."""
+    """Return the properties file that the daemon read. Raises FatalError if neither an argument nor the environment
+    names it."""
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         raise FatalError(f"{' '.join(arguments)}: not understood\n{USAGE}".rstrip(), EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
@@ -68,7 +69,7 @@ def main() -> NoReturn:
         sys.stderr.write(f"mld-spark: the session host and this child do not understand each other: {error}\n")
         status = EXIT_FAILURE
     sys.stderr.flush()
-    os._exit(status)  # nothing of ours is left to be written, and an interpreter takes its time to end
+    os._exit(status)  # everything is written, and an ordinary end of the interpreter takes longer
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How a child or a session host says that it cannot go on: one sentence and an exit status.
+"""The error with which a child or a session host ends: one sentence and an exit status.
 
 Quick to import: the child must start in no time.
 """
@@ -9,7 +9,7 @@ EXIT_FAILURE, EXIT_CONFIGURATION = 1, 2
 
 
 class FatalError(Exception):
-    """This process, a child or a host, cannot go on: one sentence, and its exit status."""
+    """This process, a child or a host, cannot continue: one sentence, and its exit status."""
 
     def __init__(self, message: str, status: int = EXIT_FAILURE) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
-"""High-water marks: how far a sink holds each shard, with the rules that keep a record from being written twice.
+"""High-water marks: how far a sink holds each shard, and the rules that keep a record from being written twice.
 
-A high-water mark is the last position of a shard that a sink holds; what stands at or below it is never written again.
-A sink takes a `ShardSpan` only if its own mark is still the one at which the batch was trimmed. Positions and spans are
-in `positions`; `writer_identity` says whose marks they are.
+A high-water mark is the position of the last record of a shard that a sink holds. Records at or below the mark are
+never written again. A sink takes a `ShardSpan` only if its mark is still the one by which the batch was trimmed.
+`positions` has positions and spans; `writer_identity` tells whose marks they are.
 
 Pure: values in, values out.
 """
@@ -15,29 +15,30 @@ from typing import TypeAlias
 from mld.processors.spark.positions import AFTER_ANY, RecordPosition, ShardSpan, StreamShard
 
 ENDED = RecordPosition(AFTER_ANY)
-"""The mark of a shard that has ended, after any record: all of it is in the sink, and nothing of it is new again."""
+"""The mark of a shard that has ended. It is higher than any record: the sink holds the whole shard."""
 HighWaterMarks: TypeAlias = Mapping[StreamShard, RecordPosition]
-"""The last position of each shard that a sink holds; a shard that is absent has nothing in it yet."""
+"""The mark of each shard. A shard without a mark has no records in the sink yet."""
 ShardSpans: TypeAlias = Mapping[StreamShard, ShardSpan]
-"""What one batch holds of each shard."""
+"""The part of each shard that one batch holds."""
 Preceding: TypeAlias = Mapping[StreamShard, HighWaterMarks]
-"""What stands before the next records of a shard: itself up to the position right before them, unless they are its
-first, and the shards that it follows, all of which had to end."""
+"""For each shard, the marks that a sink must have before it takes the next records: the shard's own mark right before
+them, and, if they are the shard's first records, the ends of its parent shards.
+"""
 Gap: TypeAlias = tuple[StreamShard, RecordPosition, RecordPosition]
-"""A sink holds a shard up to a mark, and what is delivered now comes after another position of it."""
+"""A sink holds this shard up to the first position, but the next records come after the second one."""
 
 
 def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
-    """Return whether a record at `position` is not in the sink yet."""
+    """Return whether a record at `position` is above the mark, so that the sink does not hold it yet."""
     return mark is None or position > mark
 
 
 def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
-    """Return the shards before whose next records a sink with these marks lacks something, and what.
+    """Return the shards whose next records a sink with these marks may not take, each with one gap before them.
 
-    A shard without a mark is new to the sink, which begins there, and it never held what came before: of the shards
-    that it follows, those that it holds have to be there to their ends. Once a shard is begun they are not asked for:
-    somebody may have accepted what is missing of them."""
+    A shard without a mark is new to the sink, so the sink begins with it and needs no earlier records of it. But of its
+    parent shards, the sink must hold to the end those of which it holds anything. Once a shard has a mark, its parents
+    are not checked again: a person may have accepted a gap in them."""
     found: dict[StreamShard, Gap] = {}
     for shard, wanted in preceding.items():
         for one, upto in wanted.items():
@@ -47,29 +48,30 @@ def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
 
 
 def spans(ends: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, ShardSpan]:
-    """Return what is left of batches that end at `ends` once everything at or below `marks` is dropped."""
+    """Return the spans of batches that end at `ends`, without all records at or below `marks`."""
     return {shard: ShardSpan(marks.get(shard), upto) for shard, upto in ends.items() if fresh(upto, marks.get(shard))}
 
 
 def moved(batch: ShardSpans, marks: HighWaterMarks) -> dict[StreamShard, RecordPosition | None]:
-    """Return the shards of the batch whose mark is no longer the one it was trimmed at, with the mark as it is."""
+    """Return the shards of the batch whose mark is not the one by which the batch was trimmed, with their marks now."""
     return {shard: marks.get(shard) for shard, span in batch.items() if marks.get(shard) != span.after}
 
 
 def advanced(marks: HighWaterMarks, batch: ShardSpans) -> dict[StreamShard, RecordPosition]:
-    """Return the marks once the batch is in the sink; to be asked only if nothing has `moved`."""
+    """Return the marks after the batch is in the sink. Call it only if nothing has `moved`."""
     return {**marks, **{shard: span.upto for shard, span in batch.items()}}
 
 
 def lowest(every: list[HighWaterMarks], shard: StreamShard) -> RecordPosition | None:
-    """Return what all sinks hold of a shard: up to here a checkpoint may go. None if one of them holds nothing."""
+    """Return the position up to which all sinks hold a shard, so that it may be checkpointed. None if a sink holds none
+    of it."""
     held = [marks.get(shard) for marks in every]
     known = [mark for mark in held if mark is not None]
     return min(known) if known and len(known) == len(held) else None
 
 
 def encode_marks(marks: HighWaterMarks) -> dict[str, dict[str, str]]:
-    """Encode stream name -> shard id -> position, sorted, for JSON; what has ended is left out."""
+    """Encode stream name -> shard id -> position, sorted, for JSON. Ended shards are left out."""
     value: dict[str, dict[str, str]] = {}
     for shard, mark in sorted(marks.items()):
         if mark != ENDED:
@@ -78,7 +80,7 @@ def encode_marks(marks: HighWaterMarks) -> dict[str, dict[str, str]]:
 
 
 def decode_marks(value: object) -> dict[StreamShard, RecordPosition]:
-    """Return the inverse of `encode_marks`. Raises ValueError that names what is wrong."""
+    """Decode what `encode_marks` returned. Raises ValueError that names the wrong part."""
     if not isinstance(value, Mapping) or not all(isinstance(shards, Mapping) for shards in value.values()):
         raise ValueError("the marks are no object of objects")
     return {

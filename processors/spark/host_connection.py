@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class HostConnection:
-    """The child's end of the link: what was brought to the host, and what is committed of it."""
+    """The child's connection to the session host."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self.ready: dict[str, Any] = {}
-        """What READY has said, once it has come."""
+        """Body of the READY frame; empty until it comes."""
         self.brought = self.committed = 0
-        """The number of the last line whose records are in a page, and of the last one that is committed."""
+        """The number of the last line whose records are in a page, and of the last line that is committed."""
         self.position: tuple[str, int] | None = None
-        """Position of the last record committed, until it is checkpointed."""
+        """Position of the last committed record; None once it is checkpointed."""
         self.may_go = False
         self._page: PageWriter | None = None
         self._page_bytes = 0
-        """Of the lines in it."""
+        """Bytes of the lines in the open page."""
         self._pages = 0
 
     def fileno(self) -> int:
@@ -61,8 +61,8 @@ class HostConnection:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def bring(self, groups: Iterable[RecordColumns], size: int, behind: int | None) -> None:
-        """Put the records of a line into the page, once there is room for their `size`. `behind`: how far they are
-        behind the tip. Raises FatalError."""
+        """Wait until the host has room for a line of `size` bytes, then put its records into the page. `behind`: how
+        many milliseconds they are behind the tip. Raises FatalError."""
         self.send(link.ROOM, {"size": size, "behind": behind})
         while not self.may_go:
             self.receive()
@@ -79,7 +79,7 @@ class HostConnection:
             self.end_page()
 
     def end_page(self) -> None:
-        """Say that the page is complete, or that there is none. Raises FatalError."""
+        """Close the open page and report it to the host; report zero records if there is none. Raises FatalError."""
         if self._page is None:
             self.send(link.PAGE, {"records": 0})
             return
@@ -116,7 +116,8 @@ class HostConnection:
             raise FatalError(body["reason"], body.get("status", EXIT_FAILURE))
 
     def asked(self, kind: int, is_done: Callable[[], bool]) -> bool:
-        """Ask the host for something that its sinks have to take; return whether they have, in the time for that."""
+        """Send a request that the sinks have to carry out. Return whether `is_done` becomes true within
+        `mld.spark.drainTimeoutMillis`."""
         self.send(kind)
         deadline = time.monotonic() + self.ready["drainMillis"] / 1000
         while not is_done():
@@ -125,18 +126,18 @@ class HostConnection:
         return True
 
     def receive_within(self, seconds: float) -> bool:
-        """Take one frame if one comes in time."""
+        """Take one frame. Return False if none comes within the time."""
         if not select.select([self._socket], [], [], max(0.0, seconds))[0]:
             return False
         self.receive()
         return True
 
     def send(self, kind: int, body: dict[str, Any] | None = None) -> None:
-        """Send one frame. Raises FatalError with the host's last word if the host is gone."""
+        """Send one frame. If the host is gone, raises FatalError with the last reason that the host sent."""
         try:
             self._socket.sendall(link.encode(kind, body))
         except OSError:
-            while True:  # the host has closed the link: what it said last is the reason, if there is one
+            while True:  # the host has closed the link; a FAILED frame that it sent before has the reason
                 self.receive()
 
     def _exactly(self, size: int) -> bytes:

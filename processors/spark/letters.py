@@ -1,7 +1,7 @@
-"""Letters of a dead letter -> records, as they came from the daemon.
+"""Decodes the letters of a dead letter into records as the daemon delivered them.
 
-Letters are numbered by where they stand: the number of the commit that has brought them, and their place in it. So a
-position never changes, a letter that comes later has a higher one, and one mark says which letters a sink has got back.
+A letter is numbered by where it stands: the number of the commit that brought it, and its place within that commit. So
+its position never changes, a later letter has a higher position, and one mark shows which letters a sink has got back.
 
 Pure: values in, values out.
 """
@@ -23,17 +23,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DIGITS = re.compile(r"[0-9]{1,129}", re.ASCII)
 REPLAY = "(dead letter)"
-"""Stands for the stream in the marks of what was replayed; no stream can be called so."""
+"""Stands for the stream in the marks of replayed letters. No stream can have this name."""
 
 
 class LetterError(Exception):
-    """A line that is no letter; one sentence."""
+    """A line is no letter; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkLetter:
-    """A record that was put aside. `sinks` are those that miss it, None: all do. `writer` is the application and its
-    pipeline, None if a letter does not say."""
+    """A record that was put aside. `sinks` are those that miss it (None: all). `writer` is the application and the
+    pipeline that wrote the letter; None if the letter does not name them."""
 
     position: RecordPosition
     record: SparkRecord
@@ -43,14 +43,13 @@ class SparkLetter:
 
 
 def replay_shard(identity: str) -> StreamShard:
-    """Stand in the marks of sinks for the letters of one directory."""
+    """Return the shard that stands for all letters of one directory in the marks of the sinks."""
     return StreamShard(REPLAY, identity)
 
 
 def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[SparkLetter]:
-    """Yield the letters of one commit, from the names and contents of its files, which are sorted. Raises
-    LetterError.
-    """
+    """Yield the letters of one commit, in order, from the names and contents of its files, which must be sorted. Raises
+    LetterError."""
     at = 0
     for name, data in texts:
         for line in data.splitlines():
@@ -95,9 +94,8 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
 def for_us(
     letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
 ) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-    """Yield runs of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other
-    writers, and of sinks that are not there any more, are left out.
-    """
+    """Yield runs of letters for the same of our `sinks` (None: all), in order. Letters of other writers, and for sinks
+    that no longer exist, are left out."""
     mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
     for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
         yield only, list(run)

@@ -1,10 +1,10 @@
 """The frames that a child and the session host exchange.
 
-A frame is a fixed header (kind, length) and one JSON object. The child says HELLO and is answered READY or FAILED. For
-each line of the daemon it asks for ROOM and waits for GO, and puts its records into a page, a file whose path begins as
-READY says. It says PAGE when a page is complete: when it is large, or when the host says CUT, because a micro-batch
-begins. COMMITTED names the last line whose records all sinks hold, and the position of its last record. The child
-numbers lines from 1 on, and pages too.
+A frame is a fixed header (kind, length) and one JSON object. The child sends HELLO and gets READY or FAILED. For each
+line of the daemon the child sends ROOM and waits for GO. Then it writes the records into a page, a file whose path
+begins as READY says. It sends PAGE when a page is complete: because it is large, or because the host has sent CUT as a
+micro-batch begins. COMMITTED names the last line whose records all sinks hold, and the position of its last record. The
+child counts lines and pages from 1 on.
 
 Quick to import: the child must start in no time.
 """
@@ -17,15 +17,16 @@ from typing import Any
 
 HEADER = struct.Struct("!BI")
 BODY_BYTES_MAX = 1024 * 1024
-"""A frame holds a shard id, a position or a sentence; anything longer is no frame."""
+"""Longest body. A frame holds a shard id, a position or a sentence; anything longer is no frame."""
 TEXT_CHARS_MAX = 64 * 1024
-"""Of a text in a frame, of which JSON makes twelve bytes a character at most."""
+"""Longest text in a frame. JSON needs at most twelve bytes for a character."""
 VERSION = 5
 HELLO, ROOM, PAGE, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5, 6
 READY, GO, CUT, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20, 21
-"""FLUSH asks for a commit before the trigger's time. ENDED says that the shard has ended and that all of it is
-committed; once all sinks keep that, the child may GO on and checkpoint it. SAID carries lines of the host to the
-child's standard error."""
+"""FLUSH asks for a commit before the trigger's time. ENDED reports that the shard has ended and that all its records
+are committed. Once all sinks have recorded the end, the host sends GO, and the child checkpoints it. SAID carries lines
+of the host to the child's standard error.
+"""
 KINDS = frozenset({HELLO, ROOM, PAGE, FLUSH, BYE, ENDED, READY, GO, CUT, COMMITTED, FAILED, SAID})
 
 
@@ -34,7 +35,7 @@ class LinkError(Exception):
 
 
 def encode(kind: int, body: dict[str, Any] | None = None) -> bytes:
-    """Encode a frame. Texts that are too long for one are cut: whoever reads it would take it for no frame."""
+    """Encode a frame. Texts that are too long are cut, because the reader would refuse the frame."""
     text = json.dumps(body or {}, separators=(",", ":")).encode()
     if len(text) > BODY_BYTES_MAX:
         cut = {name: one[:TEXT_CHARS_MAX] if isinstance(one, str) else one for name, one in (body or {}).items()}

@@ -1,8 +1,8 @@
-"""The user's part: a function or a SQL statement that makes frames for the sinks out of a batch's `records`.
+"""The user's pipeline: a function or a SQL statement that makes frames for the sinks from a batch's `records`.
 
-Loading it finds out what can be found out without data (no such file, a syntax error, a wrong signature); each such
-fault is one sentence. Functions that the pipeline hands to Spark travel by value, so that Python workers need not find
-the user's file.
+Loading a pipeline reports every fault that shows without data (no such file, a syntax error, a wrong signature) in one
+sentence. Functions that the pipeline hands to Spark are pickled by value, so Python workers need not find the user's
+file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 VIEW = "records"
 NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
-"""Names of errors over a plan, a call or a closure: they come whatever the records are."""
+"""Names of exceptions about a plan, a call or a closure. No record causes them."""
 NO_SESSION_YET = "SESSION_OR_CONTEXT_NOT_EXISTS"
-"""The file is read before there is a session."""
+"""Spark's error when the pipeline's file uses a session while it is imported."""
 PANDAS_MODULES = ("pandas", "pyarrow")
 PANDAS_EXTRA = pip_install("spark-pandas")
 Frames = Mapping[str, "DataFrame | None"]
@@ -49,10 +49,11 @@ class PipelineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a pipeline may want to know of the micro-batch whose records it gets.
+    """The micro-batch whose records a pipeline gets.
 
-    `spans` says which part of which shard it holds; `attempt` counts from 1. No other batch of any host has its `id`;
-    after a crash the same records may come in another batch, so what is written by `id` is there at least once."""
+    `spans` is the part of each shard that it holds; `attempt` counts from 1. Each batch of each host has an `id` of its
+    own. After a crash the same records may come in another batch, so rows that a pipeline writes by `id` are there at
+    least once."""
 
     id: str
     spans: Mapping[StreamShard, ShardSpan] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Batch:
 
 
 class Pipeline:
-    """A loaded pipeline; `sinks` are the names of those configured."""
+    """A loaded pipeline. `sinks` are the names of the configured sinks."""
 
     def __init__(self, transform: Transform, sinks: Iterable[str], module: ModuleType | None = None) -> None:
         self._transform = transform
@@ -80,7 +81,7 @@ class Pipeline:
         self._hook("setup", session)
 
     def check_imports(self) -> None:
-        """Run the statements of `setup` that import something in any case. Raises PipelineError."""
+        """Run the import statements at the top level of `setup`. Raises PipelineError."""
         hook = getattr(self._module, "setup", None)
         if inspect.isfunction(hook):
             (function,) = ast.parse(textwrap.dedent(inspect.getsource(hook))).body
@@ -92,20 +93,21 @@ class Pipeline:
                         raise PipelineError(self._said("setup() of the pipeline cannot import", error)) from error
 
     def read_again(self) -> None:
-        """Call `setup` again, because files that it has read are gone; what is cached of them is forgotten."""
+        """Call `setup` again and clear Spark's cache, because files that `setup` has read are gone."""
         if self._session is None or getattr(self._module, "setup", None) is None:
             return
         try:
             self._session.catalog.clearCache()
             self.setup(self._session)
-        except Exception as error:  # a table that is being rewritten may be there with the next attempt
+        except Exception as error:  # a table that is just being rewritten may be there at the next attempt
             log.error("%s", error)
 
     def teardown(self, session: SparkSession) -> None:
         self._hook("teardown", session)
 
     def frames(self, records: DataFrame, batch: Batch) -> Frames:
-        """Return a frame for each sink; None for a sink that gets nothing. Raises PipelineFailed or PipelineError."""
+        """Call the pipeline. Return a frame for each sink; None for a sink that gets nothing. Raises PipelineFailed or
+        PipelineError."""
         try:
             returned = self._transform(records, batch)
         except Exception as error:
@@ -131,7 +133,7 @@ class Pipeline:
 
 
 def load(spec: str, sinks: Iterable[str]) -> Pipeline:
-    """Return the pipeline of `mld.spark.pipeline`. Raises PipelineError."""
+    """Return the pipeline that `mld.spark.pipeline` names. Raises PipelineError."""
     if spec.endswith(".sql"):
         return Pipeline(_sql(_read(Path(spec))), sinks)
     name, colon, function = spec.rpartition(":")
@@ -153,7 +155,7 @@ def load(spec: str, sinks: Iterable[str]) -> Pipeline:
 
 
 def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
-    """Return what a pipeline returned, by sink. Raises PipelineError if it does not fit the sinks."""
+    """Return the frames that a pipeline returned, by sink. Raises PipelineError if they do not fit the sinks."""
     named = ", ".join(sinks) or "none"
     if returned is None:
         return dict.fromkeys(sinks)
@@ -175,7 +177,7 @@ def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
 
 
 def _check_frame(frame: object, where: str, *, optional: bool = False) -> None:
-    kind = type(frame)  # a streaming frame raises when it is asked for `write`
+    kind = type(frame)  # not the frame itself: the `write` of a streaming frame raises
     if (frame is None and optional) or (hasattr(kind, "schema") and hasattr(kind, "write")):
         return
     raise PipelineError(
@@ -209,10 +211,10 @@ def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.absolute().parent))  # for what stands beside it
+    sys.path.insert(0, str(path.absolute().parent))  # for modules beside it
     sys.modules[name] = module
     try:
-        # What Python keeps of a file counts for another one of the same second and length: deployed, or just edited.
+        # Not by Python's cache of bytecode, which takes a new file of the same second and length for the old one.
         exec(compile(path.read_bytes(), str(path.absolute()), "exec", dont_inherit=True), vars(module))  # noqa: S102
     except SyntaxError as error:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
@@ -239,17 +241,18 @@ def _check_signature(transform: Callable[..., object], where: str) -> None:
             f"{where} cannot be called as {where.rpartition(':')[2]}(records, batch): {error}"
         ) from error
     except ValueError:
-        return  # a callable without a signature is the user's own affair
+        return  # a callable without a signature cannot be checked
 
 
 def _place(error: BaseException, file: str | None) -> str:
-    """Return where in the user's file it happened, as " at file:line"."""
+    """Return the line of the user's file where the exception was raised, as " at file:line"; empty if it was
+    elsewhere."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _named(error: Exception) -> str:
-    """Return an exception with its text, and what to install if that is what is missing."""
+    """Return an exception with its text, and the package to install if one is missing."""
     said = f"{type(error).__name__}: {first_line(error)}"
     if NO_SESSION_YET in said:
         return f"{said.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"

@@ -1,8 +1,5 @@
 """Names of records: a position in a shard, a shard of a stream, and the part of a shard that one batch holds.
 
-A `RecordPosition` names one user record of a shard. A `ShardSpan` is the part of a shard that one batch holds: after
-the mark at which the batch was trimmed, up to and with its last record.
-
 Pure: values in, values out. Sequence numbers are decimal strings on the wire and ints here.
 """
 
@@ -13,16 +10,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SEQUENCE_DIGITS_MAX = 129
-"""Kinesis documents `0|([1-9]\\d{0,128})`; a longer number is a fault of whoever wrote it."""
+"""Kinesis documents `0|([1-9]\\d{0,128})`. A longer number is an error of the writer."""
 AFTER_ANY = 10**SEQUENCE_DIGITS_MAX
-"""Greater than any sequence number; stands in the mark of a shard that has ended."""
+"""Greater than any sequence number. It is the mark of a shard that has ended."""
 _POSITION = re.compile(rf"(\d{{1,{SEQUENCE_DIGITS_MAX}}})(?::(\d{{1,{SEQUENCE_DIGITS_MAX}}}))?", re.ASCII)
 OF_A_RECORD = "#"
-"""In the id of a shard: what stands for one of its records in the marks of a dead letter. No shard can be called so."""
+"""Character in the id of a shard that stands for a single record in the marks of a dead letter. No real shard id has
+it.
+"""
 
 
 class RecordPosition(NamedTuple):
-    """One user record of a shard: sequence number, and its index within an aggregated record."""
+    """One user record of a shard: its sequence number, and its index within an aggregated record."""
 
     sequence: int
     sub: int = 0
@@ -47,27 +46,28 @@ class RecordPosition(NamedTuple):
 class StreamShard(NamedTuple):
     """A shard of a stream.
 
-    `stream` is the stream's name, empty if nobody knows it; ``region:account:name:epoch`` where an application reads
-    several streams, whose shards may have the same ids and whose names may be the same, too. No name has a colon.
-    """
+    `stream` is the stream's name; empty if it is unknown. If an application reads several streams, it is
+    ``region:account:name:epoch``, because shard ids and even names may be the same in several streams. No stream's name
+    has a colon."""
 
     stream: str
     shard: str
 
     @property
     def stream_name(self) -> str:
-        """The name in `stream`."""
+        """The stream's name, without region, account and epoch."""
         return self.stream.split(":")[2] if self.stream.count(":") == 3 else self.stream
 
     @property
     def label(self) -> str:
-        """For people: with the stream, if there are several."""
+        """The shard for people; with the stream's name if the application reads several streams."""
         return self.shard if self.stream_name == self.stream else f"{self.stream_name}/{self.shard}"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSpan:
-    """A batch's part of one shard: all after `after` (None: from its beginning) up to and with `upto`."""
+    """The part of one shard in a batch: all records after `after` (None: from the shard's beginning) up to and
+    including `upto`."""
 
     after: RecordPosition | None
     upto: RecordPosition

@@ -1,9 +1,9 @@
 """The record processor of one shard: a thin relay between the daemon and the session host.
 
-It hands the records of a batch to the host, and sends its status once the host has room for them. When the host says
-that all sinks hold some of them, the relay checkpoints these, never before: between two actions if need be, which our
-daemon stores at once, and Amazon's with the next action. If the host goes away, this process ends with an error, and
-the daemon starts it anew at the last checkpoint.
+It hands the records of a batch to the host, and answers the daemon once the host has room for them. When the host
+reports that all sinks hold some of them, the relay checkpoints these records, never before. It may do so between two
+actions: our daemon stores such a checkpoint at once, Amazon's with the next action. If the host goes away, this process
+ends with an error, and the daemon starts it again at the last checkpoint.
 
 Quick to import: the child must start in no time.
 """
@@ -24,21 +24,23 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.host_connection import HostConnection
 
 CHECKPOINT_ATTEMPTS_MAX = 6
-"""At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
+"""Attempts at a checkpoint when a shard ends or is about to move; with the delays below about 8 s. A checkpoint in
+between is simply repeated with the next batch.
+"""
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
 START_WAIT_S = 600.0
-"""Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
+"""Longest wait for READY. The host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
 RECORDS = {"action": "processRecords"}
 RECORDS_START = b'{"action":"processRecords"'
-"""How a line begins that is read as columns only."""
+"""Beginning of a line with records. Such a line is not parsed as JSON here: `record_columns` cuts it into columns."""
 READ_BYTES = 256 * 1024
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
 _LOST = "ShutdownException"
 
 
 class DaemonLines:
-    """Lines of the daemon, of which two may come at once: the reply to a checkpoint, and an action."""
+    """Reads lines of the daemon. Two may arrive together: the reply to a checkpoint, and the next action."""
 
     def __init__(self, stdin: BinaryIO) -> None:
         self._stdin = stdin
@@ -48,11 +50,11 @@ class DaemonLines:
         return self._stdin.fileno()
 
     def is_there(self) -> bool:
-        """Return whether a line has been read besides the last one."""
+        """Return whether a further line has been read already."""
         return b"\n" in self._rest
 
     def read(self) -> bytes:
-        """Return the next line; b"" at the end. Raises FatalError."""
+        """Return the next line; b"" at the end of the input. Raises FatalError."""
         pieces = [self._rest]
         while b"\n" not in pieces[-1] and (piece := os.read(self.fileno(), READ_BYTES)):
             pieces.append(piece)
@@ -68,14 +70,14 @@ class ChildRelay:
     """Serves one daemon for one shard."""
 
     def __init__(self, stdin: BinaryIO, stdout: BinaryIO, attach: Callable[[], socket.socket]) -> None:
-        """Prepare the relay; `attach` gives a connection to the host."""
+        """Prepare the relay. `attach` returns a connection to the host."""
         self._attach = attach
         self._lines = DaemonLines(stdin)
         self._stdout = stdout
         self._host: HostConnection | None = None
         self._lost = False
         self._asked: tuple[str | None, int | None] | None = None
-        """The checkpoint whose reply has not come."""
+        """The checkpoint that was requested and whose reply has not come."""
 
     def serve(self) -> None:
         """Serve until the daemon closes our input. Raises FatalError."""
@@ -85,7 +87,7 @@ class ChildRelay:
             if action == "checkpoint":
                 self._replied(message.get("error"))
                 if message.get("error") is None:
-                    self._checkpoint()  # what was committed meanwhile
+                    self._checkpoint()  # for records that were committed meanwhile
                 continue
             if action == "initialize":
                 self._initialize(message)
@@ -140,7 +142,7 @@ class ChildRelay:
             self._ask_patiently(None, None)
 
     def _leave(self) -> None:
-        """Leave the host, as the lease is lost: what is not committed is not for us to commit."""
+        """Leave the host, because the lease is lost: another worker commits the rest."""
         self._lost = True
         if self._host is not None:
             self._host.send(link.BYE)
@@ -148,26 +150,26 @@ class ChildRelay:
             self._host = None
 
     def _connected(self) -> HostConnection | None:
-        """Return the link to the host; None once the lease is lost. Raises FatalError before the first action."""
+        """Return the connection to the host; None once the lease is lost. Raises FatalError before the first action."""
         if self._host is None and not self._lost:
             raise FatalError("the daemon sent an action before initialize")
         return self._host
 
     def _settled(self) -> HostConnection | None:
-        """Return the same, with no checkpoint open."""
+        """Wait for the reply to an open checkpoint, then return the connection as `_connected` does."""
         if self._asked is not None:
             self._await_reply()
         return self._connected()
 
     def _flush(self, host: HostConnection) -> bool:
-        """Return whether all that was brought is committed in time."""
+        """Ask the host to commit now. Return whether all records that were brought are committed in time."""
         return host.asked(link.FLUSH, lambda: host.committed >= host.brought)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        """Ask for a checkpoint of what is committed, if that is news; the reply may come after other lines. A failure
-        that may pass is left to the next commit or batch."""
+        """Ask for a checkpoint of the committed records, unless there is no new one or a request is open. The reply may
+        come after other lines. If the checkpoint fails for a passing reason, the next commit or batch tries again."""
         if self._host is not None and self._host.position is not None and self._asked is None:
             self._ask(*self._host.position)
 
@@ -176,7 +178,7 @@ class ChildRelay:
         self._write({"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub})
 
     def _replied(self, error: str | None) -> None:
-        """Take the reply to what was asked. Raises FatalError if the daemon refuses it for good."""
+        """Note the reply to the open checkpoint. Raises FatalError if the daemon refuses the checkpoint for good."""
         if self._asked is None:
             raise FatalError("the daemon answers a checkpoint that nobody has asked for")
         position, self._asked = self._asked, None
@@ -189,7 +191,8 @@ class ChildRelay:
             raise FatalError(f"the daemon refused the checkpoint at {position[0]}:{position[1]}: {error}")
 
     def _await_reply(self) -> str | None:
-        """Return the error in the reply; while an action is being answered nothing else comes."""
+        """Wait for the reply to the open checkpoint and return its error. While we answer an action, the daemon sends
+        nothing else."""
         line = self._lines.read()
         if not line:
             raise FatalError("the daemon went away while a checkpoint was open")
@@ -198,7 +201,8 @@ class ChildRelay:
         return None if error is None else str(error)
 
     def _ask_patiently(self, sequence: str | None, sub: int | None) -> None:
-        """Have a checkpoint stored, unless the lease is lost: `_lost` tells. Raises FatalError."""
+        """Try a checkpoint until it is stored or the lease is lost (`_lost`). Raises FatalError after
+        CHECKPOINT_ATTEMPTS_MAX attempts."""
         for attempt in range(CHECKPOINT_ATTEMPTS_MAX):
             self._ask(sequence, sub)
             error = self._await_reply()
@@ -210,7 +214,7 @@ class ChildRelay:
     # --- lines -------------------------------------------------------------------------------------------------------
 
     def _next_line(self) -> bytes:
-        """Return the daemon's next line; b"" at the end. What the host says meanwhile is taken note of."""
+        """Return the daemon's next line; b"" at the end. Meanwhile take frames of the host."""
         while self._host is not None and not self._lines.is_there():
             ends: list[DaemonLines | HostConnection] = [self._lines, self._host]
             readable = select.select(ends, [], [])[0]
@@ -232,7 +236,7 @@ class ChildRelay:
 
 
 def _message(line: bytes) -> dict[str, Any]:
-    """Return what the daemon says, which has an `action`. Raises FatalError."""
+    """Parse a line of the daemon, which must be an object with an `action`. Raises FatalError."""
     try:
         message: dict[str, Any] = json.loads(line)
         message["action"]

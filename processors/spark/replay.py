@@ -1,9 +1,9 @@
-"""Puts the records of a dead letter back through the pipeline, into the sinks that miss them, exactly once.
+"""Runs the records of a dead letter through the pipeline again, into the sinks that miss them, exactly once.
 
-    mld-spark --replay-dead-letter app.properties    # in the daemon's working directory, beside it or alone
+    mld-spark --replay-dead-letter app.properties    # in the daemon's working directory; the daemon may run meanwhile
 
-The marks of the sinks say how far earlier replays have come. What fails again becomes a new letter, for the next
-replay. Letters (`letters`) stay where they are; people decide when they may be deleted.
+The marks of the sinks show how far earlier replays have come. A record that fails again becomes a new letter, for the
+next replay. The files of letters (`letters`) stay where they are; people decide when to delete them.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ class LetterReplay:
     engine: Engine
     box: StoredLetters
     upto: int
-    """The newest commit that is read: what this replay puts there is for the next one."""
+    """The newest commit to read. Letters that this replay adds come later, and are for the next replay."""
     writer: WriterIdentity
     sinks: frozenset[str]
     letters: int = 0
     earlier: int = 0
-    """Letters that an earlier replay has given back."""
+    """Letters that an earlier replay has put into the sinks."""
     left_out: int = 0
     again: int = 0
     """Letters that have failed again."""
 
     def run(self) -> str | None:
-        """Return why it had to stop, if it had to. Raises SinkError, LetterError, SessionGone and Stopped."""
+        """Replay all letters. Return the reason if it had to stop early. Raises SinkError, LetterError, SessionGone and
+        Stopped."""
         shard = replay_shard(self.box.identity())
         for only, run in self._waiting(shard):
             outcome = self.engine.replay(shard, [(one.position, one.record) for one in run], only)
@@ -77,7 +78,7 @@ class LetterReplay:
         return None
 
     def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-        """Return letters that some sink of ours has not got back."""
+        """Yield runs of letters that were not replayed before, with the sinks that miss them (None: all)."""
         mark = self.engine.held(shard) or RecordPosition(0)
         for number, names in self.box.commits().items():
             if number > self.upto:
@@ -100,7 +101,7 @@ class LetterReplay:
 
 
 def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
-    """Return the settings, with the identity that the daemon's marks have. Raises SettingsError."""
+    """Return the settings, with the same writer identity as the daemon's. Raises SettingsError."""
     settings = load(file, (), env)
     if settings.dead_letter is None:
         raise SettingsError(f"{file}: mld.spark.deadLetter is not set, so there is nothing to replay")
@@ -120,9 +121,8 @@ def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
 
 
 def _stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what the daemon tells its children of the stream; only its name if Kinesis does not answer. Raises
-    SettingsError.
-    """
+    """Return the variables that describe the stream, as the daemon sets them for its children; only the stream's name
+    if Kinesis does not answer. Raises SettingsError."""
     try:
         settings = load_daemon(file, (), env).settings
     except ConfigurationError as error:
@@ -141,7 +141,8 @@ async def _described(settings: Settings) -> Mapping[str, str]:
 
 
 def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
-    """Return the replay, and why it had to stop. Raises what `main` catches."""
+    """Start an engine and replay the letters. Return the replay, and the reason if it had to stop early. Raises what
+    `main` catches."""
     assert settings.writer is not None
     sweep()
     with ExitStack() as ends:
@@ -150,7 +151,7 @@ def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
         ends.callback(clear, scratch, daemon_lives=False)
         spool = open_spool(settings.spool, scratch, settings.s3)
         ends.callback(spool.close)
-        # What failed before may fail again, all of it.
+        # All letters may fail again, so no share of malformed records stops the replay.
         started = start(replace(settings, malformed_share_max=1.0), scratch, spool)
         ends.callback(started.close)
         signal.signal(signal.SIGTERM, lambda *_: started.engine.stop())
@@ -163,7 +164,8 @@ def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 0: no letter is left; 1: some failed again, or it had to stop; 2: the configuration."""
+    """Exit with status 0 if no letter is left; 1 if some failed again, or the replay had to stop; 2 for a wrong
+    configuration."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write(USAGE)
         return EXIT_CONFIGURATION

@@ -1,7 +1,7 @@
 """The private directory in which the children of a daemon find its session host.
 
-Nobody can foresee its name (`mld.protocol.meeting`). It has the lock, the socket and the status of the host. The host's
-data are there too, unless its file system has no room for much data: then they get a second directory.
+Nobody can guess its name (`mld.protocol.meeting`). It holds the lock, the socket and the status of the host. The host's
+data are there, too, unless its file system is small: then the data get a second directory.
 
 Quick to import: the child must start in no time.
 """
@@ -19,8 +19,8 @@ LOCK_FILE, SOCKET_FILE = "lock", "socket"
 
 
 def started_at(pid: int) -> str:
-    """Return when a process started, in ticks since the boot: with its number, this names a process for good. "0" where
-    the system does not say."""
+    """Return when a process started, in ticks since boot. Together with its pid this identifies a process. "0" if the
+    system does not tell."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -28,17 +28,17 @@ def started_at(pid: int) -> str:
 
 
 def run_directory(pid: int) -> Path:
-    """Return the private directory of this daemon, made if need be. Raises FatalError if it is not ours alone."""
+    """Return the private directory of this daemon; create it if needed. Raises FatalError if it is not ours alone."""
     return _met(pid, meeting.runtime_places(os.environb), len(SOCKET_FILE))
 
 
 def scratch_directory(pid: int) -> Path:
-    """Return the same for data, on the file system of temporary files; often the very same. Raises FatalError."""
+    """Return the directory for data, on the file system of temporary files; often the same one. Raises FatalError."""
     return _met(pid, meeting.temporary_places(os.environb))
 
 
 def all_directories() -> list[tuple[meeting.Owner, Path]]:
-    """Return those of all daemons of this user."""
+    """Return the directories of all daemons of this user."""
     places = meeting.runtime_places(os.environb)
     return [(owner, Path(path)) for owner, path in meeting.meetings(PROGRAM, places)]
 

@@ -1,7 +1,7 @@
-"""Makes the text of a session host fit for its readers: without the secrets of its settings, and one line for one line.
+"""Makes the output of a session host safe to read: it removes secrets and keeps each line one line.
 
-Spark's exceptions repeat URLs, options and settings, and Spark and the user's code print into the host as well. All of
-that text passes here on its way to a child, to the status file, or into a dead letter.
+Spark's exceptions repeat URLs, options and settings, and Spark and the user's code print in the host, too. All this
+text passes through here on its way to a child, to the status file, or into a dead letter.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Sanitizer = Callable[[str], str]
 
 
 def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
-    """Return a function that makes one line, without secrets, of whatever text it gets."""
+    """Return a function that turns any text into one line without secrets."""
     scrub = Scrubber((*secrets, *secrets_of_environment(env)))
     return lambda text: printable(scrub(text))
 
 
 class SanitizedLines(logging.Formatter):
-    """Formats log lines until the host listens; from then on all that is printed passes line by line."""
+    """Formats log lines until the host listens. After that, `printed_lines` passes on everything that is printed."""
 
     def __init__(self, fit: Sanitizer) -> None:
         super().__init__("%(levelname)s %(message)s")
@@ -34,7 +34,7 @@ class SanitizedLines(logging.Formatter):
 
 
 def log_by(fit: Sanitizer) -> None:
-    """Log to standard error; PySpark's bridge only its warnings."""
+    """Log to standard error. Of PySpark's bridge Py4J only warnings are logged."""
     handler = logging.StreamHandler()
     handler.setFormatter(SanitizedLines(fit))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -42,5 +42,5 @@ def log_by(fit: Sanitizer) -> None:
 
 
 def complain(text: str) -> None:
-    """Write the last words of a program that has no settings, or none any more."""
+    """Write the last message of a program that has no settings, or none any more."""
     sys.stderr.write(f"mld-spark: {printable_lines(Scrubber()(text))}\n")

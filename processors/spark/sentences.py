@@ -1,13 +1,15 @@
-"""An exception of Spark in one sentence, for people.
+"""Shortens an exception of Spark to one sentence, for people.
 
-Only for people: what an exception means for the next attempt is decided by its classes (`session.error_classes`), never
-by a word in its text, because a text may quote a record.
+Only for people: `session.error_classes` decides by the classes of an exception what the engine does next. A text may
+quote a record, so no decision depends on words in it.
 """
 
 from __future__ import annotations
 
 NO_NAME = "a value of partitionBy is no name of a directory"
-"""Said where a sink raises an exception over a row: its record is to blame. The value is not quoted."""
+"""Part of the message that a job raises over a row whose partition value cannot be the name of a directory. The value
+itself is not quoted.
+"""
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -15,9 +17,9 @@ PY4J = "An error occurred while calling"
 
 
 def sentence(text: str) -> str:
-    """Return the first line of an exception of Spark, and the innermost cause if it names one; bounded.
+    """Return the first line of an exception of Spark, and its innermost cause if it names one, both cut to a bound.
 
-    The cause of an exception in a Python worker is the user's, as the traceback in the text ends."""
+    For an exception in a Python worker the cause is the user's own exception, which ends the traceback in the text."""
     every = [line.strip() for line in text.splitlines() if line.strip()]
     lines = [line.removeprefix(": ") for line in every if not line.startswith(PY4J)]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
@@ -32,7 +34,7 @@ def _python_cause(text: str) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that says something; a Java stack trace stays out of a sentence."""
+    """Return the first line of an error's text that is not empty, without Py4J's own line or a stack trace."""
     lines = (line.strip() for line in str(error).splitlines())
     text = (
         next((line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J)), "")

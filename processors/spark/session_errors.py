@@ -1,23 +1,23 @@
-"""What can be wrong with the session: there is none, it cannot be reached, it is gone, or a task of it hangs.
+"""Errors of the session: it cannot start, cannot be reached, has ended, or one of its tasks hangs.
 
-The errors only; who raises them knows the remedy.
+Only the classes. Whoever raises one puts the remedy into its text.
 """
 
 from __future__ import annotations
 
 
 class SessionError(Exception):
-    """There can be no session, or none that can be used; one sentence with the remedy. Trying again does not help."""
+    """No session can be started or used; one sentence with the remedy. Another attempt does not help."""
 
 
 class SessionUnreachable(SessionError):
-    """Nobody answers where the session should be; trying again later may help."""
+    """The cluster does not answer. Another attempt may help."""
 
 
 class SessionGone(Exception):
-    """The JVM or the cluster is not there any more; a new host has to be started."""
+    """The JVM or the cluster has gone away. A new host has to be started."""
 
 
 class TaskHangs(SessionGone):
-    """A task did not end, and its job was cancelled. The session has outlived that, so the engine goes on with parts of
-    what was running."""
+    """A task did not end, so its job was cancelled. The session still works, so the engine continues with parts of the
+    batch that was running."""

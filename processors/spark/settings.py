@@ -1,6 +1,6 @@
 """The processor's settings: the `mld.spark.*` lines of the daemon's file, checked, with all defaults. Immutable.
 
-The table of keys and the rules stand in `mld.properties.spark`; here the file is read and the values get their types.
+`mld.properties.spark` has the table of keys and the rules. This module reads the file and gives the values their types.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from mld.properties.spark_values import Format, OnGap, OnPoison
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
 ONE_FILE = {"one": True, "many": False}
-"""Texts of a sink's key `files`; None where nothing is said."""
+"""Values of a sink's key `files`; None if the key is not set."""
 SHORT_FOR = {"spark.driver.memory": "driverMemory", "spark.jars.packages": "packages"}
-"""Settings of Spark that have a short key, which the long one overrules."""
+"""Settings of Spark that have a short key. If both are set, the long key wins."""
 GATHER_S, GATHER_QUIET_S = 30.0, 120.0
-"""From one micro-batch to the next, and while little waits; unless the user has chosen an interval."""
+"""Default interval between micro-batches, and the interval while few records wait."""
 
 
 class SettingsError(FatalError):
-    """Every problem of the file, one a line: key, place, remedy."""
+    """The file has problems, listed one a line: key, place, remedy."""
 
     def __init__(self, problems: str) -> None:
         super().__init__(problems, EXIT_CONFIGURATION)
@@ -44,16 +44,16 @@ class SettingsError(FatalError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """Values by the names of their keys; times in seconds, sizes in bytes."""
+    """The settings, named like their keys; times in seconds, sizes in bytes."""
 
     pipeline: str
     format: Format
     schema: str | None
     rescued_column: str | None
-    """The field of the payload for what the schema does not name."""
+    """The field of the payload that gets the fields that the schema does not name."""
     trigger_interval_s: float
     trigger_quiet_s: float
-    """The interval while little waits; the same where the pace is not adaptive."""
+    """The interval while few records wait. Equal to `trigger_interval_s` if the user has set an interval."""
     batch_bytes_max: int
     dead_letter: str | None
     malformed_share_max: float
@@ -68,14 +68,14 @@ class SparkSettings:
     sinks: tuple[SinkSpec, ...]
     s3: S3Access = field(repr=False)
     catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Properties of the catalogs of Iceberg tables, by name."""
+    """Properties of the catalogs of Iceberg tables, by the name of the catalog."""
     application: str
     stream: str
     region: str | None
     writer: WriterIdentity | None = None
-    """Whose marks are whose in the sinks; None if nobody says which stream this is."""
+    """Who this writer is in the ledgers of the sinks; None if nothing identifies the stream."""
     fit: Sanitizer = field(default=printable, repr=False, compare=False)
-    """Makes what is said about these settings fit for a log."""
+    """Removes secrets and control characters from texts about these settings."""
 
     @property
     def is_local(self) -> bool:
@@ -84,17 +84,17 @@ class SparkSettings:
 
     @property
     def in_order(self) -> bool:
-        """Whether a sink needs the records of each shard in their order: of rows of a key it takes the last one."""
+        """Whether a sink needs the records of each shard sorted, because the last row of a key wins."""
         return any(spec.format == JDBC and spec.mode.lower() == "merge" for spec in self.sinks)
 
     @property
     def where(self) -> str:
-        """Master, fit for a log: without users and tokens."""
+        """The master for the log: without user names and tokens."""
         return where(self.master)
 
 
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSettings:
-    """Read the file. Raises SettingsError."""
+    """Read and check the file. Raises SettingsError."""
     try:
         entries, _ = entries_of(file)
     except ConfigurationError as error:
@@ -119,8 +119,8 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
 
 
 def _credentials(lines: SparkLines, file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
-    """Return the daemon's own if files of a sink, or of the spool, are at AWS; those of the SDK where it names none.
-    Raises SettingsError."""
+    """Return the daemon's credentials if a sink's files, the dead letter or the spool are on S3 and the daemon names
+    some; otherwise those of the SDK. Raises SettingsError."""
     places = (*(sink.values.get("path") for sink in lines.sinks), lines.values["deadLetter"], lines.values["spool"])
     if not any(map(is_s3, places)):
         return SDK_CREDENTIALS
@@ -132,7 +132,7 @@ def _credentials(lines: SparkLines, file: str, overrides: Sequence[str], env: Ma
 
 
 def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """Return the stream as our daemon says it; under another daemon, as the file says."""
+    """Return the stream's name as our daemon reports it; under another daemon, as the file has it."""
     told = env.get("MLD_STREAM_NAME")
     return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
 
@@ -146,9 +146,8 @@ def make(
     credentials: CredentialsChain = SDK_CREDENTIALS,
     region: str | None = None,
 ) -> SparkSettings:
-    """Return lines without errors -> settings. `env` says which stream this is; the last two are for buckets and
-    catalogs.
-    """
+    """Make settings from lines without errors. `env` identifies the stream; `credentials` and `region` are for buckets
+    and catalogs."""
     value = lines.values.__getitem__
     interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
     if value("triggerIntervalMillis") is not None:

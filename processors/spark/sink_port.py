@@ -1,26 +1,27 @@
-"""Where a pipeline's frames go: the port that every sink implements, with its errors.
+"""The port that every sink implements: where the frames of a pipeline go. Its errors are here, too.
 
 How to use a sink
 -----------------
 
     marks = sink.open()                          # at start, and again after any error below
-    batch = spans(offered, marks)                # drop what the sink holds already; nothing left: nothing to do
-    sink.publish(frame, batch, batch_id)         # frame holds exactly the records of `batch`
+    batch = spans(offered, marks)                # drop what the sink holds; if nothing is left, there is nothing to do
+    sink.publish(frame, batch, batch_id)         # the frame holds exactly the records of `batch`
 
 `publish` writes the frame and advances the marks of the batch's shards in one atomic step, or raises:
 
-* `Fenced`: a shard of the batch is not where the batch was trimmed, so somebody else has written it (we are the zombie,
-  or a lost answer was a success). Open again, trim, and run what is left. Nothing of this frame is in the sink.
-* `JobFailed`: Spark could not compute or write the frame: the pipeline, a record, or the cluster.
-* `DataRefused`: a kind of it: the sink will never take these rows, though they can be computed. A record is to blame.
-* `SinkError`: anything else that another attempt may cure. The publication may have happened: open again, always.
+* `Fenced`: a mark is not the one by which the batch was trimmed, because somebody else has written the shard (we are a
+  zombie, or a lost answer was a success). Nothing of this frame is in the sink. Open again, trim, and run the rest.
+* `JobFailed`: Spark could not compute or write the frame, because of the pipeline, a record, or the cluster.
+* `DataRefused`, a kind of `JobFailed`: the rows can be computed, but the sink will never take them. A record is to
+  blame.
+* `SinkError`: any other error that may pass. The publication may have happened, so always open again.
 * `SinkRefused`: another attempt cannot help; a person has to change something first.
 
-Before it publishes, the engine checks that the sink holds what was delivered right before (`GoneBack`).
+Before the engine publishes, it checks that the sink holds the records before the batch (`GoneBack`).
 
-Another worker that writes other shards to the same sink is no error: the sink waits for it and merges with it. Marks
-belong to one application, pipeline and stream (`WriterIdentity`): a sink never returns those of another writer, and a
-writer that finds another one in a sink that is not declared as shared is refused, by `open` and by `publish`.
+Other workers may write other shards to the same sink: the sink waits for them and keeps their marks. Marks belong to
+one `WriterIdentity`. A sink never returns the marks of another writer. If a sink is not declared as shared, `open` and
+`publish` refuse a second writer.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class SinkError(Exception):
-    """A sink could not do it this time; one sentence with the remedy. Open again before the next attempt."""
+    """A sink could not do something this time; one sentence with the remedy. Open again before the next attempt."""
 
 
 class InputGone(SinkError):
-    """A file that the job reads is gone, such as one of a table that the pipeline's `setup` has read."""
+    """A file that the job reads is gone, such as a file of a table that the pipeline's `setup` has read."""
 
 
 class JobFailed(SinkError):
@@ -49,24 +50,24 @@ class JobFailed(SinkError):
 
 
 class ValueFailed(JobFailed):
-    """A job failed over a value: an error of SQL about data, or an exception in a function of the user's. It would fail
-    again, so it is not tried again before the record is searched for."""
+    """A job failed over a value: SQL or a function of the user's raised an exception. Another attempt would fail, too,
+    so the search for the record begins at once."""
 
 
 class DataRefused(JobFailed):
-    """The sink will never take a row of the frame: a constraint, or a value that its column cannot hold. It can be
-    computed all the same, so the record is searched for, and the sink is not waited for."""
+    """The sink will never take a row of the frame, because of a constraint or a type. The row can be computed, so the
+    search looks for the record instead of waiting for the sink."""
 
     sinks: frozenset[str] = frozenset()
-    """Which of the sinks that were asked at once have refused it."""
+    """The sinks that have refused the row."""
 
 
 class SinkRefused(SinkError):
-    """What was asked for cannot be done, however often it is tried; a person has to change something."""
+    """The request can never succeed; a person has to change something."""
 
 
 class Fenced(SinkError):
-    """Shards of the batch were advanced by somebody else; `moved` holds their marks as they are now."""
+    """Somebody else has advanced shards of the batch. `moved` has their marks now."""
 
     def __init__(self, sink: str, moved: Mapping[StreamShard, RecordPosition | None]) -> None:
         self.moved = dict(moved)
@@ -75,7 +76,8 @@ class Fenced(SinkError):
 
 
 class GoneBack(SinkRefused):
-    """A sink lacks records that were delivered before; `reasons` says so of each shard that cannot go on."""
+    """A sink lacks records that were delivered earlier. `reasons` has a sentence for each shard that cannot
+    continue."""
 
     def __init__(self, sink: str, lacking: Mapping[StreamShard, Gap]) -> None:
         self.reasons = {
@@ -95,8 +97,8 @@ def _shard_options(shard: StreamShard) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publication did: the marks of every shard of the sink after it, the number of its entry, and the rows it
-    added, None where the sink cannot know it."""
+    """The result of a publication: the marks of all shards of the sink, the number of the ledger entry, and the number
+    of rows (None if the sink cannot count them)."""
 
     marks: HighWaterMarks
     number: int = 0
@@ -108,21 +110,21 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """As in `mld.spark.sink.<name>`."""
+        """The name in `mld.spark.sink.<name>`."""
 
     @property
     def exactly_once(self) -> bool:
-        """Whether a record that is delivered again is in the sink once."""
+        """Whether a record that is delivered again is in the sink only once."""
 
     def open(self) -> HighWaterMarks:
-        """Finish what others (or we) left half done, and return the committed marks."""
+        """Finish publications that were left half done, and return the committed marks."""
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        """Write the frame (None: nothing to write) and advance the marks to the ends of `batch`, in one atomic step.
+        """Write the frame (None: no rows) and advance the marks to the ends of `batch`, in one atomic step.
 
         `batch_id` goes into the ledger for people; it need not be unique."""
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """Forget `ended` with the next publication: shards of which nothing new can come, with the position that this
-        sink holds of each; or single records (`OF_A_RECORD`) whose marks have no use any more.
+        """Forget shards with the next publication, because no new record of them can come. `ended` has the position
+        that this sink holds of each. It may also name single records (`OF_A_RECORD`) whose marks are no longer needed.
         """

@@ -1,6 +1,6 @@
-"""What names a sink in the settings: `mld.spark.sink.<name>.*`, and how buckets are reached.
+"""The settings of one sink, `mld.spark.sink.<name>.*`, and of access to buckets.
 
-Values only; `sinks.factory` makes a sink of a spec, and refuses what cannot work.
+Values only. `sinks.factory` makes a sink from a spec, and refuses a spec that cannot work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def is_s3(path: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """How buckets are reached: `mld.spark.s3.*`, with the daemon's credentials and region where it has none."""
+    """Access to buckets: `mld.spark.s3.*`, with the daemon's credentials and region as defaults."""
 
     credentials: CredentialsChain
     region: str | None = None
@@ -33,7 +33,7 @@ class S3Access:
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """One sink of the settings, `mld.spark.sink.<name>.*`."""
+    """The settings of one sink, `mld.spark.sink.<name>.*`."""
 
     name: str
     format: str = "parquet"
@@ -42,16 +42,17 @@ class SinkSpec:
     partition_by: tuple[str, ...] = ()
     mode: str = "append"
     keys: tuple[str, ...] = ()
-    """Columns that name a row, for mode `merge`."""
+    """Columns that identify a row, for `mode = merge`."""
     delete_when: str | None = None
-    """Condition under which mode `merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""
+    """Condition under which `mode = merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""
     order_by: tuple[str, ...] = ()
-    """Columns by which mode `merge` leaves out what is older than the row there (`mld.spark.sink.<name>.orderBy`)."""
+    """Columns that order the changes of a key for `mode = merge`. A change older than the row in the table is
+    dropped."""
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
-    """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
+    """Whether other writers may write to this sink, too (`mld.spark.sink.<name>.writers`)."""
     private: bool = False
-    """Whether its files are for this user alone; else the umask says for whom."""
+    """Whether only this user may read its files. Otherwise the umask decides."""
     one_file: bool | None = None
-    """Without partitions: whether a commit is one file; None: on S3 only (`mld.spark.sink.<name>.files`)."""
+    """Whether a commit without partitions is one file; None: only on S3 (`mld.spark.sink.<name>.files`)."""
     s3: S3Access | None = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""For users' tests of their pipelines: example events -> the `records` frame that a pipeline gets.
+"""Helpers for users who test their pipelines: they turn example events into the `records` frame that a pipeline gets.
 
     from mld.processors.spark.testing import batch, records, session
 
@@ -7,7 +7,7 @@
         given = records(spark, [{"user": "u1", "kind": "bot"}], format="json", schema="user STRING, kind STRING")
         assert transform(given, batch()).count() == 0
 
-The frame is made by the code that makes it in production: same columns, same decoding.
+The same code makes the frame in production: same columns, same decoding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, object] | str | bytes
 ARRIVAL_MS = 1_767_225_600_000
-"""The first record arrives as 2026 begins, each further one a second later."""
+"""Arrival of the first record, at the beginning of 2026; each further record arrives one second later."""
 
 
 def session(cores: int = 1, **conf: str) -> SparkSession:
@@ -40,7 +40,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
         os.environ.setdefault(name, sys.executable)  # PySpark's own default is whatever python3 is on PATH
     archive = ""
     if Session.getActiveSession() is None:
-        java_home(os.environ)  # without one, PySpark says something else
+        java_home(os.environ)  # to report a missing Java in our words
         archive = class_archive.options(conf.get(DRIVER_OPTIONS, ""))
     ours = {
         "spark.ui.enabled": "false",
@@ -70,13 +70,14 @@ def records(
     stream: str = "stream",
     shard: str = "shardId-000000000000",
 ) -> DataFrame:
-    """Return events as records of one shard, numbered from 1 on. A mapping becomes JSON, a text its UTF-8 bytes."""
+    """Return events as records of one shard, numbered from 1. A mapping becomes JSON; a text becomes its UTF-8
+    bytes."""
     raw = handover.of_rows(spark, _rows(events, stream, shard))
     return handover.handed(raw, Format(format), schema, divert=False, rescued=rescued_column).records
 
 
 def batch(records: int = 1, *, stream: str = "stream", shard: str = "shardId-000000000000", attempt: int = 1) -> Batch:
-    """Return what a pipeline is told of a batch of so many records."""
+    """Return the `Batch` that a pipeline gets with this many records."""
     span = ShardSpan(None, RecordPosition(max(records, 1)))
     return Batch("test", {StreamShard(stream, shard): span}, records, attempt, ARRIVAL_MS)
 

@@ -1,9 +1,9 @@
-"""Who writes into a sink: the application, its pipeline, and one stream of all that ever bore that name.
+"""The identity of a writer in the ledger of a sink: the application, its pipeline, and the one stream that it reads.
 
-A mark is a sequence number of one stream, and says nothing about another. Two regions, two accounts, or a stream that
-was deleted and made again have the same stream name and shard ids; only the ARN and the time of creation tell them
-apart. Two applications over one stream read the same records, and each means to write its own. An application that
-reads several streams is one writer, whose marks have the streams' identifiers in place of their names.
+A mark is a sequence number of one stream, and says nothing about another stream. Streams of two regions or accounts, or
+a stream that was deleted and made again, may have the same name and shard ids. Only the ARN and the time of creation
+distinguish them. Two applications that read one stream each write their own rows. An application that reads several
+streams is one writer, and its marks name each stream by its identifier.
 
 Pure: values in, values out.
 """
@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 ARN_VARIABLE, CREATED_VARIABLE = "MLD_STREAM_ARN", "MLD_STREAM_CREATED"
-"""Set by the daemon in a child's environment, from `DescribeStreamSummary` at the start of the child."""
+"""The daemon sets these in a child's environment, from `DescribeStreamSummary` when the child starts."""
 ID_VARIABLE = "MLD_STREAM_ID"
-"""Set in the environment of every child if the application reads several streams: ``account:name:epoch``."""
+"""The daemon sets this for every child if the application reads several streams: ``account:name:epoch``."""
 ANCESTORS_VARIABLE = "MLD_ANCESTOR_SHARD_IDS"
-"""Set by the daemon in a child's environment: the ids of the shards that its shard follows, with spaces between."""
+"""The daemon sets this in a child's environment: the ids of the parent shards, with spaces between."""
 SEVERAL = "(several streams)"
-"""Stands for the ARN of a writer that reads several streams; its marks name each stream by its identifier."""
+"""Stands for the ARN of a writer that reads several streams."""
 REGION_AND_MORE = 5  # colons of an ARN
 PIPELINE_KEY, STREAM_KEY = "mld.spark.pipelineId", "mld.spark.streamId"
 UNKNOWN = (
@@ -31,17 +31,17 @@ UNKNOWN = (
 
 
 class WriterIdentity(NamedTuple):
-    """Equal if and only if the marks of one are those of the other."""
+    """Who writes. Two writers share marks if and only if their identities are equal."""
 
     application: str = ""
     pipeline: str = ""
-    """`mld.spark.pipelineId`: another one begins with no marks, and so writes everything that it is given again."""
+    """`mld.spark.pipelineId`. A new value begins without marks, so all records that are delivered are written again."""
     stream: str = ""
-    """The stream's name, as in `Shard.stream`."""
+    """The stream's name, as in `StreamShard.stream`."""
     arn: str = ""
-    """The ARN of the stream; or what `mld.spark.streamId` says instead."""
+    """The ARN of the stream, or the value of `mld.spark.streamId`."""
     created: str = ""
-    """When the stream was made, in UTC as `2026-01-02T03:04:05.678Z`; empty with `mld.spark.streamId`."""
+    """When the stream was created, in UTC as `2026-01-02T03:04:05.678Z`; empty with `mld.spark.streamId`."""
 
     def __str__(self) -> str:
         if self.arn == SEVERAL:
@@ -51,7 +51,7 @@ class WriterIdentity(NamedTuple):
 
     @classmethod
     def decode(cls, value: Mapping[str, object]) -> WriterIdentity:
-        """Decode an identity. Raises KeyError and TypeError if the value is none; what else it holds is left alone."""
+        """Decode an identity; other keys of the value are ignored. Raises KeyError and TypeError."""
         texts = [text for name in cls._fields if isinstance(text := value[name], str)]
         if len(texts) < len(cls._fields):
             raise TypeError(f"an identity of something else than texts: {value!r}")
@@ -61,9 +61,8 @@ class WriterIdentity(NamedTuple):
 def identity_of(
     env: Mapping[str, str], *, application: str, pipeline: str, stream: str, stream_id: str | None
 ) -> WriterIdentity | None:
-    """Return this writer, by what the daemon or `mld.spark.streamId` says; None if neither tells one stream from
-    another.
-    """
+    """Return this writer's identity, from the daemon's variables or `mld.spark.streamId`. None if neither identifies
+    the stream."""
     if env.get(ID_VARIABLE):
         return WriterIdentity(application, pipeline, arn=SEVERAL)
     if stream_id:
@@ -73,7 +72,7 @@ def identity_of(
 
 
 def stream_key(env: Mapping[str, str]) -> str:
-    """Return what stands for the stream in the marks of a child's shard (`StreamShard.stream`)."""
+    """Return the text that stands for the stream in the marks of a child's shard (`StreamShard.stream`)."""
     identifier, arn = env.get(ID_VARIABLE), env.get(ARN_VARIABLE, "")
     if not identifier:
         return env.get("MLD_STREAM_NAME", "")

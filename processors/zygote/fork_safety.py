@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a process has: Python threads, kernel threads, open sockets and the like, and whether it has children."""
+    """What a process has: Python threads, kernel threads, open sockets and pipes, and whether it has children."""
 
     python_threads: int
     kernel_threads: int
@@ -21,11 +21,10 @@ class Facts:
 
 
 def why_not_fork(facts: Facts) -> str | None:
-    """Return the reason in words; None if it may be forked.
+    """Return why the process must not be forked, in words; None if it may be.
 
-    A thread exists in the parent only, and a lock that it holds stays locked for ever in the child; a connection that
-    several children use would carry their bytes mixed; a process that the imports started would belong to no child.
-    """
+    A thread exists only in the parent, so a lock that it holds stays locked in the child for ever. Several children
+    that use one connection would mix their bytes. A process that an import has started would belong to no child."""
     if max(facts.python_threads, facts.kernel_threads) > 1:
         return f"its imports start threads ({max(facts.python_threads, facts.kernel_threads) - 1} running)"
     if facts.shared_descriptors:
@@ -47,13 +46,13 @@ def gather(known: frozenset[int]) -> Facts:
 
 def open_descriptors() -> frozenset[int]:
     listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    return frozenset(number for number in listed if _mode(number) is not None)  # that of the listing is closed
+    return frozenset(
+        number for number in listed if _mode(number) is not None
+    )  # without the descriptor of the listing itself, which is closed
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Return whether several processes would disturb each other by using it, as with sockets and pipes, but not
-    files.
-    """
+    """Return whether processes that share the descriptor would disturb each other: sockets and pipes, but not files."""
     mode = _mode(descriptor)
     return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
 

@@ -1,7 +1,7 @@
-"""Turns a fork into a plain child: descriptors, group, environment, signals, and the run of the script.
+"""Turns a fork into a plain child: its descriptors, process group, environment and signals; and runs the script.
 
-The script runs from its first line as `__main__`, with its code and its imports there already. An error shows the same
-traceback as in a plain child, and the interpreter ends as it always does.
+The script runs from its first line as `__main__`, but its code and its imports are loaded already. An error shows the
+same traceback as in a plain child, and the interpreter ends as usual.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SERVER_FD_MAX = 65_536
 
 
 class ScriptError(Exception):
-    """The script cannot be read or compiled; the plain child says why."""
+    """The script cannot be read or compiled. A plain child reports the reason."""
 
 
 class Script:
-    """A compiled script or module and the `__main__` it will run in."""
+    """A compiled script or module, and the `__main__` in which it will run."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = list(arguments)
@@ -86,13 +86,14 @@ class Script:
         self._main = sys.modules["__main__"] = module
 
     def preimport(self) -> None:
-        """Make the planned imports before a fork. One that fails will fail again in the child, which shows it."""
+        """Make the planned imports before a fork. An import that fails here fails again in the child, which reports
+        it."""
         namespace: dict[str, Any] = {"__name__": "__main__", "__package__": self._main.__package__}
         with contextlib.suppress(Exception, SystemExit):
             _carry_out(self._plan, namespace)
 
     def run(self) -> None:
-        """Run the script. Lets SystemExit pass; ends after any other exception as the interpreter would."""
+        """Run the script. SystemExit passes; after any other exception the process ends as the interpreter would."""
         try:
             exec(self._code, self._main.__dict__)  # noqa: S102
         except SystemExit:
@@ -123,11 +124,12 @@ def _carry_out(steps: Sequence[Step], namespace: dict[str, Any]) -> None:
 
 
 def become(request: Request, group: int, descriptors: Sequence[int], line: int, handlers: Mapping[int, Any]) -> int:
-    """Be what a plain child is. Then tell who asked; the descriptor that holds the line.
+    """Give this process everything that a plain child has, then report it to the one who asked. Return the descriptor
+    of the connection.
 
-    `group` is as for `setpgid`. Raises OSError if the one who asked is gone. Every Python function that runs here costs
-    every child some pages, by counting references, so this calls the interpreter's own where it can.
-    """
+    `group` is as for `setpgid`. Raises OSError if the one who asked is gone. Each Python function that runs here costs
+    every child some pages of memory, because reference counts change, so this calls the interpreter's own functions
+    where possible."""
     os.setpgid(0, group)
     os.dup2(descriptors[0], 0)
     os.dup2(descriptors[1], 1)

@@ -26,7 +26,8 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """``try``: where an import of the body fails, the script continues with `fallback`; None: nobody knows where."""
+    """A ``try`` statement: if an import of `body` fails, the script continues with `fallback`; None: where it continues
+    is unknown."""
 
     body: tuple[Step, ...]
     fallback: tuple[Step, ...] | None
@@ -94,7 +95,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _only_names(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
-    """Return whether the assignment binds names of the script itself, to something that runs no code."""
+    """Return whether the assignment only binds names of the script, to an expression that runs no code."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     leaves = [leaf for target in targets for leaf in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return all(isinstance(leaf, ast.Name) for leaf in leaves) and not (

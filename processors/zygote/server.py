@@ -1,8 +1,8 @@
-"""The process that imports a script's modules once and forks for each shard. See docs/use/fork-server.md.
+"""The fork server: imports a script's modules once, and forks a child for each shard. See docs/use/fork-server.md.
 
-It is single-threaded and never blocks for longer than a request of its own user may take to arrive. It lives as long as
-its owner (the daemon) or any of its children, and ends after a while without children. Until the imports are made it
-writes to the first child's standard error, afterwards nowhere: it must not hold a child's pipe open.
+It has a single thread, and blocks at most as long as a request of its own user takes to arrive. It lives as long as its
+owner (the daemon) or any of its children, and ends after a while without children. Until the imports are made, it
+prints to the first child's standard error, afterwards nowhere, because it must not keep a child's pipe open.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, si
 
 @dataclass(slots=True)
 class End:
-    """How the child's own code ended; told by the child itself if the server, its parent, is gone."""
+    """How the child's own code ended. The child reports it itself if the server, its parent, is gone."""
 
     code: int = 1
     line: int | None = None
@@ -48,7 +48,7 @@ class End:
 
 
 def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listener_fd: int) -> None:
-    """Serve until there is nobody left to serve; returns in children only, when their script is done."""
+    """Serve until nobody is left to serve. It returns only in children, after their script."""
     end = End()
     atexit.register(_tell_end, end)  # before all others, so that it is called after all others
     request_environment = dict(os.environb)
@@ -76,7 +76,8 @@ def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listene
 
 
 def _tell_end(end: End) -> None:
-    """Tell the end of this child, unless the server lives: it waits for the child and tells the real end."""
+    """Report the end of this child if the server is gone. A server that lives waits for the child and reports the real
+    end."""
     if end.line is not None and os.getppid() != end.server:
         with contextlib.suppress(OSError):
             os.write(end.line, fork_requests.encode_record(fork_requests.EXIT, end.code & 0xFF))
@@ -104,7 +105,7 @@ class Server:
         self._stubs: dict[int, int] = {}  # line to process
 
     def refuse(self, reason: str) -> NoReturn:
-        """Tell everybody to start a plain child, now and until the script changes; warn once."""
+        """Answer every stub that it has to start a plain child, until the script changes. Warn once."""
         if reason:
             script = self._arguments[0].decode(errors="replace")
             text = f"{fork_requests.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
@@ -123,14 +124,16 @@ class Server:
         os._exit(0)
 
     def watch_files(self, script: str) -> None:
-        """Remember the versions of the script and of the user's own modules: those that were not installed."""
+        """Remember the versions of the script and of the user's own modules, which are those that were not
+        installed."""
         installed = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
         paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         own = [path for path in paths if path and not path.startswith(installed)]
         self._files = {path: _version(path) for path in [script, *own]}
 
     def serve(self) -> tuple[int, int]:
-        """Fork on request; returns in a child: our process id and the descriptor of its line."""
+        """Fork on request. It returns only in a child: the server's process id and the descriptor of the child's
+        connection."""
         self._leave_first_child()
         handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}
         for number in KEPT_SIGNALS:
@@ -150,7 +153,7 @@ class Server:
                         return os.getppid(), line
                 elif descriptor == self._owner_handle:
                     self._withdraw()
-                    meeting.remove(str(self._path.parent))  # nobody of that daemon meets here again
+                    meeting.remove(str(self._path.parent))  # no process of that daemon comes here again
                     self._poll.unregister(descriptor)
                 elif descriptor in self._children:
                     self._child_ended(descriptor)
@@ -162,7 +165,7 @@ class Server:
     # --- one request; little code, because what is touched between two forks is shared by neither ---------------------
 
     def _accept(self, handlers: Mapping[int, Any]) -> int | None:
-        """Answer one connection; the descriptor of its line in the child, None in the server."""
+        """Answer one connection. Return the descriptor of the connection in the child, None in the server."""
         try:
             descriptor, _ = self._listener._accept()  # type: ignore[attr-defined]  # without the object around it
         except OSError:
@@ -189,7 +192,7 @@ class Server:
             connection.close()
 
     def _answers(self, request: Request) -> bool:
-        """Return whether what was imported here is what this child would import; if files changed, never again."""
+        """Return whether our imports are those that this child would make. If files have changed, stop serving."""
         for path, version in self._files.items():
             if _version(path) != version:
                 self._withdraw()
@@ -199,8 +202,8 @@ class Server:
     def _fork(
         self, request: Request, group: int, descriptors: list[int], line: int, handlers: Mapping[int, Any]
     ) -> int | None:
-        """Fork a child. If its stub goes away, that was killed, and the child is killed, too. If the owner goes away,
-        the child finds the end of its input."""
+        """Fork a child. If its stub is killed, the child is killed, too. If the owner ends, the child reads the end of
+        its input."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -240,7 +243,7 @@ class Server:
         os.close(handle)
 
     def _open_owner(self, owner: tuple[int, int]) -> int | None:
-        """Return a handle that becomes readable when the owner ends; None if it has."""
+        """Return a handle that becomes readable when the owner ends; None if it has ended."""
         with contextlib.suppress(OSError):
             handle = own(os.pidfd_open(owner[0]), close=True)
             if fork_requests.process_identity(owner[0]) == owner:
@@ -252,13 +255,13 @@ class Server:
     # --- our own end -------------------------------------------------------------------------------------------------
 
     def _withdraw(self) -> None:
-        """Remove our socket, so that nobody can ask from now on; those who have asked are still answered."""
+        """Remove our socket, so that nobody asks from now on. Stubs that have asked already still get answers."""
         if self._inode is None:
             return
         with contextlib.suppress(OSError):
             lock = os.open(self._path.parent, os.O_RDONLY)
             try:
-                # Else a new server could take the name between the look and the removal.
+                # Without the lock a new server could take the name between the check and the removal.
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if self._inode_of_path() == self._inode:
                     self._path.unlink()
@@ -283,7 +286,7 @@ class Server:
 
 
 def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
-    """Return the request and its descriptors, which are the caller's. Raises OSError or ValueError."""
+    """Return the request and its descriptors; the caller has to close them. Raises OSError or ValueError."""
     connection.settimeout(REQUEST_TIMEOUT_S)
     data, ancillary, _, _ = connection.recvmsg(65536, _ANCILLARY_BYTES, _socket.MSG_CMSG_CLOEXEC)
     packed = b"".join(part for _, kind, part in ancillary if kind == _socket.SCM_RIGHTS)
@@ -305,7 +308,7 @@ def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
 
 
 def own(descriptor: int, *, close: bool = False) -> int:
-    """Return a copy of the descriptor in the server's own range; with `close` the given one is closed."""
+    """Return a copy of the descriptor in the server's own range. `close`: close the original."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, SERVER_FD_MIN)
     if close:
         os.close(descriptor)

@@ -1,10 +1,10 @@
-"""The command ``mld-zygote script.py``: asks the fork server for a child and stands in for it.
+"""The command ``mld-zygote script.py``: asks the fork server for a child, and stands in for that child.
 
 See docs/use/fork-server.md.
 
-It starts once per shard, so it imports only what is built into the interpreter. It waits once per shard, so as soon as
-the child runs it turns itself into a shell of 0.1 MB, which passes signals on and ends as the child does. Where no
-child can be forked it turns itself into the plain one.
+It starts once per shard, so it imports only modules that are built into the interpreter. It waits as long as its child
+lives, so it replaces itself by a shell of 0.1 MB, which passes signals to the child and ends as the child does. If no
+child can be forked, it replaces itself by a plain child.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ exit $((128 + number))
 
 
 class Forks:
-    """Asks the server that answers for one command, and starts it if there is none."""
+    """Asks the server for a fork of one command, and starts the server if there is none."""
 
     def __init__(self, arguments: list[bytes], environment: dict[bytes, bytes], library: str) -> None:
         self._arguments = arguments
@@ -59,10 +59,10 @@ class Forks:
         self._path = fork_requests.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
-        """Return the connection, and what became of the request; None if this script is known as one not to be forked.
+        """Return the connection and the server's answer (kind and number); None if it is known that this script is not
+        to be forked.
 
-        Raises MeetingError.
-        """
+        Raises MeetingError."""
         for _ in range(ATTEMPTS_MAX):
             connection = self._connect() or self._start()
             if connection is None:
@@ -90,7 +90,8 @@ class Forks:
         return connection
 
     def _start(self) -> _socket.socket | None:
-        """Start a server unless somebody has meanwhile; None if this script is known as one not to be forked."""
+        """Start a server unless another stub has just done so; None if it is known that this script is not to be
+        forked."""
         import fcntl
 
         lock = fork_requests.open_runtime_directory(self._directory)
@@ -116,7 +117,7 @@ class Forks:
         return noted == version_of(self._arguments)
 
     def _remove_leftovers(self) -> None:
-        """Remove the socket of a server that was killed, and what daemons that are gone have left behind."""
+        """Remove the socket of a server that was killed, and the directories of daemons that are gone."""
         try:  # noqa: SIM105 - contextlib would have to be imported
             posix.unlink(self._path)
         except OSError:
@@ -126,7 +127,7 @@ class Forks:
                 meeting.remove(directory)
 
     def _spawn(self) -> None:
-        """Start a server on a socket that listens already, so that everybody can ask while it still imports."""
+        """Start a server on a socket that already listens, so that stubs can ask while the server still imports."""
         listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         mask = posix.umask(0o177)
         try:
@@ -164,9 +165,8 @@ class Forks:
 
 
 def version_of(arguments: list[bytes]) -> bytes:
-    """Return a text that changes whenever the script's file does; constant for a module (``-m``), whose file is not
-    known here.
-    """
+    """Return a text that changes whenever the script's file changes. For a module (``-m``) it is constant, because its
+    file is not known here."""
     try:
         status = posix.stat(arguments[0])
     except OSError:
@@ -176,7 +176,7 @@ def version_of(arguments: list[bytes]) -> bytes:
 
 def main(library: str) -> NoReturn:
     """Run the command; `library` is the directory of our packages."""
-    # Python ignores these; the program that we turn into should find them as we did.
+    # Python ignores these signals; the program that replaces us must not.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
     arguments = [argument.encode(sys.getfilesystemencoding(), "surrogateescape") for argument in sys.argv[1:]]

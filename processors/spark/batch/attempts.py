@@ -1,7 +1,7 @@
 """Waits between attempts: after a lost race, while a sink is unavailable, until the host ends.
 
-An attempt that another writer's commit made void is repeated at once; any other one waits, longer each time. Every wait
-ends when the host ends or its session is gone.
+An attempt that failed because another writer committed first is repeated at once. After any other failure the wait
+grows each time. Every wait ends when the host ends or its session is gone.
 """
 
 from __future__ import annotations
@@ -15,42 +15,41 @@ from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused
 
 log = logging.getLogger("mld.spark")
 ATTEMPTS_MAX = 3
-"""Attempts at a micro-batch before a record is searched for; none follows a wrong value."""
+"""Attempts at a micro-batch before the search for a record begins. A wrong value begins it at once."""
 BACKOFF_S = 0.5
-"""Pause before the second attempt; it doubles each time."""
+"""Wait before the second attempt; it doubles each time."""
 BACKOFF_MAX_S = 30.0
-"""Longest pause between attempts at a sink that cannot take anything now."""
+"""Longest wait between attempts while a sink is unavailable."""
 FENCED_MAX = 100
-"""Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
+"""How often others may move our shards during one batch. If it is more, something is wrong."""
 Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """The host ends; the batch is given up where it is."""
+    """The host ends, and the batch is given up."""
 
 
 class HealthCheck(Protocol):
-    """`session_health.SessionHealth`; both raise SessionGone."""
+    """Checks whether the session works: `session_health.SessionHealth`. Both methods raise SessionGone."""
 
     def check(self) -> None: ...
     def probe(self) -> None: ...
 
 
 def pause_s(failures: int) -> float:
-    """Return how long to wait after so many failures in a row."""
+    """Return how long to wait after this many failures in a row, in seconds."""
     return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(failures - 1, 20))
 
 
 def bound_fences(error: Fenced, fenced: int) -> None:
-    """Raise SinkRefused if one batch was fenced more often than other workers explain."""
+    """Raise SinkRefused if one batch was fenced more than FENCED_MAX times."""
     if fenced > FENCED_MAX:
         raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
 
 
 def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, int], None]) -> Result:
-    """Return what the attempt returns once it succeeds: it is repeated at once if another writer has moved a shard, and
-    after `wait(error, waits)` if the sink cannot now. Raises SinkRefused, and what `wait` raises.
-    """
+    """Run `attempt` until it succeeds, and return its result. It runs again at once if another writer has moved a
+    shard; if the sink is unavailable, after `wait(error, waits)`. Raises SinkRefused, and what `wait` raises."""
     fenced = waits = 0
     while True:
         try:
@@ -67,18 +66,18 @@ def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, in
 
 
 class Patience:
-    """Waits between attempts, which end when the host ends or its session is gone. `stop` is called on any thread."""
+    """Waits between attempts. `stop` may be called on any thread."""
 
     def __init__(self, health: HealthCheck) -> None:
         self._health = health
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Wake a wait; it ends in Stopped."""
+        """Wake a wait, which then raises Stopped."""
         self._stopping.set()
 
     def check(self) -> None:
-        """Raise SessionGone, or Stopped if the host ends: then no attempt can help."""
+        """Raise Stopped if the host ends, and SessionGone if the session is gone: no further attempt can help."""
         if self._stopping.is_set():
             raise Stopped
         self._health.check()
@@ -89,7 +88,7 @@ class Patience:
             raise Stopped
 
     def wait(self, error: Exception, waits: int) -> None:
-        """Say what the next attempt waits for, and pause. Raises SessionGone and Stopped."""
+        """Log the error that makes us wait, and wait before the next attempt. Raises SessionGone and Stopped."""
         self.check()
         log.error("%s; trying again", error)
         self.pause(waits)

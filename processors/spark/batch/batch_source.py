@@ -1,7 +1,4 @@
-"""Where the records of a micro-batch are, or those of a part of it: in pages, or in memory if they are few.
-
-It hands them to a session and answers for each sink whether it holds all that stands before them.
-"""
+"""Where the records of a micro-batch are, or those of a part of it: in pages, or in memory if they are few."""
 
 from __future__ import annotations
 
@@ -19,40 +16,39 @@ Rows = Mapping[StreamShard, Sequence[Row]]
 
 @dataclass(slots=True)
 class BatchSource:
-    """What a batch, or a part of it, holds."""
+    """The records of a batch or of a part of it."""
 
     ends: HighWaterMarks
     each: Callable[[ShardSpans], Iterator[tuple[StreamShard, Row]]]
-    """All records of the pages that reach into the spans, each shard's in order."""
+    """Yields the records of all pages that overlap the spans; those of each shard in order."""
     pages_of: Callable[[ShardSpans], tuple[Offer, ...] | None] = lambda _: None
-    """Pages with exactly the records that the spans take, if there are such."""
+    """Returns pages that hold exactly the records in the spans; None if there are none such."""
     before: HighWaterMarks = field(default_factory=dict)
-    """Of a part of a batch: the record of each shard that stands right before it."""
+    """For a part of a batch: the position of the record right before the part, by shard."""
     preceding: Preceding = field(default_factory=dict)
-    """What stands before the batch: a sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
+    """What a sink must hold before the batch. A sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
     only: frozenset[str] | None = None
-    """Sinks that are to get these records, if some are not."""
+    """The sinks that get these records; None: all."""
 
     def follows(self, marks: HighWaterMarks) -> bool:
-        """Return whether a sink with these marks misses nothing that stands before this part: else it must not get
-        it.
-        """
+        """Return whether a sink with these marks holds all records before this part. Otherwise it must not get the
+        part."""
         misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())
         return not misses_part and not gaps(self.preceding, marks)
 
     def each_of(self, spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
-        """Yield the records that the spans take, each shard's in order."""
+        """Yield exactly the records in the spans; those of each shard in order."""
         return ((shard, row) for shard, row in self.each(spans) if fresh(row[0], spans[shard].after))
 
     def part(self, spans: ShardSpans) -> Rows:
-        """Return the records that the spans take, by shard; there may be none."""
+        """Return the records in the spans, by shard."""
         found: dict[StreamShard, list[Row]] = {}
         for shard, row in self.each_of(spans):
             found.setdefault(shard, []).append(row)
         return found
 
     def without(self, left_out: Collection[tuple[StreamShard, RecordPosition]]) -> BatchSource:
-        """Return the same without some records, which are not missed at its ends."""
+        """Return a source without some records. Its ends stay the same."""
 
         def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
             return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
@@ -60,12 +56,12 @@ class BatchSource:
         return replace(self, each=each, pages_of=lambda _: None)
 
     def of(self, shards: Sequence[StreamShard]) -> BatchSource:
-        """Return what there is of some shards."""
+        """Return a source of these shards only."""
         preceding = {one: self.preceding[one] for one in shards if one in self.preceding}
         return replace(self, ends={one: self.ends[one] for one in shards}, preceding=preceding)
 
     def whole(self) -> ShardSpans:
-        """Return spans that take every record."""
+        """Return spans that contain every record."""
         return {shard: ShardSpan(None, upto) for shard, upto in self.ends.items()}
 
 
@@ -104,7 +100,8 @@ def source_of_rows(
     only: frozenset[str] | None = None,
     preceding: Preceding | None = None,
 ) -> BatchSource:
-    """Return a part of a batch, up to its last record or beyond, whose record before it stands at `before`."""
+    """Return a source of a few records of one shard. It ends at `upto` (default: its last record); `before` is the
+    position of the record before it."""
     return BatchSource(
         {shard: upto or rows[-1][0]},
         lambda spans: ((shard, row) for row in rows),

@@ -1,7 +1,7 @@
 """The sinks of an engine and its dead letter, with the marks of each.
 
-A sink never gets a part of a batch while it misses what stands before that part: its mark would move past records that
-it has not got (`BatchSource.follows`).
+A sink gets a part of a batch only if it holds all records before that part. Otherwise its mark would move past records
+that it lacks (`BatchSource.follows`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mld.processors.spark.sink_port import GoneBack, Sink, SinkError
 
 log = logging.getLogger("mld.spark")
 NAMED_MAX = 3
-"""How many shards that are new to a sink a line names."""
+"""How many shards a line of the log names."""
 
 
 def buried_in(shard: StreamShard, sink: str, at: RecordPosition) -> StreamShard:
-    """Stand in the marks of the dead letter for a record that was buried because of one sink, until that has got past
-    it.
+    """Return the shard that stands for one buried record in the marks of the dead letter: it was buried because of
+    `sink`, which has not got past it yet.
 
-    No mark for several records: which ones fail may be another matter when the sink gets there after a restart."""
+    Each record has a mark of its own. After a restart other records may fail when the sink gets there."""
     return StreamShard(shard.stream, OF_A_RECORD.join((shard.shard, sink, at.encode())))
 
 
 class Destinations:
-    """Sinks with their marks. Called on the engine's thread only."""
+    """The sinks with their marks. Called on the engine's thread only."""
 
     def __init__(self, sinks: Sequence[Sink], dead: Sink | None, patience: Patience) -> None:
         self.sinks = tuple(sinks)
@@ -41,12 +41,12 @@ class Destinations:
         return [*self.sinks, *([self.dead] if self.dead is not None else [])]
 
     def open(self) -> None:
-        """Raise SinkError."""
+        """Open all sinks. Raises SinkError."""
         for sink in self.all():
             self.marks[sink.name] = sink.open()
 
     def reopen(self, sink: Sink) -> None:
-        """Open again after any failure, before the next attempt. Raises SinkRefused, SessionGone and Stopped."""
+        """Open a sink again after a failure, before the next attempt. Raises SinkRefused, SessionGone and Stopped."""
 
         def attempt() -> None:
             self.marks[sink.name] = sink.open()
@@ -54,14 +54,16 @@ class Destinations:
         until_published(attempt, self._patience.wait)
 
     def check_continuity(self, source: BatchSource, *, accepts: bool) -> None:
-        """Look whether every sink holds what stands before the batch; a sink that seems not to is opened again first,
-        because another worker may have had the shard. A sink that has never held anything of a shard begins there; so
-        do all if gaps are accepted. A dead letter that lacks the end of a shard is warned of only: that of mld 0.2.0
-        need not have it. Raises GoneBack, SinkRefused, SessionGone and Stopped."""
+        """Check that every sink holds the records right before the batch. Raises GoneBack, SinkRefused, SessionGone and
+        Stopped.
+
+        If a sink seems to lack some, it is opened again first, because another worker may have had the shard. A sink
+        without any record of a shard begins with this batch; if `accepts`, so does a sink with a gap. A dead letter
+        that lacks the end of a shard only causes a warning, because mld 0.2.0 did not record these ends."""
         at = {shard: before[shard] for shard, before in source.preceding.items() if shard in before}
         for sink in self.all():
             is_dead, before = sink is self.dead, source.preceding
-            if is_dead:  # which has marks of letters only, until a shard ends
+            if is_dead:  # its marks are those of letters, so only the end of a shard can be checked
                 before = {shard: {**every, shard: RecordPosition(0)} for shard, every in before.items()}
             if not gaps(before, self.marks[sink.name]) and (is_dead or not spans(at, self.marks[sink.name])):
                 continue
@@ -80,7 +82,7 @@ class Destinations:
             source.preceding = {}
 
     def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:
-        """Return sinks that miss the same records, with what they miss."""
+        """Return the records that sinks lack, each time with all sinks that lack exactly these."""
         groups: list[tuple[ShardSpans, list[Sink]]] = []
         for sink in self.sinks:
             marks = self.marks[sink.name]
@@ -95,11 +97,12 @@ class Destinations:
         return iter(groups)
 
     def held(self, shard: StreamShard, own: HighWaterMarks) -> RecordPosition | None:
-        """Return what every sink holds of a shard; where there is none, what a pipeline has written by itself."""
+        """Return the position up to which every sink holds a shard; without sinks, up to which the pipeline has written
+        (`own`)."""
         return lowest([self.marks[sink.name] for sink in self.sinks] or [own], shard)
 
     def end(self, shards: Collection[StreamShard], batch_id: str) -> None:
-        """Have every sink, and the dead letter, keep that these shards have ended, if it holds anything of them. Raises
+        """Have every sink and the dead letter record that these shards have ended, if they hold records of them. Raises
         SinkError."""
         for sink in self.all():
             held = {shard: mark for shard, mark in self.marks[sink.name].items() if shard in shards and mark != ENDED}
@@ -111,7 +114,7 @@ class Destinations:
                     raise SinkError(f"sink {sink.name} has gone back in time meanwhile")
 
     def forget_buried(self) -> None:
-        """Tell the dead letter of which buried records the sinks have got past."""
+        """Remove the marks of buried records from the dead letter, once the sinks have got past these records."""
         dead = self.dead
         if dead is not None:
             marks = self.marks[dead.name].items()

@@ -1,18 +1,18 @@
-"""Runs micro-batches on the session: pipeline, sinks, dead letters, attempts.
+"""Runs micro-batches on the session, one at a time and on one thread, until every sink holds all records once.
 
-One batch at a time, on one thread. The sinks say how far they are; whatever happens, a record counts as committed only
-when every sink holds it, and every sink gets everything past its own high-water mark, and nothing else.
+The sinks' high-water marks are the only memory. Each sink gets all records past its own mark, and no others. A record
+is committed when every sink holds it.
 
-What an attempt may end in, for each sink by itself:
+An attempt may end for each sink in one of these ways:
 
-* another writer moved a shard (Fenced): read the marks anew, trim, go on at once
-* a file that the pipeline has read is gone (InputGone): have it read anew, and the same
-* the sink cannot now (SinkError): wait and try again, for as long as it takes
-* the job or the pipeline failed: try again, then make the batch smaller, until a record stands alone (`poison`)
-* a sink has gone back in time (GoneBack): the shards of which it lacks something stop
-* it can never succeed (SinkRefused, PipelineError): all shards of the batch stop
-* a task hangs: the same records, and from the second time on by parts (`running`)
-* the session is gone: the host ends, and a new one starts from the checkpoints
+* another writer moved a mark (Fenced): read the marks again, trim, and repeat at once
+* a file that the pipeline has read is gone (InputGone): let the pipeline read again, and repeat
+* the sink cannot take the batch now (SinkError): wait and repeat, for as long as it takes
+* the job or the pipeline failed: repeat, then run smaller parts, until a record stands alone (`poison`)
+* a sink has gone back in time (GoneBack): stop the shards of which it lacks records
+* it can never succeed (SinkRefused, PipelineError): stop all shards of the batch
+* a task hangs (TaskHangs): repeat; from the second time on, run parts (`running`)
+* the session is gone (SessionGone): the host ends, and a new one starts from the checkpoints
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _spans_of(batch: MicroBatch, shards: Sequence[StreamShard]) -> dict[StreamSh
 
 
 class Engine:
-    """Sinks and pipeline over one session. `start` and `run` are called on one thread, `stop` from any."""
+    """Runs batches over one session. `start` and `run` are called on one thread, `stop` on any."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class Engine:
         self._destinations.open()
 
     def stop(self) -> None:
-        """Wake a wait between attempts; it ends in Stopped."""
+        """Wake a wait between attempts, which then raises Stopped."""
         self._patience.stop()
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
-        """Return what every sink and the dead letter hold of a shard."""
+        """Return the position up to which every sink and the dead letter hold a shard."""
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
         return lowest(every, shard)
 
     def end(self, shards: Preceding) -> dict[StreamShard, str]:
-        """Have every sink keep that these shards have ended, before anybody else does: what follows them is then told
-        from what a sink has lost. Return those of which a sink lacks something, or that it does not take, with the
-        reason. Raises SessionGone and Stopped."""
+        """Have every sink record that these shards have ended. This comes before the last checkpoints, so that a child
+        shard can tell later whether a sink has lost records of its parent. Return the shards that cannot end, because a
+        sink lacks records of them or refuses, with the reason. Raises SessionGone and Stopped."""
         failed: dict[StreamShard, str] = {}
         waits = 0
         while left := {shard: what for shard, what in shards.items() if shard not in failed}:
@@ -113,7 +113,7 @@ class Engine:
         return failed
 
     def run(self, batch: MicroBatch) -> BatchOutcome:
-        """Run a batch to its end. Raises SessionGone and Stopped."""
+        """Run a batch until each of its shards is committed or has to stop. Raises SessionGone and Stopped."""
         self._jobs.begin()
         outcome = BatchOutcome({}, self._jobs.figures)
         left = batch
@@ -132,18 +132,18 @@ class Engine:
                 for sink in self._destinations.all():
                     self._destinations.reopen(sink)
             held = {shard for shard, upto in left.ends.items() if not fresh(upto, self.held(shard))}
-            left = left.without(held | outcome.failed.keys())  # a sink may have gone back in the midst of it
+            left = left.without(held | outcome.failed.keys())  # usually all; but a sink may have gone back meanwhile
         self._running.forget({})
         self._destinations.forget_buried()
         return outcome
 
     def held(self, shard: StreamShard) -> RecordPosition | None:
-        """Return what every sink holds of a shard, whatever the dead letter holds."""
+        """Return the position up to which every sink holds a shard, without the dead letter."""
         return self._destinations.held(shard, self._jobs.own)
 
     def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:
-        """Run records by positions of their own into the sinks, or into some of them. If it has to stop, the marks say
-        where. Raises SessionGone and Stopped."""
+        """Run records under positions of their own into all sinks, or into `only` some. If a shard has to stop, the
+        marks tell where. Raises SessionGone and Stopped."""
         self._jobs.begin()
         source = source_of_rows(shard, rows, only=only)
         return BatchOutcome(self._run(source, {}, math.inf), self._jobs.figures)
@@ -151,7 +151,8 @@ class Engine:
     def _run(
         self, source: BatchSource, runs: Spans, in_a_row_max: float = POISON_IN_A_ROW_MAX
     ) -> dict[StreamShard, str]:
-        """Return the shards that have to stop, with the reason. Raises GoneBack, and nothing was run then."""
+        """Run a part of a batch. Return the shards that have to stop, with the reason. Raises GoneBack before anything
+        is run."""
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             if self._running.suspects.keys() & source.ends.keys():
@@ -173,7 +174,7 @@ class Engine:
     def _failed(
         self, source: BatchSource, error: JobFailed | PipelineFailed, in_a_row_max: float
     ) -> dict[StreamShard, str]:
-        """Find out whose fault it is that a batch fails again and again. Raises SinkRefused and PipelineError."""
+        """Find out why a batch fails again and again. Raises SinkRefused and PipelineError."""
         log.warning("batch %d fails, searching for the record: %s", self._jobs.number, error)
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():

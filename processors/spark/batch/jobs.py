@@ -1,10 +1,11 @@
-"""What is run on the session over a part of a batch: hand it over, ask the pipeline, publish the frames.
+"""Runs the jobs of a part of a batch: hands the records over, calls the pipeline, and publishes its frames.
 
-Attempts are repeated here, each after what the last one has ended in (`engine`); no record is blamed (`poison`).
+Attempts are repeated here until they succeed or their number is used up (`engine` lists the cases). `poison` decides
+which record is to blame.
 
-A job says how many records it could not decode, not which: a list of them has no bound. So it sets one bit of 32,768
-for each, by a checksum of where the record stands (`handover.BIT`), and only records whose bit is set are decoded once
-more, for the dead letter.
+A job counts the records that it could not decode, but cannot list them, because a list has no bound. Instead it sets
+one bit of 32,768 for each such record, by a checksum of the record's position (`handover.BIT`). Then only records whose
+bit is set are decoded a second time, for the dead letter.
 """
 
 from __future__ import annotations
@@ -50,43 +51,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 SLICES_FIRST, SLICES_NEXT, SLICES_MAX = 4, 64, 1_000
-"""The first job that searches for records has so many tasks: mostly it is told the rows, and a task of Python costs
-more than they do. Where it is not, the next one has so many at least, and any further one at most."""
+"""The number of tasks of the first job that searches for records, the least number of the second one, and the most of
+any. Usually the first job reports the rows, and a task of Python costs more than the rows; if it does not, the next job
+cuts finer.
+"""
 SUSPECTS_PART = 4
-"""If more records are malformed than one in so many, nothing is gained by leaving others out."""
+"""If more than one record in so many is malformed, the second decoding takes all records, since leaving some out saves
+nothing.
+"""
 JOINED_FROM, JOINED_RECORDS, JOINED_BYTES_MAX = 8, 300, 8 << 20
-"""More pages than so many, of fewer records each, are joined into one: to open a page costs Spark what so many records
-cost us. Not if all are larger than that, as they are in our memory meanwhile; and only in a first attempt: on a disk
-that is full it fails, and the next one takes the pages as they are."""
+"""More than JOINED_FROM pages that have fewer than JOINED_RECORDS records each are joined into one page, because
+opening a page costs Spark as much as so many records cost us. Larger pages are not joined, because our memory has to
+hold them meanwhile. Only a first attempt joins pages: if joining fails on a full disk, the next attempt takes the pages
+as they are.
+"""
 SPLIT = 4
-"""A slice that fails, of which no row is told, is cut into so many."""
+"""A failing slice whose rows are not reported is cut into so many slices."""
 PIPELINE = "(pipeline)"
-"""Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
+"""Stands for the sink when a pipeline writes by itself. No sink can have this name."""
 Kind = TypeVar("Kind")
 SinkFailure = tuple[Sink, SinkError]
-"""A sink, and what it raised."""
+"""A sink, and the error that it raised."""
 
 
 class Frames(Protocol):
-    """The frames of one session: `session.handover.Handover`, or its twin in memory."""
+    """Makes the frames of one session: `session.handover.Handover`, or its twin in memory."""
 
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
-        """Make frames of pages, by their URIs. `slices`: how the only page is cut for `failing`. `suspects`: only of
-        records whose bit is set in it."""
+        """Make frames of pages, which are given by their URIs. `slices`: how to cut the only page for `failing`.
+        `suspects`: take only records whose bit is set."""
 
     def compute(self, frame: DataFrame) -> None: ...
     def functions_told(self) -> AbstractContextManager[None]:
-        """Have functions in Python report to `failing` over which rows they raise, where frames are made in it."""
+        """Have Python functions report to `failing` the rows over which they raise, in frames that are made within this
+        block."""
 
     def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure]:
-        """Return what fails in so many slices, first what failed first. Raises ValueError if that cannot be told."""
+        """Return what fails in `count` slices, the first failure first. Raises ValueError if that cannot be found
+        out."""
 
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
-        """Compute once what several frames have in common, while it lasts."""
+        """Compute the common part of several frames only once, within this block."""
 
 
 class _FailingSlice(NamedTuple):
-    """Records that were computed together, and with which of them that failed, None if nobody knows."""
+    """Records that were computed together in a slice that failed. `told` is the record that failed; None if that is
+    unknown."""
 
     records: tuple[int, ...]
     told: int | None
@@ -94,7 +104,7 @@ class _FailingSlice(NamedTuple):
 
 
 def _reasons(alone: Sequence[_FailingSlice]) -> dict[int, str]:
-    """Return what was said first of each record, in their order."""
+    """Return the first reason reported for each record, in the order of the records."""
     return dict(sorted({one.records[0]: one.text for one in reversed(alone)}.items()))
 
 
@@ -126,36 +136,38 @@ class Jobs:
         self.spool = spool
         self._patience = patience
         self.own: dict[StreamShard, RecordPosition] = {}
-        """What a pipeline without sinks has written by itself."""
+        """Positions up to which a pipeline without sinks has written records by itself."""
         self.figures = BatchFigures()
         self.number = 0
         self._run = uuid4().hex[:12]
-        """Part of the id of each batch, so that no other host or start gives it again."""
+        """Part of the id of each batch, so that no other host or start uses the same id."""
         self.took_rows: set[str] = set()
-        """Sinks that have taken rows since somebody last asked."""
+        """Sinks that have taken rows since `poison` last asked."""
         self._looked: dict[StreamShard, RecordPosition] = {}
-        """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
+        """Position up to which each shard is known to have no malformed record that is missing in the dead letter. The
+        dead letter's own mark may be lower or higher."""
         self._suspects: tuple[frozenset[StreamShard], bytes] | None = None
-        """What a job has said of malformed records: they are in these shards, and their bits are set."""
+        """Malformed records that a job has seen: their shards, and the bitmap of their bits."""
         self._stray_names = StrayNames()
         self._malformed_share = MalformedShare(settings.malformed_share_max)
         self._counted: Counted | None = None
-        """What the jobs of this attempt have seen, if that is all of their records."""
+        """Counts of this attempt's jobs, if they have seen all of its records."""
 
     @property
     def _batch_id(self) -> str:
         return f"{self._run}-{self.number}"
 
     def begin(self) -> None:
-        """Begin another batch."""
+        """Begin the next batch."""
         self.number += 1
         self.figures = BatchFigures()
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Try until every sink holds all of it, or no attempt is left: after a value failed it is the last one. Raises
-        SinkRefused, PipelineError, JobFailed, PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
+        """Run attempts until every sink holds the whole source, or `attempts_max` of them have failed. A failure over a
+        value is the last attempt. Raises SinkRefused, PipelineError, JobFailed and PipelineFailed, and SessionGone and
+        Stopped, which end everything."""
         failures = fenced = waits = 0
         while True:
             try:
@@ -190,7 +202,7 @@ class Jobs:
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
                     self._patience.pause(failures)
-            if cannot is not None:  # whether the record fails there, too, is to be known first
+            if cannot is not None:  # wait for this sink before blaming a record: the record may fail there, too
                 waits += 1
                 self._patience.wait(cannot, waits)
             if _first(errors, InputGone) is not None:
@@ -203,9 +215,8 @@ class Jobs:
                 raise failed
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
-        """Give every sink what it misses; what some of them raised. Then what is malformed goes to the dead
-        letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError.
-        """
+        """Publish to every sink what it lacks, then put malformed records into the dead letter unless a sink failed.
+        Return the errors of the sinks. Raises PipelineFailed, PipelineError and SpoolError."""
         self._suspects = self._counted = None
         failures: list[SinkFailure] = []
         if self._destinations.sinks:
@@ -225,7 +236,7 @@ class Jobs:
     def _publish(
         self, source: BatchSource, batch: ShardSpans, sinks: Sequence[Sink], attempt: int
     ) -> list[SinkFailure]:
-        """Run one job for each sink."""
+        """Call the pipeline once for sinks that lack the same records, and run one job for each of these sinks."""
         wanting = [sink for sink in sinks if source.only is None or sink.name in source.only]
         failures: list[SinkFailure] = []
         if sinks and not wanting:
@@ -248,7 +259,7 @@ class Jobs:
         batch: ShardSpans,
         failures: list[SinkFailure],
     ) -> None:
-        """Publish to each of them; what one raises is added to `failures`. Raises SessionGone and Stopped."""
+        """Publish to each sink, and add the errors to `failures`. Raises SessionGone and Stopped."""
         for sink in sinks:
             try:
                 self.into(sink, frames.get(sink.name), batch)
@@ -257,7 +268,7 @@ class Jobs:
                 self._patience.check()
 
     def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
-        """Publish; how many rows that were. Raises SinkError."""
+        """Publish a frame to one sink, and return the number of its rows. Raises SinkError."""
         started = time.monotonic()
         published = sink.publish(frame, batch, f"{self._settings.application}-{self._batch_id}")
         self._destinations.marks[sink.name] = published.marks
@@ -271,7 +282,8 @@ class Jobs:
     # --- malformed records -------------------------------------------------------------------------------------------
 
     def _take_note(self, source: BatchSource, batch: ShardSpans, handed: Handed, count: int) -> None:
-        """Take what the jobs have seen of malformed records; a pipeline may have stopped them early."""
+        """Note how many malformed and stray records the jobs have seen. A pipeline may have read only some of its
+        records."""
         counted = handed.counts()
         if counted is None:
             return
@@ -296,17 +308,19 @@ class Jobs:
             self._suspects = covered, counted.bitmap
 
     def _covers(self, source: BatchSource, batch: ShardSpans, shard: StreamShard) -> bool:
-        """Return whether the jobs over `batch` have seen all of the shard that has not been looked at."""
+        """Return whether the jobs over `batch` have seen all records of the shard that were not looked at before."""
         after = batch[shard].after if shard in batch else source.ends[shard]
         return after is None or not fresh(after, self._looked_at(shard))
 
     def _looked_at(self, shard: StreamShard) -> RecordPosition | None:
+        """Return the position up to which malformed records of a shard are known to be in the dead letter."""
         dead = self._destinations.dead
         marks: HighWaterMarks = self._destinations.marks[dead.name] if dead is not None else {}
         known = [mark for mark in (self._looked.get(shard), marks.get(shard)) if mark is not None]
         return max(known, default=None)
 
     def _publish_malformed(self, source: BatchSource, dead: Sink) -> None:
+        """Put the malformed records of the source into the dead letter."""
         looked = {shard: mark for shard in source.ends if (mark := self._looked_at(shard)) is not None}
         missing = spans(source.ends, looked)
         if not missing:
@@ -322,7 +336,8 @@ class Jobs:
             log.warning("%d records cannot be decoded and are in the dead letter %s", count, self._settings.dead_letter)
 
     def _check_share(self, handed: Handed) -> None:
-        """Raise SinkRefused if a changed type would drain the stream into the dead letter."""
+        """Raise SinkRefused if too many records are malformed: a changed schema must not drain the stream into the dead
+        letter."""
         if self._settings.malformed_share_max >= 1:
             return
         counted = self._counted or handed.look()
@@ -338,8 +353,8 @@ class Jobs:
     def handed(
         self, source: BatchSource, batch: ShardSpans, suspects: bytes | None = None
     ) -> Iterator[tuple[Handed, int]]:
-        """Give frames of what `batch` spans, or of the suspects among it, for as long as they are used, and how many
-        records it spans. Raises SpoolError."""
+        """Give frames of the records in `batch` (only of `suspects` among them, if given), and the number of records in
+        `batch`. The frames are valid within this block. Raises SpoolError."""
         found = source.pages_of(batch)
         if found is None or (self.figures.attempts < 2 and _are_small(found)):
             part = [record for _, rows in sorted(source.part(batch).items()) for _, record in rows]
@@ -355,7 +370,7 @@ class Jobs:
     def handed_records(
         self, records: Sequence[SparkRecord], slices: Slices | None = None, suspects: bytes | None = None
     ) -> Iterator[Handed]:
-        """Give frames of these records, which get a page of their own. Raises SpoolError."""
+        """Give frames of these records, which are written into a page of their own. Raises SpoolError."""
         started = time.monotonic()
         with self.spool.written(records) as page:
             handed = self._handover.of_pages([page], slices, suspects)
@@ -363,7 +378,7 @@ class Jobs:
             yield handed
 
     def frames(self, records: DataFrame, batch: ShardSpans, count: int, attempt: int) -> Mapping[str, DataFrame | None]:
-        """Return what the pipeline makes of them. Raises PipelineFailed and PipelineError."""
+        """Call the pipeline, and return its frames by sink. Raises PipelineFailed and PipelineError."""
         started = time.monotonic()
         value = Batch(self._batch_id, dict(batch), count, attempt, int(time.time() * 1000))
         frames = self._pipeline.frames(records, value)
@@ -373,7 +388,8 @@ class Jobs:
     # --- who is to blame ---------------------------------------------------------------------------------------------
 
     def computes(self, source: BatchSource) -> bool:
-        """Return whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""
+        """Return whether all frames can be computed without writing them. If so, a sink is to blame and not a
+        record."""
         try:
             for batch, sinks in self._destinations.groups(source):
                 with self.handed(source, batch) as (handed, count):
@@ -391,8 +407,8 @@ class Jobs:
                 self._handover.compute(frame)
 
     def failing(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> Mapping[int, str]:
-        """Return which of the records cannot be computed for these sinks, each alone, and what Spark says of it; none
-        if that cannot be told, as where the pipeline takes records together."""
+        """Return the records that fail when each is computed alone for these sinks, with Spark's reason. Return nothing
+        if that cannot be found out, as with a pipeline that combines records."""
         left, slices_max, are_told = list(range(len(records))), SLICES_FIRST, True
         try:
             while True:
@@ -404,10 +420,10 @@ class Jobs:
                     alone = _reasons(self._failing_slices(records, sorted(told), SLICES_MAX, sinks))
                     if len(alone) == len(told):
                         return alone
-                    are_told = False  # but others, as where the pipeline gathers or sorts them first
+                    are_told = False  # the reports name wrong rows, as the pipeline gathers or sorts them first
                 suspects = {at for one in found for at in one.records}
                 if len(suspects) == len(left) and slices_max != SLICES_FIRST:
-                    return {}  # too many fail for this to narrow them down
+                    return {}  # nearly all slices fail, so smaller slices do not narrow it down
                 slices_max = min(SLICES_MAX, max(SLICES_NEXT, SPLIT * len({one.records for one in found})))
                 left = sorted(suspects)
         except Exception as error:
@@ -418,7 +434,7 @@ class Jobs:
     def _failing_slices(
         self, records: Sequence[SparkRecord], which: Sequence[int], slices_max: int, sinks: Sequence[Sink]
     ) -> list[_FailingSlice]:
-        """Return what fails of these records for any of the sinks, by one job for each."""
+        """Run one job for each sink over these records, cut into at most `slices_max` slices. Return what fails."""
         size = -(-len(which) // slices_max)
         slices = Slices(-(-len(which) // size), size)
         found: list[PartitionFailure] = []
@@ -433,7 +449,7 @@ class Jobs:
         ]
 
     def fails_without_records(self) -> bool:
-        """Return whether the pipeline raises its exception over no records at all: then no record is to blame."""
+        """Return whether the pipeline raises its exception without any record, so that no record is to blame."""
         try:
             with self.handed_records([]) as handed:
                 self.frames(handed.records, {}, 0, 1)
@@ -450,7 +466,7 @@ class Jobs:
                 self._compute(handed, {}, len(records), sinks)
                 counted = handed.counts()
                 return counted is None or counted.malformed == 0
-        except Exception as error:  # whatever it is, it is no evidence
+        except Exception as error:  # of any kind: it shows only that these records are no evidence
             self._patience.check()
             log.debug("they cannot be computed: %s", error)
             return False

@@ -1,8 +1,8 @@
-"""What all shards have offered -> one micro-batch.
+"""Plans one micro-batch from the pages that all shards have offered.
 
-A shard's pages are taken in their order. What the sinks hold already is dropped: an offer that ends at or below the
-shard's mark is `done` without being run; if it begins at or below the mark, only what is past the mark is taken. The
-mark used is the lowest of all sinks; for a sink that is ahead of the others the engine trims once more.
+The pages of a shard are taken in order. Records that all sinks hold are dropped: a page that ends at or below the
+shard's mark is `done` without a job, and of a page that begins at or below it only the rest is taken. The mark is the
+lowest of all sinks. For a sink with a higher mark the engine trims again.
 
 Pure: values in, values out.
 """
@@ -18,7 +18,7 @@ from mld.processors.spark.positions import RecordPosition, StreamShard
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One page of one shard, by the number of its child's link and its own."""
+    """One page of one shard. `link` is the number of its child's connection, `number` the page's own."""
 
     link: int
     number: int
@@ -29,14 +29,15 @@ class Offer:
     size: int
     arrived_at: float = 0.0
     preceding: HighWaterMarks = field(default_factory=dict)
-    """What the daemon delivered, or had checkpointed, right before it, and what its shard follows."""
+    """Marks that a sink must have before it takes this page: the record delivered or checkpointed right before it, and
+    the ends of the parent shards."""
     upto: int = 0
-    """The number of the last line in it, as its child counts them."""
+    """The number of the last line in it, as the child counts lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """An offer as it goes into a micro-batch: all of it, or what comes after `after`."""
+    """The part of an offer that is in a micro-batch: the records after `after`, or all."""
 
     offer: Offer
     after: RecordPosition | None = None
@@ -44,7 +45,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """`done` are offers that all sinks hold; there is something to run if there are slices."""
+    """The parts to run, and the offers that are `done` because all sinks hold them."""
 
     slices: tuple[Slice, ...]
     done: tuple[Offer, ...]
@@ -60,12 +61,12 @@ class MicroBatch:
 
     @property
     def preceding(self) -> Preceding:
-        """What stands before the first offer of each shard."""
+        """What a sink must hold before the first offer of each shard."""
         return {piece.offer.shard: piece.offer.preceding for piece in reversed(self.slices)}
 
     @property
     def records(self) -> int:
-        """At most so many: what is trimmed is counted."""
+        """The number of records in the pages, including those that are trimmed."""
         return sum(piece.offer.records for piece in self.slices)
 
     @property
@@ -73,12 +74,12 @@ class MicroBatch:
         return sum(piece.offer.size for piece in self.slices)
 
     def without(self, shards: Container[StreamShard]) -> MicroBatch:
-        """Return what there is to run of other shards."""
+        """Return the parts to run of all other shards."""
         return MicroBatch(tuple(piece for piece in self.slices if piece.offer.shard not in shards), ())
 
 
 def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
-    """Return one micro-batch of everything offered, shard by shard in the order of the offers."""
+    """Return one micro-batch of all offers, in their order."""
     slices: list[Slice] = []
     done: list[Offer] = []
     reached: dict[StreamShard, RecordPosition] = dict(marks)

@@ -1,4 +1,4 @@
-"""The outcome of a micro-batch: which shards stop, and figures for the log and the counters.
+"""The outcome of a micro-batch: the shards that have to stop, and figures for the log and the counters.
 
 Values only.
 """
@@ -21,17 +21,18 @@ class BatchFigures:
     malformed: int = 0
     poisoned: int = 0
     stray: int = 0
-    """Records with fields that the schema does not name, among those that were looked at."""
+    """Records, among those that were looked at, that have fields which the schema does not name."""
     attempts: int = 0
     failures: int = 0
     jobs: int = 0
     dropped: int = 0
-    """Records of pages that every sink had held before, so that they were delivered again."""
+    """Records that were delivered again although every sink held them."""
 
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """`failed` says why a shard stops. All others of the batch are committed to their ends."""
+    """The outcome. `failed` has a reason for each shard that stops. All other shards of the batch are committed to
+    their ends."""
 
     failed: dict[StreamShard, str] = field(default_factory=dict)
     figures: BatchFigures = field(default_factory=BatchFigures)

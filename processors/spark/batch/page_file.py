@@ -1,10 +1,10 @@
-"""Columns of records -> a page: a Parquet file, which Spark reads without taking text apart; and back, for a few.
+"""Writes pages: Parquet files of record columns, which Spark reads directly. Also reads them back, for a few records.
 
-The plainest file that the format has: columns as they are, uncompressed; small groups of rows, so that neither the
-writer nor a reader holds much at once, and one page of the format for each column of a group. The columns are those
-of `session.handover.RAW`. Between pages and footer stands where the values are, for `rows`.
+The files use the simplest form of the format: plain, uncompressed columns, and small row groups, so that neither writer
+nor reader holds much at once. Each column of a row group is one Parquet page. The columns are those of
+`session.handover.RAW`. An index between the data and the footer tells `rows` where the values are.
 
-A child uses this, so it is quick to import. Source of the format: https://parquet.apache.org/docs/file-format/
+A child uses this module, so it is quick to import. Source of the format: https://parquet.apache.org/docs/file-format/
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _FORMATS = {_INT32: "i", _INT64: "q"}
 
 
 class SpoolPage(NamedTuple):
-    """What a page holds: how many records, the positions of the first and the last one, and the size of the text that
-    they come from."""
+    """A complete page: how many records, the positions of the first and the last one, and the bytes of the lines that
+    they came from."""
 
     records: int
     first: RecordPosition
@@ -51,7 +51,7 @@ class SpoolPage(NamedTuple):
 
 
 class PageWriter:
-    """One file that grows, group by group. Raises SpoolError; the file is gone then."""
+    """Writes one page, group by group. Raises SpoolError after removing the file."""
 
     def __init__(self, path: Path, shard: StreamShard) -> None:
         self.size = self.records = 0
@@ -82,7 +82,7 @@ class PageWriter:
         self._file.abandon()
 
     def close(self) -> SpoolPage:
-        """End the file, which has at least one record."""
+        """Finish the file, which must have at least one record."""
         if self._waiting:
             self._put()
         self._file.close()
@@ -95,7 +95,7 @@ def _joined(groups: Sequence[RecordColumns]) -> Sequence[Sequence[Any]]:
 
 
 def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
-    """Write records of any shards as a page. Raises SpoolError; there is no file then."""
+    """Write records of any shards as a page. Raises SpoolError after removing the file."""
     file = _File(path)
     group: list[SparkRecord] = []
     size = 0
@@ -111,11 +111,11 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
 
 
 class SpoolError(FatalError):
-    """There is no place for records; one sentence with the remedy."""
+    """Records cannot be stored; one sentence with the remedy."""
 
 
 def no_room(directory: Path, error: OSError) -> SpoolError:
-    """Return what to tell who operates it."""
+    """Return the error for a directory that cannot take a page."""
     return SpoolError(
         f"no room for records in {directory}: {error.strerror}; nothing of them is checkpointed; make room, or name "
         "another directory by mld.spark.spool"
@@ -123,7 +123,7 @@ def no_room(directory: Path, error: OSError) -> SpoolError:
 
 
 class _File:
-    """The file itself."""
+    """The Parquet file that is being written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -135,7 +135,7 @@ class _File:
         self._at = self._write(MAGIC)
 
     def put(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Add a group of records by their columns, in the order of `_COLUMNS`."""
+        """Add a row group. Its columns are in the order of `_COLUMNS`."""
         count, places = len(columns[0]), []
         for (_, kind, _, repetition), values in zip(_COLUMNS, columns, strict=True):
             body = (_plain if repetition == _REQUIRED else _optional)(values, kind)
@@ -177,7 +177,8 @@ def _plain(values: Sequence[Any], kind: int) -> bytes:
 
 
 def _optional(values: Sequence[Any], kind: int) -> bytes:
-    """Encode a column that may have nulls, with a bit for each value: one run in the format's hybrid encoding."""
+    """Encode a column that may have nulls: first one run with a bit for each value, in Parquet's hybrid encoding, then
+    the values."""
     bits = (1 << len(values)) - 1
     if None in values:
         bits -= sum(1 << at for at, value in enumerate(values) if value is None)
@@ -222,7 +223,7 @@ def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """Yield the records of a page that this module has written, in their order."""
+    """Yield the records of a page that this module has written, in order."""
     with path.open("rb") as file:
         file.seek(-_LENGTH.size - len(MAGIC), 2)
         footer = file.seek(-_LENGTH.size - len(MAGIC) - _LENGTH.unpack(file.read(_LENGTH.size))[0], 2)

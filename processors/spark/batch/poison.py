@@ -1,14 +1,16 @@
-"""The search for records with which the pipeline or a sink fails: a batch that fails is made smaller.
+"""The search for records with which the pipeline or a sink fails: a batch that fails is divided.
 
-Where each record is computed for itself, all that cannot be computed are found together, mostly in two jobs: one over
-all records, one in which those that it told are alone. If all others can be computed, they go to the dead letter in one
-commit. What is left is written, and where that fails it is halved: by shards first, so that all others are committed
-before a search begins among the records of one; then by records, until one stands alone, and can be computed or not.
+If the pipeline computes each record by itself, all records that cannot be computed are found together. Mostly two jobs
+find them: one over all records, and one over the reported records, each alone. If all other records can be computed,
+the found ones go to the dead letter in one commit. Then the rest is written. If that fails, it is halved: first by
+shards, so that all other shards are committed before the search begins within one shard; then by records, until one
+record stands alone.
 
-Whether it goes to the dead letter then is a matter of evidence, and if there is none its shard stops: a record that
-cannot be computed is blamed only if the pipeline works for another one, right after it; one that cannot be written
-only if the sink takes others, and a few times only, unless it takes others in between. Of an error of which nobody
-knows what it means, as of a format that is not ours, that has to be in the same search.
+A single record goes to the dead letter only if there is evidence against it. Otherwise its shard stops. A record that
+cannot be computed is blamed only if the pipeline works for another record right after it. A record that cannot be
+written is blamed only if the sink takes other records; and after a few such records, only if the sink has taken others
+in between. If the meaning of the error is unknown, as with a format that is not ours, the sink must have taken other
+records in the same search.
 """
 
 from __future__ import annotations
@@ -39,31 +41,38 @@ from mld.properties.spark_values import OnPoison
 log = logging.getLogger("mld.spark")
 
 POISON_IN_A_ROW_MAX = 20
-"""So many records in a row that fail each on its own are no poison: the pipeline does not work."""
+"""If more records in a row than this fail each on its own, the pipeline is wrong, and the records are not."""
 REFUSED_IN_A_ROW_MAX = 3
-"""So many records in a row that a sink will never take, on whatever shard; a fourth says that it takes none."""
+"""How many records that a sink refuses may be buried in a row, on whatever shard. If it refuses one more, it takes none
+at all.
+"""
 WAITED_MAX = 8
-"""Attempts at a record that can be computed, and that nobody knows why a sink does not take, before its shard stops: a
-minute, in which a sink may come back."""
+"""Attempts at a record that can be computed but that a sink does not take for an unknown reason. They last a minute, in
+which the sink may recover. Then the shard stops.
+"""
 FRUITLESS_MAX = 12
-"""Parts in a row of which a sink takes nothing, before no more shards are tried: it is hardly theirs to answer for."""
+"""After so many parts in a row of which a sink takes nothing, no more shards are tried: probably it is not their
+fault."""
 ATTEMPTS_IN_A_SEARCH_MAX = 500
-"""Then a shard stops, and goes on where it was when its records come again: others have waited long enough."""
+"""After so many attempts the shard stops, because other shards have waited long enough. It continues when its records
+are delivered again.
+"""
 NEIGHBOURS_MAX = 8
-"""Of a record that fails alone: whether the pipeline works for one of them, right now, says who is to blame."""
+"""How many other records are tried when one fails alone. If the pipeline works for one of them, the record is to
+blame."""
 KEPT_BYTES_MAX = 1 << 20
-"""A longer record is not kept as one that went well."""
+"""Longest record that is kept as one that went well."""
 LETTERS_AT_ONCE = 1_000
 """Records that are buried in one commit."""
 
 ENDS = "the session of Spark has ended, or was held up, each time it was processed, also when it was alone"
 
 Letter = tuple[StreamShard, Row, str]
-"""A record that is to be buried, and why."""
+"""A record that is to be buried, and the reason."""
 
 
 class EndsSession(ValueFailed):
-    """Sessions have ended over one record alone, as the suspect knows."""
+    """Sessions have ended while this record alone was processed."""
 
     def __init__(self, suspect: RunningSpan) -> None:
         super().__init__(ENDS)
@@ -71,14 +80,14 @@ class EndsSession(ValueFailed):
 
 
 def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
-    """Return how many records of one shard fail in a row."""
+    """Return the largest number of records of one shard that fail in a row."""
     by_shard = sorted(range(len(every)), key=lambda at: every[at][0])
     rows = groupby(by_shard, lambda at: (every[at][0], at in failing))
     return max((len(list(row)) for (_, fails), row in rows if fails), default=0)
 
 
 class PoisonSearch:
-    """Of one engine."""
+    """The search of one engine."""
 
     def __init__(
         self, settings: SparkSettings, jobs: Jobs, destinations: Destinations, patience: Patience, running: Running
@@ -91,11 +100,11 @@ class PoisonSearch:
         self._went_well: SparkRecord | None = None
         """A record of the last batch that was published."""
         self._refused: Counter[str] = Counter()
-        """Records in a row that were buried because a sink will never take them."""
+        """How many records in a row were buried because a sink refuses them, by sink."""
         self._taken: set[str] = set()
         """Sinks that have taken rows in this search."""
         self._has_waited = False
-        """Whether this search has waited for a sink that takes nothing."""
+        """Whether this search has already waited for a sink that takes nothing."""
 
     def keep(self, record: SparkRecord) -> None:
         """Keep a record that went well."""
@@ -103,8 +112,8 @@ class PoisonSearch:
             self._went_well = record
 
     def search(self, batch: BatchSource, in_a_row_max: float = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
-        """Commit all that can be; the shards that have to stop, with the reason. Suspected ones run in parts at once:
-        whatever reads all of their records may end the session."""
+        """Commit all records that can be committed. Return the shards that have to stop, with the reason. Suspected
+        shards run in parts at once, because a job over all their records may end the session."""
         self._note_taken()
         self._taken.clear()
         self._has_waited = False
@@ -125,8 +134,8 @@ class PoisonSearch:
         return failed
 
     def _without_what_fails(self, batch: BatchSource, in_a_row_max: float) -> BatchSource:
-        """Return what is left after the records that cannot be computed were found together and buried; all of it if
-        they cannot be told. Raises SinkRefused."""
+        """Find and bury all records that cannot be computed, and return the rest; return the whole batch if they cannot
+        be found together. Raises SinkRefused."""
         groups = list(self._destinations.groups(batch))
         if len(groups) != 1 or batch.only is not None or self._settings.on_poison is OnPoison.STOP:
             return batch
@@ -151,7 +160,8 @@ class PoisonSearch:
         return rest
 
     def _failing_shards(self, batch: BatchSource) -> list[StreamShard]:
-        """Commit all shards that can be, by halves of them; the others. Raises SinkRefused and PipelineError."""
+        """Commit all shards that can be committed, by halving, and return the others. Raises SinkRefused and
+        PipelineError."""
         waiting, failing, fruitless = [sorted(batch.ends)], [], 0
         while waiting:
             shards = waiting.pop()
@@ -170,8 +180,8 @@ class PoisonSearch:
         return failing
 
     def _patiently(self, sink: Sink, act: Callable[[], object]) -> None:
-        """Do it until the sink takes it, which is open again after each failure. Raises SinkRefused, SessionGone and
-        Stopped."""
+        """Run `act` until the sink takes it; open the sink again after each failure. Raises SinkRefused, SessionGone
+        and Stopped."""
 
         def attempt() -> None:
             try:
@@ -185,7 +195,7 @@ class PoisonSearch:
         until_published(attempt, self._patience.wait)
 
     def _put_all(self, letters: Sequence[Letter], names: Sequence[str], passes: bool = False) -> None:
-        """Put records into the dead letter, until that is done."""
+        """Put letters into the dead letter, for the sinks in `names`; repeat until that is done."""
         dead = self._destinations.dead
         assert dead is not None
         for begin in range(0, len(letters), LETTERS_AT_ONCE):
@@ -193,8 +203,8 @@ class PoisonSearch:
             self._patiently(dead, partial(self._put_letters, dead, some, names, passes))
 
     def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str], passes: bool) -> None:
-        """Put records into the dead letter, for those of the sinks for which it does not have them. `passes`: its mark
-        moves past them in the same commit, so that they are not looked at again. Raises SinkError."""
+        """Put letters into the dead letter, for those sinks for which it lacks them. `passes`: move its mark past the
+        records in the same commit, so that nothing decodes them again. Raises SinkError."""
         marks = self._destinations.marks[dead.name]
         missing: dict[tuple[str, ...], list[Letter]] = {}
         for letter in letters:
@@ -210,7 +220,8 @@ class PoisonSearch:
                 self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:
-        """Commit what can be of a shard, by halves; why it has to stop, if it has."""
+        """Commit all records of a shard that can be committed, by halving. Return the reason if the shard has to
+        stop."""
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())
         waiting, in_a_row = cut(rows, self._running.suspects.get(shard))[::-1], 0
@@ -255,12 +266,12 @@ class PoisonSearch:
                     return str(refused)
                 self._running.forget(runs)
                 log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.label, error)
-                if any(self._destinations.groups(source)):  # of sinks that have not refused it
+                if any(self._destinations.groups(source)):  # other sinks may still take it
                     waiting.append((begin, end))
         return None
 
     def _until_done(self, source: BatchSource, records: int) -> None:
-        """Try once, and often enough if it is a record alone. Raises what `Jobs.until_done` does."""
+        """Try a part once; try a single record several times. Raises the errors of `Jobs.until_done`."""
         try:
             self._jobs.until_done(source, attempts.ATTEMPTS_MAX if records == 1 else 1)
         except (ValueFailed, DataRefused):
@@ -281,7 +292,7 @@ class PoisonSearch:
         in_a_row: int,
         in_a_row_max: float,
     ) -> str | None:
-        """Return how the sentence goes on with which the shard stops; None if the record is to blame."""
+        """Return the end of the sentence with which the shard stops; None if the record is to blame."""
         if self._settings.on_poison is OnPoison.STOP:
             return f": {error}; correct the pipeline, or set mld.spark.deadLetter"
         remedy = "correct the pipeline"
@@ -303,14 +314,14 @@ class PoisonSearch:
         return None if why is None else f", {why}: {error}; {remedy}"
 
     def _note_taken(self) -> None:
-        """Note which sinks have taken rows meanwhile, and are believed again."""
+        """Note which sinks have taken rows since the last call. Their refusals count from zero again."""
         self._taken |= self._jobs.took_rows
         for name in self._jobs.took_rows:
             self._refused[name] = 0
         self._jobs.took_rows.clear()
 
     def _no_taker(self, sinks: Sequence[Sink], is_known: bool) -> str | None:
-        """Return why it may be a sink that refuses any record; None if it has taken others not long ago."""
+        """Return why the sink may be to blame, not the record; None if the sink has taken other records recently."""
         self._note_taken()
         for sink in sinks:
             if sink.name not in (self._refused if is_known else self._taken):
@@ -321,9 +332,9 @@ class PoisonSearch:
         return None
 
     def _no_evidence(self, shard: StreamShard, record: Row, rows: Sequence[Row], sinks: Sequence[Sink]) -> str | None:
-        """Return why it may not be the record that is to blame; None if the pipeline works for another one right after.
+        """Return why the record may not be to blame; None if the pipeline works for another record now.
 
-        A pipeline that writes by itself is not run for this; there any batch that went well is the evidence."""
+        A pipeline that writes by itself is not run for a trial. There any batch that went well is the evidence."""
         if not sinks and self._went_well is not None:
             return None
         neighbours = [one for position, one in rows if position != record[0]]
@@ -335,16 +346,15 @@ class PoisonSearch:
         return f"and so do the {len(others)} others that were tried"
 
     def _failing(self, source: BatchSource, error: Exception) -> list[Sink]:
-        """Return the sinks that miss a record because of this error: if it is a refusal, those that have refused it."""
+        """Return the sinks that lack a record because of this error; if some refused it, only those."""
         missing = [sink for _, sinks in self._destinations.groups(source) for sink in sinks]
         refusing = error.sinks if isinstance(error, DataRefused) else ()
         return [sink for sink in missing if sink.name in refusing] if refusing else missing
 
     def _bury(self, source: BatchSource, error: Exception) -> None:
-        """Bury one record into the dead letter, for the sinks that fail over it, and past it in those; until that is
-        done. The mark of the dead letter moves past what ends sessions, so that nobody decodes it again. Raises
-        SinkRefused, SessionGone and Stopped.
-        """
+        """Put one record into the dead letter for the sinks that fail over it, and move their marks past it; repeat
+        until that is done. If the record ends sessions, the mark of the dead letter moves past it, too. Raises
+        SinkRefused, SessionGone and Stopped."""
 
         def go_past(sink: Sink) -> None:
             for batch, group in self._destinations.groups(source):

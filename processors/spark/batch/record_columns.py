@@ -1,7 +1,7 @@
-"""Lines of the daemon -> the columns of their records.
+"""Cuts lines of the daemon into columns of records.
 
-A line is cut at its quotation marks, as our daemon and Amazon's write it; one that is written in another way is parsed.
-A child uses this, so it is quick to import. Pure: values in, values out.
+A line is cut at its quotation marks, if it is written as our daemon and Amazon's write it. Any other line is parsed as
+JSON. A child uses this module, so it is quick to import. Pure: values in, values out.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.positions import RecordPosition
 
 GROUP_BYTES = 640 * 1024
-"""Of lines, for one group of rows; a record is not divided. From S3 each group is a request of its own. The JVM reads a
-column of a group into one array, and base64 undone this is less than 512 KiB: longer ones are huge objects of the heap
-that an executor has by default, and with groups of 4 MiB a record costs 23 us instead of 15."""
+"""Bytes of lines for one row group; a record is never divided. A read from S3 makes one request per group. The JVM
+reads a column of a group into one array. With this size and after base64 decoding the array is below 512 KiB. Longer
+arrays are humongous objects in the default heap of an executor: with groups of 4 MiB a record costs 23 us instead of
+15.
+"""
 HEAD = b'{"action":"processRecords","records":['
 RECORD_HEAD = b'{"data":"'
 RECORD_TAIL = b',"action":"record"}'
 SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
-"""What stands between two records cannot stand within one: a quotation mark in a JSON string is escaped."""
+"""Text between two records. It cannot occur within a record, because quotation marks in JSON strings are escaped."""
 _LAG = re.compile(rb'\],"millisBehindLatest":(null|\d+)\}\s*\Z')
 _QUOTED = 20
-"""Pieces between quotation marks, and between those, that a record makes."""
+"""How many pieces one record makes when a line is split at quotation marks."""
 _DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB = 3, 7, 11, 14, 16
 _CONSTANT = {
     1: b"data",
@@ -46,15 +48,15 @@ _CONSTANT = {
 }
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
 Row: TypeAlias = "tuple[RecordPosition, SparkRecord]"
-"""A record and where it stands: its own position, or that of its letter when it is replayed."""
+"""A record and its position: its own one, or that of its letter in a replay."""
 
 
 class LineError(FatalError):
-    """A line that is no batch; one sentence."""
+    """A line is no batch; one sentence."""
 
 
 class SparkRecord(NamedTuple):
-    """A record, by the columns of a page. Texts are in UTF-8; `arrival` is in milliseconds since 1970."""
+    """A record with the columns of a page. Texts are in UTF-8; `arrival` is in milliseconds since 1970."""
 
     data: bytes
     key: bytes | None
@@ -70,7 +72,7 @@ class SparkRecord(NamedTuple):
 
 
 class RecordColumns(NamedTuple):
-    """Records of one shard by columns."""
+    """Records of one shard, as columns."""
 
     data: Sequence[bytes]
     keys: Sequence[bytes | None]
@@ -78,15 +80,15 @@ class RecordColumns(NamedTuple):
     arrivals: Sequence[int | None]
     subs: Sequence[int]
     size: int
-    """Bytes of the text that they come from."""
+    """Bytes of the text that they came from."""
 
     def position(self, index: int) -> RecordPosition:
         return RecordPosition(int(self.sequences[index]), self.subs[index])
 
 
 class Line(NamedTuple):
-    """A line: its records, group by group, which may raise LineError; their size as text, 0 if there are none; and how
-    far behind the tip they are."""
+    """A line: its records in groups (iterating may raise LineError), its size in bytes (0 without records), and how far
+    it is behind the tip."""
 
     groups: Iterable[RecordColumns]
     size: int
@@ -94,7 +96,7 @@ class Line(NamedTuple):
 
 
 def read_line(line: bytes) -> Line:
-    """Take a `processRecords` line apart. Raises LineError if it is none."""
+    """Cut a `processRecords` line into columns. Raises LineError."""
     lag = _LAG.search(line, max(0, len(line) - 64))
     if lag is not None and line.startswith(HEAD + RECORD_HEAD) and line.endswith(RECORD_TAIL, 0, lag.start()):
         groups = (_cut_apart(chunk) or _parsed(chunk) for chunk in _chunks(line, lag.start()))
@@ -114,7 +116,7 @@ def read_line(line: bytes) -> Line:
 
 
 def _chunks(line: bytes, end: int) -> Iterator[bytes]:
-    """Yield whole records, parted by what cannot stand within one."""
+    """Yield pieces of whole records, of about GROUP_BYTES each."""
     at = len(HEAD)
     while at < end:
         found = line.find(SEPARATOR, at + GROUP_BYTES, end)
@@ -124,8 +126,8 @@ def _chunks(line: bytes, end: int) -> Iterator[bytes]:
 
 
 def _cut_apart(chunk: bytes) -> RecordColumns | None:
-    """Return the columns of records that are written as ours are; None if they are not."""
-    from pybase64 import b64decode  # only who writes needs it
+    """Return the columns of records that are written as our daemon writes them; None if they are not."""
+    from pybase64 import b64decode  # imported late: most processes that import this module do not decode
 
     pieces = chunk.split(b'"')
     count, rest = divmod(len(pieces), _QUOTED)
@@ -152,12 +154,12 @@ def _cut_apart(chunk: bytes) -> RecordColumns | None:
 
 
 def _numbers(pieces: Sequence[bytes]) -> list[int]:
-    """Parse the numbers of `:17,` and so on. Raises ValueError."""
+    """Parse numbers from pieces such as `:17,`. Raises ValueError."""
     return list(map(int, b"".join(pieces)[1:-1].split(b",:")))
 
 
 def _parsed(chunk: bytes) -> RecordColumns:
-    """Read records that have what few have. Raises LineError."""
+    """Parse records that could not be cut apart. Raises LineError."""
     return _columns(_loaded(b"[" + chunk + b"]", chunk), len(chunk))
 
 
@@ -169,7 +171,7 @@ def _loaded(text: bytes, said: bytes) -> Any:
 
 
 def _record(value: Mapping[str, Any]) -> SparkRecord:
-    """Raise ValueError, KeyError and TypeError."""
+    """Return a record from its JSON object. Raises ValueError, KeyError and TypeError."""
     from pybase64 import b64decode
 
     sequence, arrival = str(value["sequenceNumber"]), value.get("approximateArrivalTimestamp")

@@ -1,15 +1,15 @@
-"""What was running when a session ended: a file that outlives its host, so that a record that ends the JVM is found.
+"""Notes in a file which records are running, so that a record that ends the JVM is found by the next host.
 
-An end is no answer: nobody says which record it was. So what is about to run is written down before, and taken out once
-it has run. A host that finds it there knows that the session before it has ended in the midst of that. After the second
-end over the same records they run alone, in parts, after all other shards; whatever part was running at the next end is
-cut again. A record over which alone the session has ended twice is to blame, if there is evidence (`poison`).
+When a JVM ends, nothing reports which record ended it. So the spans that are about to run are written into a file of
+the host's directory, and removed once they have run. A host that finds spans there knows that the session before ended
+while they ran. After the second such end the suspected records run alone, in parts, after all other shards. If the
+session ends again, the part that was running is cut again. A single record over which the session has ended twice is to
+blame, if there is evidence (`poison`).
 
-A job that was cancelled because a task of it did not end (`SessionHealth.watch`) is such an end, too, whether its
-session has outlived it or not.
+A job that was cancelled because a task hung (`SessionHealth.watch`) counts as such an end, even if the session survived
+it.
 
-An end has many reasons, and most of them are no record's. Then the next one meets other records, and these are
-forgotten.
+Most ends of a JVM have other reasons. Then the next end happens over other records, and the first suspects are dropped.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ from mld.processors.spark.session_errors import TaskHangs
 log = logging.getLogger("mld.spark")
 FILE = "running.json"
 PARTS = 16
-"""Suspects run in so many parts at most."""
+"""Suspected records run in at most so many parts."""
 ENDS_MIN = 2
-"""So many ends over the same records, and they run alone; and so many over one alone, and it is to blame."""
+"""After so many ends over the same records these run alone. After so many ends over a single record that runs alone it
+is to blame.
+"""
 ZERO = RecordPosition(0)
 Other = TypeVar("Other")
 Spans: TypeAlias = "Mapping[StreamShard, RunningSpan]"
 
 
 class RunningSpan(NamedTuple):
-    """Records of a shard, from the first to the last one, and how often a session has ended over them."""
+    """Records of a shard, from `first` to `last`, and how often a session has ended while they ran."""
 
     first: RecordPosition
     last: RecordPosition
     ends: int = 0
     ends_alone: int = 0
-    """How often while it was one record that was suspected, and nothing else ran."""
+    """How many of these ends happened while a single suspected record ran and nothing else."""
     is_computed: bool = False
-    """Whether the last time the record had been computed, and was being written."""
+    """Whether at the last end the record had been computed and was being written."""
     others_ran: bool = False
-    """Whether other records have come through, into every sink, since the first of these ends."""
+    """Whether other records have been written into every sink since the first of these ends."""
     tried: int = 0
-    """Other records on which somebody has tried whether the pipeline works at all."""
+    """How many other records were tried to find out whether the pipeline works at all."""
 
 
 def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
-    """Return who is suspected after a session has ended over `now`, if these were suspected `before`."""
+    """Return the suspects after a session has ended while `now` ran. `before` are the suspects of earlier ends."""
     found = dict(before)
     for shard, ran in now.items():
         known = before.get(shard, RunningSpan(ran.last, ran.first))
@@ -70,7 +72,8 @@ def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
 
 
 def cut(rows: Sequence[Row], suspects: RunningSpan | None) -> list[tuple[int, int]]:
-    """Return the ranges of records in which they run: those before the suspects, these in parts, those after them."""
+    """Return ranges of `rows` to run one by one: the rows before the suspects, parts of the suspects, and the rows
+    after them."""
     inside = [at for at, (position, _) in enumerate(rows) if suspects and suspects.first <= position <= suspects.last]
     if not inside:
         return [(0, len(rows))]
@@ -81,7 +84,8 @@ def cut(rows: Sequence[Row], suspects: RunningSpan | None) -> list[tuple[int, in
 
 
 class Running:
-    """The file of one daemon's hosts; without one nothing outlives this object. Called on the engine's thread only."""
+    """The file that all hosts of a daemon use. Without a file, notes last as long as this object. Called on the
+    engine's thread only."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -98,18 +102,19 @@ class Running:
 
     @property
     def suspects(self) -> Spans:
-        """The records that run alone, by shard, those last over which most sessions have ended."""
+        """The records that have to run alone, by shard. Shards with the most ends come last."""
         found = sorted(self._spans.items(), key=lambda one: one[1].ends)
         return {shard: span for shard, span in found if span.ends >= ENDS_MIN}
 
     def alone(self, shard: StreamShard, rows: Sequence[Row]) -> RunningSpan | None:
-        """Return what is known of a record that is suspected alone; None if that is not what `rows` are."""
+        """Return the span of a suspected single record if `rows` is exactly this record, else None."""
         span = self.suspects.get(shard)
         return span if span and len(rows) == 1 and rows[0][0] == span.first == span.last else None
 
     @contextmanager
     def noted(self, spans: Spans) -> Iterator[None]:
-        """Note what runs, and that it has run once it has; an end of the session leaves it there."""
+        """Note that `spans` run within this block, and forget them when it ends normally. If the session ends, the note
+        stays."""
         self._write(spans)
         try:
             yield
@@ -121,11 +126,11 @@ class Running:
         self.forget(spans)
 
     def note_computed(self) -> None:
-        """Note that what runs can be computed, so that from here on it is written."""
+        """Note that the running record has been computed and is now being written."""
         self._write({shard: span._replace(is_computed=True) for shard, span in self._now.items()})
 
     def untried(self, shard: StreamShard, others: Sequence[Other]) -> Iterator[Other]:
-        """Yield records on which to try whether the pipeline works, each noted before: it may end the session, too."""
+        """Yield records for a trial of the pipeline. Each is noted first, because it may end the session, too."""
         span = self._spans.get(shard, RunningSpan(ZERO, ZERO))
         for tried in [*range(span.tried, len(others)), -1]:
             if shard in self._spans:
@@ -135,7 +140,7 @@ class Running:
                 yield others[tried]
 
     def forget(self, ran: Spans) -> None:
-        """Suspect nobody up to the ends of `ran`: it has run, or is buried."""
+        """Drop suspects up to the ends of `ran`: they have run, or are buried."""
         self._spans = {one: span for one, span in self._spans.items() if one not in ran or ran[one].last < span.last}
         self._write({})
 

@@ -1,9 +1,10 @@
-"""Pages on their way to Spark: written by children on this machine, read by Spark, removed once their batch is done.
+"""Pages on their way to Spark: children on this machine write them, Spark reads them, and they are removed after their
+batch.
 
-Whatever Spark reads is a file of this directory. Where its executors read another place, a bucket, each page goes there
-as well, as soon as its child has written it, so that no record passes through the driver. A page is private to its
-host and worth nothing after it. What a killed host has left behind in a shared directory is removed by the next host on
-the machine; what it has left in a bucket, by any host after a week.
+A page is a file of the spool's directory. If executors read from a bucket, each page is also copied there as soon as
+its child has written it, so that no record passes through the driver. A page belongs to its host and is worthless after
+it. The next host on the machine removes pages that a killed host left in a shared directory. Any host removes copies in
+a bucket after a week.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from mld.processors.spark.sink_spec import S3Access, is_s3
 KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
 HOSTS = "mld-"
-"""How the directories of all hosts begin."""
+"""Beginning of the names of all hosts' directories."""
 _COPY = re.compile(r"mld-.+-\d+-[0-9a-f]{8}/[0-9a-f]{8}-(?:\d{8}|part)-\d{8}\.parquet", re.ASCII)
-"""What the copies of all hosts are called: `S3Spool._upload`."""
+"""Names of the copies of all hosts (`S3Spool._upload`)."""
 CLOSE_WAIT_S = 5.0
 LEFT_S = 7 * 86_400.0
-"""An object in a bucket that is older is of a host that is gone."""
+"""An object in a bucket that is older was left by a host that is gone."""
 
 
 class Spool:
-    """A directory of pages. Called on any thread, `written` on the engine's alone."""
+    """A directory of pages. `written` is called on the engine's thread, everything else on any."""
 
     def __init__(self, directory: Path, *, shared: bool = False) -> None:
-        """Open the spool; `shared`: executors read it, by the rights of this user's group at the least."""
+        """Open the spool. `shared`: executors read it, so this user's group needs access."""
         self.directory = directory
         self._parts = 0
         try:
@@ -54,18 +55,18 @@ class Spool:
             raise page_file.no_room(directory, error) from error
 
     def pages(self, link: int) -> str:
-        """Return how the path of each page of this child begins; its number follows (`page`)."""
+        """Return the beginning of the paths of a child's pages; the number of the page follows (`page`)."""
         return str(self.directory / f"{link:08d}-")
 
     def page(self, link: int, number: int) -> Path:
-        """Return where a child writes its page of this number."""
+        """Return the path of a child's page."""
         return Path(f"{self.pages(link)}{number:08d}.parquet")
 
     def offered(self, offer: Offer) -> None:
         """Note that a page is complete."""
 
     def uris(self, offers: Sequence[Offer]) -> list[str]:
-        """Return where Spark reads these pages. Raises SpoolError."""
+        """Return the URIs by which Spark reads these pages. Raises SpoolError."""
         for offer in offers:
             self.offered(offer)
         return [self._uri(self.page(offer.link, offer.number)) for offer in offers]
@@ -76,7 +77,7 @@ class Spool:
 
     @contextmanager
     def written(self, records: Sequence[SparkRecord]) -> Iterator[str]:
-        """Give a page with these records, for as long as it is used. Raises SpoolError."""
+        """Write a page with these records, and give its URI within this block. Raises SpoolError."""
         self._parts += 1
         path = self.directory / f"part-{self._parts:08d}.parquet"
         page_file.write_records(path, records)
@@ -86,14 +87,14 @@ class Spool:
             self.remove(path)
 
     def _uri(self, path: Path) -> str:
-        """Return where Spark reads a file of the directory. Raises SpoolError."""
+        """Return the URI by which Spark reads a file of the directory. Raises SpoolError."""
         return path.as_uri()
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
     def remove_pages(self, link: int, kept: set[tuple[int, int]]) -> None:
-        """Remove all pages of a child, whole or not, but those of `kept`, as links and numbers."""
+        """Remove all pages of a child, also unfinished ones, but those in `kept` (link and number)."""
         kept_paths = {self.page(*one) for one in kept}
         for path in self.directory.glob(f"{link:08d}-*.parquet"):
             if path not in kept_paths:
@@ -104,7 +105,7 @@ class Spool:
 
 
 class S3Spool(Spool):
-    """Pages that are copied to a directory of a bucket, for executors elsewhere."""
+    """A spool whose pages are copied to a bucket, for executors on other machines."""
 
     def __init__(self, directory: Path, store: S3Store) -> None:
         super().__init__(directory)
@@ -112,7 +113,7 @@ class S3Spool(Spool):
         self._mine = f"{HOSTS}{os.uname().nodename}-{os.getpid()}-{uuid4().hex[:8]}/"
         self._workers = ThreadPoolExecutor(AT_ONCE, "spool")
         self._copied: dict[str, Future[str]] = {}
-        """By name, where the copy of each page will be: after a failure it is copied again to another place."""
+        """The copy of each page, by the page's name. After a failure the page is copied again under another key."""
         self._workers.submit(self._sweep, HOSTS, LEFT_S)
 
     def offered(self, offer: Offer) -> None:
@@ -139,20 +140,21 @@ class S3Spool(Spool):
     def remove(self, path: Path) -> None:
         super().remove(path)
         if (copied := self._copied.pop(path.name, None)) is not None:
-            self._workers.submit(self._delete, copied)  # what stays is swept after a while
+            self._workers.submit(self._delete, copied)  # if that fails, a later host sweeps it
 
     def _delete(self, copied: Future[str]) -> None:
         self._store.objects.delete([f"{self._store.prefix}{copied.result()}"])
 
     def _sweep(self, begin: str, older_s: float = -math.inf) -> None:
-        """Remove the copies whose names begin so, by default however new they are; nothing that no spool has named."""
+        """Delete copies whose names begin with `begin` and that are older than `older_s` seconds (default: all).
+        Objects that no spool has named are left alone."""
         objects, prefix = self._store.objects, self._store.prefix
         with suppress(OSError):
             found = [one for one in objects.list(f"{prefix}{begin}") if _COPY.fullmatch(one.key.removeprefix(prefix))]
             objects.delete([one.key for one in found if objects.now_s() - one.modified_s > older_s])
 
     def close(self) -> None:
-        """End within a bound; what is still on its way, or not deleted then, is swept by a later host."""
+        """Close within CLOSE_WAIT_S. A later host removes copies that are left."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._copied.clear()
         deleting = threading.Thread(target=self._sweep, args=(self._mine,), daemon=True)
@@ -162,7 +164,8 @@ class S3Spool(Spool):
 
 
 def open_spool(named: str | None, scratch: Path, access: S3Access | None = None) -> Spool:
-    """Return a spool of this process alone: below `mld.spark.spool`, or in `scratch`. Raises SpoolError."""
+    """Return a spool of this process: in `scratch`, or below `mld.spark.spool` if that is `named`. Raises
+    SpoolError."""
     if named is None:
         return Spool(scratch / "spool")
     try:
@@ -178,13 +181,13 @@ def open_spool(named: str | None, scratch: Path, access: S3Access | None = None)
     _sweep(base, mine)
     spool = Spool(base / f"{mine}{os.getpid()}-{uuid4().hex[:8]}", shared=True)  # a container's pid is not unique
     held = os.open(spool.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):  # where there are no locks, nobody can take it either, and nothing is swept
+    with suppress(OSError):  # on a file system without locks nothing is swept
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
     return spool
 
 
 def _sweep(base: Path, prefix: str) -> None:
-    """Remove what killed hosts of this machine have left: nobody holds their locks any more."""
+    """Remove directories that killed hosts of this machine have left; nobody holds their locks."""
     for directory in base.glob(f"{prefix}*"):
         with suppress(OSError), (directory / LOCK_FILE).open("rb+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""Encodes the part of Thrift's compact protocol that the head of a page and the foot of a Parquet file need.
+"""Encodes the part of Thrift's compact protocol that page headers and the footer of a Parquet file need.
 
-Writes only. A child uses this, so it is quick to import.
+It only writes. A child uses this module, so it is quick to import.
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
 
@@ -10,12 +10,13 @@ from typing import Any
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 Field = tuple[int, int, Any]
-"""Number, type, and value: a number, a text, a struct that is `encoded`, or the type and values of a list."""
+"""Number, type, and value: a number, a text, an `encoded` struct, or the element type and values of a list."""
 _SHORT_LIST = 15
 
 
 def encoded(*fields: Field) -> bytes:
-    """Encode fields in the order of their numbers, of which none is more than 15 after the one before."""
+    """Encode the fields of a struct, in the order of their numbers. Numbers may grow by at most 15 from one field to
+    the next."""
     out, last = bytearray(), 0
     for number, kind, value in fields:
         out.append((number - last) << 4 | kind)
@@ -39,7 +40,7 @@ def _value(kind: int, value: Any) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Encode a number of at least 0."""
+    """Encode a number that is not negative."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

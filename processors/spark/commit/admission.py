@@ -1,8 +1,8 @@
-"""Which marks in the ledger of a sink belong to which writer, and who may write there.
+"""Decides which marks in a sink's ledger belong to which writer, and who may write there.
 
-Every writer has marks of its own, so that none mistakes another's finished records for its own. A writer that is in
-the ledger may go on. Another one is admitted if nobody else is in it, or if `mld.spark.sink.<name>.writers = shared`
-allows several; otherwise it is refused, with its own name and the names of the others.
+Every writer has marks of its own, so that no writer takes another's finished records for its own. A writer that is in
+the ledger may continue. A new writer is admitted if the ledger has no other, or if `mld.spark.sink.<name>.writers =
+shared` allows several. Otherwise it is refused, in a sentence with its own name and the names of the others.
 
 Pure: values in, values out.
 """
@@ -24,14 +24,14 @@ NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One writer at one sink. `place` is the sink for people; `shared`: other writers may be there, too."""
+    """One writer at one sink. `place` describes the sink to people; `shared`: other writers may write there, too."""
 
     writer: WriterIdentity
     sink: str
     place: str
     shared: bool = False
     ended: HighWaterMarks = field(default_factory=dict)
-    """Shards that have ended, with the position of each that the sink holds."""
+    """Shards that have ended, each with the position that the sink holds."""
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
         """Return the marks of this writer. Raises SinkRefused if it may not write here."""
@@ -42,7 +42,7 @@ class Admission:
         return head.writers.get(self.writer, {})
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
-        """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
+        """Check that the batch may follow this head. Raises SinkRefused and Fenced."""
         if changed := moved(batch, self.marks(head)):
             raise Fenced(self.sink, changed)
 

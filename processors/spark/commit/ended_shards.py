@@ -1,11 +1,11 @@
-"""The shards of a sink that have ended, and how an entry of its ledger encodes them in little room.
+"""Shards that have ended, and how an entry of the ledger encodes them in little space.
 
-Once a child has come to the end of its shard, and every sink holds all records of it, no record of the shard can be new
-any more: whatever is delivered of it again, by any worker at any time, is dropped. So the ledger keeps the shard for
-ever with the mark ENDED, and needs no position. Kinesis numbers its shards, so those that have ended are a few ranges
-of numbers; ids of another kind (DynamoDB) are kept one by one.
+A shard has ended for a sink once its child has reached the end and every sink holds all its records. From then on no
+record of it can be new: whatever is delivered again, by any worker at any time, is dropped. So the ledger keeps the
+shard for ever with the mark ENDED, and needs no position. Kinesis numbers its shards, so ended shards are a few ranges
+of numbers. Shard ids of another kind (DynamoDB) are kept one by one.
 
-A shard is never retired unless the sink has had a record of it. Pure: values in, values out.
+A shard is recorded as ended only if the sink has had a record of it. Pure: values in, values out.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mld.processors.spark.positions import OF_A_RECORD, RecordPosition, StreamSh
 NUMBERED = re.compile(r"shardId-(\d{12})", re.ASCII)
 _ENDED = re.compile(r"=(?P<name>.*)|(?P<first>\d{1,12})(?:-(?P<last>\d{1,12}))?", re.ASCII | re.DOTALL)
 SHARDS_MAX = 1_000_000
-"""More than any stream has had: an entry that says more is damaged, and must not fill the memory."""
+"""More shards than any stream has had. An entry with more is damaged, and must not fill the memory."""
 
 
 def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
-    """Return the marks, once those shards have ended whose last position is known and in the sink; those of single
-    records are gone."""
+    """Return the marks after `ended` shards have ended: a shard whose mark has reached its given position gets the mark
+    ENDED. Marks of single records are removed instead."""
     done = {shard: ENDED for shard, last in ended.items() if shard in marks and marks[shard] >= last}
     left = {**marks, **done} if done else marks
     return {shard: mark for shard, mark in left.items() if OF_A_RECORD not in shard.shard or shard not in done}
 
 
 def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
-    """Encode stream -> ranges of the numbers of its shards that have ended, such as `0-63` and `70`, then other ids."""
+    """Encode stream -> ended shards: ranges of numbers such as `0-63` and `70`, then other ids."""
     streams: dict[str, list[str]] = {}
     for stream, shard in sorted(shard for shard, mark in marks.items() if mark == ENDED):
         streams.setdefault(stream, []).append(shard)
@@ -43,8 +43,7 @@ def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
 
 
 def _ranges(shards: Iterable[str]) -> Iterator[str]:
-    """Yield `first-last`, or one number, of shards in order; numbers that follow each other are as far from their
-    places."""
+    """Yield `first-last`, or a single number, for sorted shards. Within a range, number minus index is constant."""
     numbers = (int(found[1]) for shard in shards if (found := NUMBERED.fullmatch(shard)))
     for _, some in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
         first, *rest = (number for _, number in some)
@@ -52,9 +51,8 @@ def _ranges(shards: Iterable[str]) -> Iterator[str]:
 
 
 def decode_retired(value: object, room: int = SHARDS_MAX) -> HighWaterMarks:
-    """Return the inverse of `encode_retired`: the mark ENDED for each shard, of which there may be `room`. Raises
-    ValueError that names what is wrong.
-    """
+    """Decode what `encode_retired` returned into marks ENDED, for at most `room` shards. Raises ValueError that names
+    the wrong part."""
     if not isinstance(value, Mapping):
         raise ValueError("what has ended: not an object")
     marks: dict[StreamShard, RecordPosition] = {}

@@ -1,7 +1,7 @@
-"""Named stages of a commit, at which the proof harness kills or holds this process.
+"""Named stages of a commit, at which tests kill or hold this process.
 
-`MLD_SPARK_FAULT = kill@STAGE#N` ends the process (SIGKILL) when it comes to STAGE for the Nth time;
-`hold@STAGE#N:FILE` creates FILE.held there and waits until FILE exists. Without the variable nothing ever happens.
+`MLD_SPARK_FAULT = kill@STAGE#N` kills the process (SIGKILL) when it reaches STAGE for the Nth time. `hold@STAGE#N:FILE`
+creates FILE.held there and waits until FILE exists. Without the variable nothing happens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 VARIABLE = "MLD_SPARK_FAULT"
 HOLD_POLL_S = 0.001
-"""Short, so that processes that are held by one file go on at the same moment."""
+"""Short, so that processes held by one file continue at the same moment."""
 _ORDER = re.compile(r"(?P<what>kill|hold)@(?P<stage>.+)#(?P<count>\d+)(?::(?P<file>.+))?")
 _reached: Counter[str] = Counter()
 
 
 def stage(name: str) -> None:
-    """Say that a commit has come to this stage."""
+    """Note that a commit has reached this stage."""
     order = _ORDER.fullmatch(os.environ.get(VARIABLE, ""))
     if order is None or order["stage"] != name:
         return

@@ -1,40 +1,40 @@
-"""Keeps the ledger of a sink in its directory, and publishes files by it: the one place where commits happen.
+"""Keeps the ledger of a sink in its directory, and publishes files with it. All commits of files happen here.
 
     <sink>/_mld/staging/<token>/       what one writer is about to publish: data/ and, on a disk, a draft of its entry
-    <sink>/_mld/ledger/<number>.json   the entries; creating one exclusively is the commit
-    <sink>/_mld/ledger/<number>.done   every file of that entry is in its place, durably
-    <sink>/_mld/ledger/<number>.floor  all entries up to that number were done, and are removed
+    <sink>/_mld/ledger/                the entries; creating one exclusively is the commit (`ledger_files`)
 
-The directory is one of a disk or of a bucket (`store`, `s3_store`); the rules are the same.
+The directory is on a disk or in a bucket (`store`, `s3_store`); the rules are the same.
 
 A commit
 --------
 
 1. The data are written below the staging area and made durable.
 2. The head is read; the batch must fit it (`Fenced` otherwise).
-3. `<number>.json` is created with the entry that follows the head, unless it exists: so only one writer of a number can
-   do it. The loser reads the new head and is back at 2, its data untouched: it has lost a race, not its shards.
+3. `<number>.json` is created with the entry that follows the head, unless it exists. So only one writer can take a
+   number. A writer that loses reads the new head and continues at 2 with its data: it has lost a race, not its shards.
 4. Every entry that is not done is finished, in order: its files are moved from the staging area to their targets, the
-   directories are synced, `.done` is created. Anybody may do that, any number of times, at the same time: a file whose
-   source is gone and whose target exists has been moved.
+   directories are synced, `.done` is created. Any process may do that, any number of times, also at the same time: a
+   file whose source is gone and whose target exists has been moved.
 
-A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
-or publishes next finishes it. A writer that answers late finds its number taken.
+A writer that dies before 3 leaves only a staging area. One that dies after 3 has committed, and whoever opens or
+publishes next finishes the commit. A writer that is late finds its number taken.
 
-The answer of step 3 may get lost, and whoever repeats it then hears that the name exists. The entry of that number says
-by its token whose it is. On S3 a request without an answer may be carried out at any time after, while its number is
-free. So a writer that gives up once it has tried a number leaves its staging area to those who clean.
+If the answer of step 3 is lost, the writer repeats the step and may find that the name exists. The token in that entry
+tells whether the entry is its own. On S3 a request without an answer may be carried out at any later time, as long as
+its number is free. So a writer that gives up after it has tried a number leaves its staging area for the cleaning.
 
 Cleaning
 --------
 
-Old entries are removed although their numbers fence late writers. First `.floor` says which: an entry that is created
-at or below it is void, whoever looks; and its writer, who looks once it is created, does not know it as committed.
+Old entries are removed, although their numbers stop late writers. First a `.floor` file is created with the highest
+number to remove. An entry that is created at or below the floor is void for everybody. Its writer checks the floor
+after it has created an entry, so it does not take the entry for a commit.
 
-A staging area belongs to a process as long as it holds `owner`, which it does no longer once it has ended. Of one that
-another machine has made, or any in a bucket, nobody can tell. Those go after a day: first an entry is committed that
-says up to which time of their making they are swept, and no writer commits over such an entry if its own is older. So
-it either reads that entry, or has read an older one, and finds the number taken.
+A process holds `owner` in its staging area until it ends, so the area of a dead process is found. Nobody can tell that
+for an area of another machine, or in a bucket. Such areas are removed after a day, in two steps. First an entry is
+committed with the time up to which areas are swept; a writer whose area is older does not commit after such an entry.
+So a late writer either reads this entry, or it has read an older head and finds its number taken. Then the areas are
+removed.
 
 Files that an unfinished entry names are never removed.
 """
@@ -61,35 +61,35 @@ ENTRY_FILE = "entry.json"
 OWNER_FILE = "owner"
 DATA = "data"
 RACES_MAX = 1000
-"""Each lost race is a commit of somebody else; whoever loses so many in a row lets its host back off."""
+"""Each lost race is a commit of another writer. After so many in a row the host waits."""
 ABANDONED_S = 24 * 3600
-"""A staging area of which nobody can tell whether its writer lives is left alone for a day."""
+"""Age from which staging areas are removed whose writers may or may not live."""
 _TOKEN = re.compile(r"(?P<made>[0-9a-f]{10})-.+", re.ASCII)
 
 
 class Journal:
-    """The ledger of one sink in its directory. Raises SinkError and its kinds."""
+    """The ledger of one sink in its directory. Raises SinkError and its subclasses."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
         self._tried: set[str] = set()
-        """Tokens of entries that may have been created, or may be yet."""
+        """Tokens of entries that may exist, or may still be created."""
 
     def open(self) -> LedgerEntry | None:
-        """Finish what is half done, clean up, and give the head."""
+        """Finish commits that are half done, clean up, and return the head."""
         with failures(f"sink {self._name}: opening its ledger"):
             self._store.prepare(self._name)
             self._store.make(LEDGER)
             self._finish()
             self._sweep()
             head = self.head()
-            # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
+            # The head may not be durable if its writer died. We sync it, because checkpoints depend on what we return.
             self._store.sync(LEDGER)
             return head
 
     def head(self) -> LedgerEntry | None:
-        """Return the newest entry, as it is now."""
+        """Return the newest entry as it is now; None if there is none."""
         with failures(f"sink {self._name}: reading its ledger"):
             for _ in range(RACES_MAX):
                 number = self._names().head
@@ -101,8 +101,8 @@ class Journal:
 
     @contextmanager
     def staged(self) -> Iterator[str]:
-        """Give a staging area to commit, by its token. It is removed unless that was tried: then it is published, or
-        may be yet, and a later sweep knows."""
+        """Give the token of a new staging area. The area is removed after this block, unless a commit of it was tried:
+        then it is published, or may still be, and a later sweep decides."""
         token = f"{int(self._store.now_s()):010x}-{uuid4().hex}"
         with failures(f"sink {self._name}: staging a batch"):
             self._store.make(f"{STAGING}/{token}")
@@ -117,11 +117,11 @@ class Journal:
             self._tried.discard(token)
 
     def data(self, token: str) -> str:
-        """Return where the data of a staging area stand."""
+        """Return the path of a staging area's data."""
         return f"{STAGING}/{token}/{DATA}"
 
     def check_owned(self, token: str, head: LedgerEntry | None) -> None:
-        """Raise SinkError if somebody may have taken the staging area away, by this head."""
+        """Raise SinkError if by this head the staging area may have been removed."""
         if head is not None and _made_at(token) < head.swept_to:
             raise SinkError(
                 f"sink {self._name}: the staged batch was cleared away as abandoned, or the clock of this machine is a "
@@ -131,7 +131,7 @@ class Journal:
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         """Publish a staging area whose data are durable.
 
-        `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
+        `follow` returns the entry after a given head, or raises. It is called again after each lost race."""
         with failures(f"sink {self._name}: committing a batch"):
             entry = self._take_number(token, follow)
             stage("committed")
@@ -159,7 +159,7 @@ class Journal:
         )
 
     def _took(self, entry: LedgerEntry) -> bool:
-        """Try to be the one who creates this entry."""
+        """Try to create this entry. Return whether it is ours now."""
         self._tried.add(entry.token)
         stage("entry")
         if self._store.create(path_of(entry.number), ledger.encode(entry), f"{STAGING}/{entry.token}/{ENTRY_FILE}"):
@@ -182,8 +182,9 @@ class Journal:
     # --- finishing ---------------------------------------------------------------------------------------------------
 
     def _finish(self, own: LedgerEntry | None = None) -> Names:
-        """Bring the files of every committed entry to their places, once it is durable: if its number were given again
-        after a power cut, its files would stand beside those of another commit. `own`: what need not be read."""
+        """Move the files of every committed entry to their places. The entries are made durable first: after a power
+        cut, another commit could get the same number, and both would have files in place. `own` is an entry that need
+        not be read."""
         names = self._names()
         if names.unfinished:
             self._store.sync(LEDGER)
@@ -203,7 +204,7 @@ class Journal:
         return names
 
     def _move_all(self, entry: LedgerEntry) -> None:
-        """Move all files of an entry. Raises FileNotFoundError if another process has finished it meanwhile."""
+        """Move all files of an entry. Raises FileNotFoundError if another process has finished the entry meanwhile."""
         directories = sorted({str(PurePosixPath(move.target).parent) for move in entry.moves})
         for parent in directories:
             self._store.make(parent)
@@ -212,7 +213,7 @@ class Journal:
             self._store.sync(parent)
 
     def _move(self, entry: LedgerEntry, move: ledger.FileMove) -> None:
-        """Move one file unless somebody has. Raises FileNotFoundError as `_move_all`."""
+        """Move one file unless it is in its place already. Raises FileNotFoundError as `_move_all` does."""
         stage("moving")
         try:
             self._store.move(f"{STAGING}/{entry.token}/{move.source}", move.target)
@@ -229,7 +230,7 @@ class Journal:
     # --- cleaning ----------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Remove the staging areas of the dead, and old entries. Failing to clean is no failure."""
+        """Remove staging areas of dead writers, and old entries. Errors are ignored: the next sweep tries again."""
         with suppress(OSError, SinkError):
             self._remove_abandoned()
             self._remove_old()
@@ -250,7 +251,7 @@ class Journal:
                 self._store.remove(f"{STAGING}/{token}")
 
     def _fence(self, to_s: int) -> None:
-        """Commit that nobody commits any more what was staged before."""
+        """Commit an entry after which nobody commits a staging area older than `to_s`."""
         with self.staged() as token:
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
@@ -270,13 +271,13 @@ class Journal:
             self._store.remove(path_of(number))
         if names.floor and names.floor < floor:
             self._store.remove(path_of(names.floor, FLOOR))
-        # Only now: an entry without its mark would count as unfinished.
+        # After the entries, because an entry without its `.done` would count as unfinished.
         for number in names.done:
             if number <= floor:
                 self._store.remove(path_of(number, DONE))
 
 
 def _made_at(token: str) -> int:
-    """Return when a staging area was made, in seconds since 1970; 0 if its token does not say."""
+    """Return when a staging area was made, in seconds since 1970, from its token; 0 if the token does not tell."""
     found = _TOKEN.fullmatch(token)
     return int(found["made"], 16) if found else 0

@@ -1,13 +1,13 @@
-"""The ledger of a sink: numbered entries, each with the marks of every shard of every writer of the sink so far.
+"""Entries of a sink's ledger, and their encoding. An entry is numbered and has the marks of all shards of all writers.
 
-The ledger is cumulative: the entry with the highest number, its *head*, holds the whole state, and older entries are
-kept only so that their numbers stay taken. An entry follows its head by one; whoever creates the file of that number
-first has committed. So the number stops a late writer, and the marks stop it from writing a record twice: a batch may
-follow a head only if each of its shards is still where the batch was trimmed.
+The ledger is cumulative. The entry with the highest number, its *head*, holds the whole state; older entries only keep
+their numbers taken. An entry has the number after its head, and whoever first creates the file of that number has
+committed. So the number stops a late writer. The marks stop it from writing a record twice: a batch may follow a head
+only if each of its shards still has the mark by which the batch was trimmed.
 
-The numbers belong to the sink, the marks to each writer (`admission`). Shards that have ended are encoded by
-`ended_shards`. Time plays no part: a worker that wakes after days, another retention, and a replay from an earlier
-position find the same answer as before.
+The numbers belong to the sink, the marks to each writer (`admission`). `ended_shards` encodes shards that have ended.
+Time plays no part: a worker that wakes after days, another retention, and a replay from an earlier position all get the
+right answer.
 
 Pure: values in, values out. `journal` keeps the files.
 """
@@ -26,12 +26,13 @@ from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity
 
 APPLICATION = "mld"
-"""One name for all writers, whoever they are: an entry has the marks of all of them, so two entries of one number must
-not both be there. By it an entry is known in the history of a table."""
+"""One name for all writers. An entry has the marks of all writers, so no two entries may have the same number. The name
+also identifies an entry in the history of a table.
+"""
 VERSION = 3
-"""That of mld 0.2.0. Entries that mld 0.1 wrote do not say whose their marks are, and are refused."""
+"""The version of mld 0.2.0. Entries of mld 0.1 do not record whose marks they have, and are refused."""
 NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
-"""Stands in every entry, because mld 0.2.0 asks for it: marks without an owner, which nobody has."""
+"""Marks without an owner. They are always empty, but mld 0.2.0 needs the key."""
 _TOKEN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,254}")
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, in order."""
@@ -39,7 +40,7 @@ Columns = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class FileMove:
-    """A file or directory that an entry publishes: from the writer's staging area to its place in the sink."""
+    """A file or directory that an entry publishes: it moves from the writer's staging area to its place in the sink."""
 
     source: str
     target: str
@@ -47,26 +48,27 @@ class FileMove:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One commit. `token` names the writer's staging area, which is unique, and so says whose entry it is."""
+    """One commit. `token` is the name of the writer's staging area. It is unique, so it identifies the entry's
+    writer."""
 
     number: int
     token: str
     writers: Mapping[WriterIdentity, HighWaterMarks] = field(default_factory=dict)
     moves: tuple[FileMove, ...] = ()
     layout: str = ""
-    """Format and partitioning of the sink's files; one directory keeps one."""
+    """Format and partitioning of the sink's files. A directory keeps its layout."""
     columns: Columns = ()
     batch_id: str = ""
     writer: str = ""
     at: str = ""
     rows: int | None = None
     swept_to: int = 0
-    """Staging areas that were made before this time, in seconds since 1970, may be gone: their writers commit no more.
-    Of ledgers that are directories."""
+    """Staging areas that were made before this time, in seconds since 1970, may be removed, and their writers must not
+    commit. Only in ledgers that are directories."""
 
 
 def encode(entry: LedgerEntry) -> bytes:
-    """Return one JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
+    """Encode an entry as one JSON object on one line, in ASCII. Names that are not UTF-8 are kept as escapes."""
     value: dict[str, Any] = {
         "application": APPLICATION,
         "version": VERSION,
@@ -90,7 +92,7 @@ def encode(entry: LedgerEntry) -> bytes:
 
 
 def decode(data: bytes, where: str) -> LedgerEntry:
-    """Decode an entry; `where` names the sink and the entry's place. Raises SinkRefused."""
+    """Decode an entry. `where` names the sink and the entry's place. Raises SinkRefused."""
     try:
         value = json.loads(data)
         _check_version(value, where)
@@ -112,13 +114,13 @@ def decode(data: bytes, where: str) -> LedgerEntry:
             rows=value["rows"],
             swept_to=int(value.get("sweptTo", 0)),
         )
-    except Exception as error:  # whatever a text can raise that somebody else has written
+    except Exception as error:  # the text may be anybody's, and may raise anything
         raise damaged(where, error) from error
 
 
 def damaged(where: str, error: Exception) -> SinkRefused:
-    """Return why a sink is refused that has something else where an entry should be."""
-    if isinstance(error, SinkRefused):  # it says so itself
+    """Return the refusal of a sink that has something else in the place of an entry."""
+    if isinstance(error, SinkRefused):  # it is a sentence already
         return error
     said = error if isinstance(error, ValueError) else repr(error)
     return SinkRefused(f"{where} is damaged: {said}; restore it, or use a new directory or table")
@@ -150,16 +152,16 @@ def _string(value: object) -> str:
 
 
 def _token(value: object) -> str:
-    """Return the name of a staging area, which is removed once its files are moved."""
+    """Check the name of a staging area, because the area is removed once its files are moved."""
     if not _TOKEN.fullmatch(token := _string(value)):
         raise ValueError(f"no name of a staging area: {token[:60]!r}")
     return token
 
 
 def _inside(value: object) -> str:
-    """Return a path below the sink; an entry must never move anything elsewhere, or from there."""
+    """Check that a path stays below the sink: an entry must never move files from or to other places."""
     path = _string(value)
-    path.encode("utf-8", "surrogateescape")  # else no file can be called so
+    path.encode("utf-8", "surrogateescape")  # raises if no file can have this name
     if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise ValueError(f"a path that leaves the sink: {path!r}")
     return path

@@ -1,8 +1,8 @@
-"""Refuses a sink on a network file system, which the table of mounts shows.
+"""Refuses a sink on a network file system, by the table of mounts.
 
-A commit needs an exclusive name, an atomic rename and locks (`store`). A server of NFS that repeats an answer that was
-lost, a client that caches names, a share without locks: each of these can break one of them, and none could be tested
-by killing processes as disks were.
+A commit needs exclusive names, atomic renames and locks (`store`). An NFS server that repeats a lost answer, a client
+that caches names, or a share without locks may break one of them. Killing processes in tests proves disks, but cannot
+prove a network file system.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from mld.processors.spark.commit.store import local_directory, scheme_of
 from mld.processors.spark.sink_port import SinkRefused
 
 MOUNTS = Path("/proc/self/mountinfo")
-"""Linux; elsewhere nothing is found, and nothing refused."""
+"""Linux only. On other systems nothing is found and nothing is refused."""
 NETWORK = re.compile(
     r"nfs4?|efs|cifs|smb2|smb3|smbfs|ncpfs|9p|afs|coda|davfs|ceph|glusterfs|lustre|gpfs|beegfs|beegfs_nodev|orangefs"
     r"|pvfs2|gfs2|ocfs2|panfs|wekafs"
     r"|fuse\..*(?:s3|gcs|blob|rclone|goofys|sshfs|gluster|ceph|juicefs|alluxio|hdfs|nfs|davfs|weka|lustre|smb|curlftp).*"
 )
-"""Types of files that are on another machine; those of FUSE by what mounts buckets and servers."""
+"""Types of file systems on another machine; with FUSE, by the names of programs that mount buckets and servers."""
 _MOUNT = re.compile(r"^(?:\S+ ){4}(?P<point>\S+) .*? - (?P<type>\S+)", re.MULTILINE)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def mount_of(path: str, table: str) -> tuple[str, str]:
-    """Return point and type of the mount that an absolute path without links is on, by Linux's `mountinfo`: of the
-    longest point, and of several there the last; empty if there is none.
-    """
+    """Return point and type of the mount that holds an absolute path without links, from Linux's `mountinfo`; empty if
+    there is none. The longest point counts; of several mounts on one point, the last."""
     found = "", ""
     for line in _MOUNT.finditer(table):
         point = _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line["point"])
@@ -40,9 +39,10 @@ def mount_of(path: str, table: str) -> tuple[str, str]:
 
 
 def refuse_network(places: Mapping[str, str | None], table: Path = MOUNTS) -> None:
-    """Raise SinkRefused for the first of these places, by their keys, that is on a network file system."""
+    """Raise SinkRefused for the first of these places (by the keys of the settings) that is on a network file
+    system."""
     for key, path in places.items():
-        if not path or scheme_of(path):  # others refuse the latter, or know what to do with it
+        if not path or scheme_of(path):  # URIs of other file systems are judged elsewhere
             continue
         try:
             mounts = table.read_text("utf-8", "surrogateescape")
@@ -57,9 +57,9 @@ def refuse_network(places: Mapping[str, str | None], table: Path = MOUNTS) -> No
 
 
 def _existing(path: Path) -> str:
-    """Return the nearest directory that is there, without links. To look at it has an automounter mount it."""
+    """Return the nearest existing directory, without links. Listing it makes an automounter mount it."""
     try:
-        os.listdir(path)  # noqa: PTH208 - only that it is done counts
+        os.listdir(path)  # noqa: PTH208 - for the automounter
     except FileNotFoundError:
         return _existing(path.parent)
     except OSError:

@@ -1,13 +1,13 @@
-"""A directory of an S3 bucket under a sink, with the contract of `store.Store`. No file system stands between.
+"""A directory of an S3 bucket for a sink, with the contract of `store.Store`.
 
-An object is created if no other one has its key (`If-None-Match: *`), which is all that a commit asks of the store, and
-is tried before the first one. Names are listed as they are; an object is durable once it is there; a move is a copy,
-whose source goes with its staging area.
+A commit needs only one thing of a store: an object is created only if its key is free (`If-None-Match: *`). This is
+tried before the first commit. Objects are durable once they exist. A move is a copy; the source is removed with its
+staging area.
 
-Spark writes to a directory of this machine, whose files are uploaded where a disk would be synced (`Uploads`); or the
-executors of a cluster write to the staging area by a client of their own (S3A), each attempt of a task below
-`_temporary`: only the attempt that the driver has let commit moves its files to their places, and a job whose attempt
-failed after that is a failed job. So once a job has succeeded, what is listed is all there is, and none of it changes.
+Spark writes to a directory of this machine, and the files are uploaded where a disk would be synced (`Uploads`). Or
+executors of a cluster write to the staging area with S3A. Then each attempt of a task writes below `_temporary`, and
+only the attempt that the driver lets commit moves its files to their places. If an attempt fails after that, the job
+fails. So after a successful job the listed files are complete, and none of them changes.
 """
 
 from __future__ import annotations
@@ -35,18 +35,16 @@ from mld.processors.spark.sink_spec import S3Access
 AT_ONCE = 8
 """Requests of one client at the same time."""
 OLD_HEAD = f"{HOME}/head.json"
-"""Where mld 0.2.0 kept the newest entry, and the only one; replacing it was the commit."""
+"""Where mld 0.2.0 kept its newest entry, the only one. Replacing this object was the commit."""
 CLOSED = 2
-"""A version of it that 0.2.0 does not know, and so does not replace."""
+"""A version of this object that mld 0.2.0 does not know, so it does not replace the object."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
-
-
 ANSWER_S = 60.0
 """Longest wait for an answer of S3."""
 
 
 class S3Store:
-    """A directory of a bucket; `prefix` ends with a slash, or is empty. Raises ObjectError, which is an OSError, and
+    """A directory of a bucket. `prefix` ends with a slash, or is empty. Raises ObjectError, which is an OSError, and
     FileNotFoundError."""
 
     at_once = AT_ONCE
@@ -58,8 +56,8 @@ class S3Store:
 
     @classmethod
     def at(cls, path: str, key: str, access: S3Access) -> S3Store:
-        """Return the directory that a path names; nothing is asked of it before it is used. Raises SinkRefused with the
-        key of the settings."""
+        """Return the directory that a path names; no request is made yet. Raises SinkRefused, with the `key` of the
+        settings."""
         bucket, _, rest = path.partition("://")[2].partition("/")
         parts = [part for part in rest.split("/") if part]
         if not _BUCKET.fullmatch(bucket):
@@ -127,7 +125,7 @@ class S3Store:
         return lambda: None
 
     def held(self, path: str) -> None:
-        """Return None: nobody can tell."""
+        """Return None: nobody can tell whether a process in another place lives."""
 
     def move(self, source: str, target: str) -> None:
         try:
@@ -142,13 +140,13 @@ class S3Store:
         """Do nothing: an object is durable once it is there."""
 
     def persist(self, path: str, files: Sequence[str]) -> None:
-        """Do nothing, as `sync`."""
+        """Do nothing: an object is durable once it is there."""
 
     def upload(self, path: str, file: Path) -> None:
         self.objects.repeated(lambda: self.objects.upload(self._key(path), file))
 
     def prepare(self, sink: str) -> None:
-        """Take over what mld 0.2.0 has left. Raises SinkRefused if the store ignores the condition of a write."""
+        """Take over the ledger of mld 0.2.0. Raises SinkRefused if the store ignores the condition of a write."""
         if self._is_prepared:
             return
         probe = f"{HOME}/probe/{uuid4().hex}"
@@ -163,8 +161,8 @@ class S3Store:
         self._is_prepared = True
 
     def _take_over(self, sink: str) -> None:
-        """Make the head of mld 0.2.0, if there is one, the first entry of a ledger that has none, and close it for
-        0.2.0. May be repeated. Raises SinkRefused, and NotMatched if another one has come meanwhile."""
+        """Make the head of mld 0.2.0 the first entry of a new ledger, and close it for 0.2.0. It may be called again.
+        Raises SinkRefused, and NotMatched if 0.2.0 has replaced the head meanwhile."""
         key = self._key(OLD_HEAD)
         if Names.of(self.names(LEDGER)).taken or (found := self.objects.get(key)) is None:
             return
@@ -173,7 +171,7 @@ class S3Store:
             head = json.loads(found.data)
             said = head["entry"]
             entry = None if said is None else ledger.decode(json.dumps(said).encode(), where)
-            # What is done has nothing left to move.
+            # An entry that is done has no files left to move.
             moved = () if entry is None or head["done"] else entry.moves
             moves = tuple(ledger.FileMove(head["sources"][one.source][0], one.target) for one in moved)
         except Exception as error:
@@ -181,7 +179,7 @@ class S3Store:
         self.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)
         if entry is not None:
             self.create(path_of(entry.number), ledger.encode(replace(entry, moves=moves)), "")
-            # No ledger begins there again.
+            # So that this head is not taken over a second time.
             self.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())
 
     def _gone(self, path: str) -> FileNotFoundError:
@@ -192,7 +190,7 @@ class S3Store:
 
 
 def unconditional(sink: str, place: object) -> SinkRefused:
-    """Return why a sink in a store is refused that writes what it should not, as it is there."""
+    """Return the refusal of a store that overwrites an object although the write has a condition."""
     return SinkRefused(
         f"sink {sink}: the store behind {place} takes writes whose condition does not hold (If-None-Match), so that "
         "two workers would overwrite each other's commits; use S3, or a store that has conditional writes "
@@ -201,7 +199,7 @@ def unconditional(sink: str, place: object) -> SinkRefused:
 
 
 class Uploads(PosixStore):
-    """A directory of this machine for files on their way to `target`. Nothing of it is needed after a crash."""
+    """A directory of this machine for files on their way to `target`. After a crash its content is worthless."""
 
     def __init__(self, root: Path, target: S3Store) -> None:
         super().__init__(root, private=True)

@@ -1,9 +1,9 @@
-"""The file system under a sink: the few operations that the journal's rules need, each durable when it returns.
+"""The file system of a sink: the few operations that the journal needs.
 
-What must hold of a file system: names in a directory are linearizable (what one process has created, another that
-looks afterwards sees), `create` succeeds for at most one of several who try, and `move` is atomic. A POSIX file system
-has this (ext4, xfs, tmpfs), and so has S3 (`s3_store`); a network file system is refused (`network_files`). Paths are
-relative to the root and written with slashes.
+The journal relies on three things. Names in a directory are linearizable: a name that one process has created is seen
+by every process that looks afterwards. Of several processes that `create` one name, at most one succeeds. And `move` is
+atomic. A POSIX file system (ext4, xfs, tmpfs) has these properties, and so has S3 (`s3_store`). Network file systems
+are refused (`network_files`). Paths are relative to the root and written with slashes.
 """
 
 from __future__ import annotations
@@ -31,73 +31,76 @@ NO_PLACE = frozenset((errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELO
 NOT_ALLOWED = NO_PLACE | {errno.EACCES, errno.EPERM, errno.EROFS}
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 FILE_BYTES_MAX = 1 << 30
-"""Of what is read as a whole: an entry, a file of letters. More is not ours, and must not fill the memory."""
+"""Largest file that is read as a whole: an entry, or a file of letters. A larger one is not ours, and must not fill the
+memory.
+"""
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Store(Protocol):
-    """A directory that commits can be made in; FileNotFoundError where a path does not exist. Raises OSError."""
+    """A directory in which commits can be made. Raises OSError; FileNotFoundError if a path does not exist."""
 
     at_once: int
-    """How many operations of one process may be under way."""
+    """How many operations one process may run at the same time."""
     place: str
-    """For people."""
+    """The directory, for people."""
 
     def uri(self, path: str) -> str:
-        """Return the path as Spark is to be given it."""
+        """Return the URI of a path for Spark."""
 
     def now_s(self) -> float:
         """Return the time, in seconds since 1970."""
 
     def make(self, path: str) -> None:
-        """Create a directory and its parents, durably; fine if it is there."""
+        """Create a directory and its parents, durably, unless it exists."""
 
     def prepare(self, sink: str) -> None:
-        """Check that commits of this sink can be made here. Raises SinkRefused."""
+        """Check that this sink can commit here. Raises SinkRefused."""
 
     def exists(self, path: str) -> bool:
         """Return whether a file is there."""
 
     def names(self, path: str) -> list[str]:
-        """Return what a directory holds; nothing if there is none."""
+        """Return the names in a directory; none if it does not exist."""
 
     def files(self, path: str) -> Iterator[str]:
-        """Yield every file below that this user may see, as a path relative to `path`."""
+        """Yield every file below `path` that this user may see, as a path relative to `path`."""
 
     def read(self, path: str) -> bytes: ...
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        """Create a file as a whole unless it exists; False then. Durable only once its directory is synced. A store
-        that has to write it under another name first takes `draft`, and leaves that. After an OSError nobody knows
-        whether it was created, or will be."""
+        """Create a whole file unless it exists; return False then. It is durable once its directory is synced. A store
+        that must write it under another name first uses `draft`, and leaves that file. After an OSError the file may
+        exist, or may still be created later."""
 
     def mark(self, path: str) -> None:
-        """Create an empty file, not durably; fine if it is there."""
+        """Create an empty file, not durably, unless it exists."""
 
     def hold(self, path: str) -> Callable[[], None]:
-        """Create a file and hold it until the function given back is called, or this process ends."""
+        """Create a file and hold it until the returned function is called or this process ends."""
 
     def held(self, path: str) -> bool | None:
-        """Return whether a process holds the file; None if it is gone, or made elsewhere, so that nobody can tell."""
+        """Return whether a process holds the file. None if nobody can tell: the file is gone, or another machine made
+        it."""
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another place, in one step; the source may stay where it is. Over the target, which then is what
-        an earlier attempt has brought there. Durable once both directories are synced."""
+        """Move a file in one step; a store may leave the source. A target that exists is replaced, because an earlier
+        attempt put it there. Durable once both directories are synced."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; fine if it is gone."""
+        """Remove a file, or a directory with its content, if it exists."""
 
     def sync(self, path: str) -> None:
         """Make the names in one directory durable."""
 
     def persist(self, path: str, files: Sequence[str]) -> None:
-        """Make these files below a directory durable, with it and the directories between."""
+        """Make these files below a directory durable, with all directories in between."""
 
 
 def each(store: Store, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return what `act` says of each, with as many at once as the store takes."""
+    """Return the result of `act` for each item, with as many calls at once as the store allows."""
     if store.at_once == 1 or len(items) < 2:
         return [act(one) for one in items]
     with ThreadPoolExecutor(min(store.at_once, len(items)), "sink") as threads:
@@ -107,7 +110,7 @@ def each(store: Store, act: Callable[[Item], Result], items: Sequence[Item]) -> 
 class PosixStore:
     """A directory of a POSIX file system.
 
-    `private`: what it makes, and what Spark has staged in it, is for this user alone, whatever the umask says."""
+    `private`: its files, including those that Spark stages in it, are for this user alone, whatever the umask is."""
 
     def __init__(self, root: Path, *, private: bool = False) -> None:
         self.root = root
@@ -132,7 +135,8 @@ class PosixStore:
 
     @contextmanager
     def _below(self, path: str) -> Iterator[tuple[int, str]]:
-        """Give a handle of the directory that a path is in, and its name there. No link leads out of the store."""
+        """Give a handle of the directory that holds a path, and the path's last name. Symbolic links are not followed,
+        so no path leads out of the store."""
         *parents, name = Path(path).parts
         handle = os.open(self.root, DIRECTORY)
         try:
@@ -160,7 +164,7 @@ class PosixStore:
         fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(fd, _machine())  # only now: whoever reads it tries the lock
+            os.write(fd, _machine())  # after the lock is taken, because a reader tries the lock
         except OSError:
             os.close(fd)
             raise
@@ -187,7 +191,7 @@ class PosixStore:
                 _sync(parent.parent)
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        self.remove(draft)  # and not written over: the entry of another number may be a link to it
+        self.remove(draft)  # not overwritten: an entry of another number may be a link to it
         try:
             with self._below(draft) as (here, name), self._below(path) as (there, new):
                 fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode, dir_fd=here)
@@ -222,8 +226,8 @@ class PosixStore:
                 os.unlink(name, dir_fd=handle)
 
     def files(self, path: str) -> Iterator[str]:
-        """Pass over what this user may not read, such as `lost+found`, if the whole store is asked for. Anywhere else
-        that is an error: what is not seen there would not be committed."""
+        """Skip directories that this user may not read, such as `lost+found`, if the whole store is listed. Anywhere
+        else an unreadable directory is an error, because its files would not be committed."""
         top = self.root / path
 
         def failed(error: OSError) -> None:
@@ -247,13 +251,13 @@ class PosixStore:
 
 
 def local_directory(path: str, key: str) -> Path:
-    """Return the directory that a path or `file:` URI names. Raises SinkRefused for other file systems."""
+    """Return the directory that a path or a `file:` URI names. Raises SinkRefused for other file systems."""
     if scheme := scheme_of(path):
         raise SinkRefused(
             f"{key} = {path}: files are written to disks and to s3, not to {scheme}, where nobody has proven that they "
             "are there exactly once; use a directory of this host's file system, s3, or format delta or iceberg"
         )
-    return Path(os.path.abspath(re.sub(r"^file:/+", "/", path)))  # noqa: PTH100 - a symbolic link stays one
+    return Path(os.path.abspath(re.sub(r"^file:/+", "/", path)))  # noqa: PTH100 - links are not resolved
 
 
 def scheme_of(path: str) -> str:
@@ -264,7 +268,7 @@ def scheme_of(path: str) -> str:
 
 @contextmanager
 def failures(doing: str) -> Iterator[None]:
-    """Turn an error of the operating system into a SinkError that says what was being done, and what to do."""
+    """Turn an error of the operating system into a SinkError that names the work and the remedy."""
     try:
         yield
     except ObjectError as error:
@@ -281,11 +285,11 @@ def failures(doing: str) -> Iterator[None]:
 
 @cache
 def _machine() -> bytes:
-    """Return this boot of this machine, whose locks its processes can ask each other about."""
+    """Return the id of this boot of this machine. Processes with the same id can check each other's locks."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
-        return uuid4().bytes  # nobody else can tell
+        return uuid4().bytes  # no other process has this id
 
 
 def _sync(path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Makes the archive of Spark's classes (`session.class_archive`) for this environment: once, when it is set up.
+"""Makes the archive of Spark's classes (`session.class_archive`) for this environment, once after its installation.
 
     mld-spark --archive-classes
 
-A session is started as a host does it, and runs a micro-batch of the shipped sample with every part of it (two sinks,
-an aggregate, a dead letter). The classes that it has loaded are what is archived when its JVM ends.
+It starts a session as a host does, and runs a micro-batch of the shipped sample, which uses every part: two sinks, an
+aggregate, a dead letter. When the JVM ends, it archives the classes that it has loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mld.processors.spark.settings import SettingsError, load
 
 RECORDS, ARRIVAL_MS = 200, 1_700_000_000_000
 EXIT_S = 300.0
-"""How long the JVM may write its archive; on a loaded machine it takes a minute."""
+"""Longest time for the JVM to write the archive. On a loaded machine it takes a minute."""
 SHARD = StreamShard("training", "shardId-000000000000")
 EVENT = (
     b'{"event_id": %(n)d, "user": "user-%(n)d", "session": "s", "page": "/product/%(n)d", "referrer": "", '
@@ -38,7 +38,7 @@ PROPERTIES = Path(__file__).with_name("training.properties")
 
 
 def events() -> list[Row]:
-    """Return click events; the last one is malformed."""
+    """Return click events, of which the last is malformed."""
     data = [*(EVENT % {b"n": number} for number in range(RECORDS)), b"{"]
     stream, shard = SHARD.stream_name.encode(), SHARD.shard.encode()
     records = [SparkRecord(one, b"k", b"%d" % n, ARRIVAL_MS, 0, stream, shard) for n, one in enumerate(data, start=1)]
@@ -46,8 +46,8 @@ def events() -> list[Row]:
 
 
 def train(scratch: Path, archive: Path) -> None:
-    """Run one micro-batch in a session, whose JVM has ended when this returns: on its own way out it writes the
-    archive. Raises SettingsError, FatalError and SessionError."""
+    """Run one micro-batch in a session, and wait for its JVM to end, which writes the archive. Raises SettingsError,
+    FatalError and SessionError."""
     file = scratch / "training.properties"
     sample = Path(mld.processors.samples.__file__).parent / "clicks.py"
     values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}

@@ -1,4 +1,4 @@
-"""The host's end of a link: what a child brings, and what it hears of it."""
+"""The host's end of the connection to one child: takes the child's frames and pages, and sends it answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from mld.processors.spark.host.session_host import SessionHost
 
 TRIM_HORIZON = "TRIM_HORIZON"
-"""The checkpoint of a shard that is read from its first record on."""
+"""The checkpoint of a shard that is read from its first record."""
 SAID_BACKLOG_BYTES = 256 * 1024
-"""A child that does not read gets no more lines for its standard error."""
+"""A child that does not read gets no more lines for its standard error when so many bytes wait for it."""
 
 
 class ChildConnection:
-    """One child."""
+    """The connection to one child."""
 
     def __init__(self, host: SessionHost, number: int, writer: asyncio.StreamWriter, fit: Sanitizer) -> None:
         self._host = host
@@ -32,28 +32,28 @@ class ChildConnection:
         self.number = number
         self.shard: StreamShard | None = None
         self.before: HighWaterMarks = {}
-        """What stands before its next page: its checkpoint and the shards that its shard follows, then the end of the
-        page before."""
+        """What a sink must hold before the next page: the shard up to its checkpoint (later, up to the end of the page
+        before), and the parent shards."""
         self.is_ending = False
-        """Whether it waits until all sinks keep that its shard has ended."""
+        """Whether the child waits until all sinks have recorded the end of its shard."""
         self.waiting: deque[Offer] = deque()
-        """Pages that are complete and not committed."""
+        """Complete pages that are not committed."""
         self.open_bytes = 0
-        """Bytes of lines that are in no complete page yet."""
+        """Bytes of lines in the page that still grows."""
         self.open_since = 0.0
-        """When the first of them came."""
+        """When the first of these lines came."""
         self.is_cutting = False
-        """Whether the child was told CUT and has not answered."""
+        """Whether CUT was sent and not answered yet."""
         self.asked_bytes = 0
-        """Size of the line that the child waits with."""
+        """Size of the line with which the child waits."""
         self.behind_ms: int | None = None
-        """How far its last line is behind the tip."""
+        """How far the child's last line is behind the tip of the shard; None if unknown."""
         self.closed = False
 
     # --- what arrives ------------------------------------------------------------------------------------------------
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Take frames until one side closes the link."""
+        """Take frames until one side closes the connection."""
         try:
             while True:
                 kind, length = link.decode_header(await reader.readexactly(link.HEADER.size))
@@ -102,12 +102,12 @@ class ChildConnection:
 
     @property
     def has_open(self) -> bool:
-        """Whether something that it brought is not committed."""
+        """Whether some records of the child are not committed."""
         return bool(self.open_bytes or self.waiting)
 
     @property
     def waiting_since(self) -> float | None:
-        """When the oldest of what is not committed came."""
+        """When the oldest record came that is not committed; None if all are."""
         if self.waiting:
             return self.waiting[0].arrived_at
         return self.open_since if self.open_bytes else None
@@ -115,19 +115,19 @@ class ChildConnection:
     # --- what is said ------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Have the child put the line that it waits with into its page."""
+        """Let the child put the line with which it waits into its page."""
         if not self.open_bytes:
             self.open_since = time.monotonic()
         self.open_bytes += self.asked_bytes
         self.send(link.GO, {})
 
     def cut(self) -> None:
-        """Ask for what is in the child's page."""
+        """Ask the child to complete its page."""
         self.is_cutting = True
         self.send(link.CUT, {})
 
     def commit(self, number: int) -> None:
-        """Report that all pages up to this one are in the sinks."""
+        """Tell the child that all its pages up to this one are in the sinks."""
         reached: Offer | None = None
         while self.waiting and self.waiting[0].number <= number:
             reached = self.waiting.popleft()
@@ -140,14 +140,14 @@ class ChildConnection:
         self.close()
 
     def said(self, text: str) -> bool:
-        """Pass lines to the child's standard error; False if it cannot take them."""
+        """Send lines for the child's standard error. Return False if the child cannot take them now."""
         if self.closed or self._writer.transport.get_write_buffer_size() > SAID_BACKLOG_BYTES:
             return False
         self.send(link.SAID, {"text": text})
         return True
 
     def close(self) -> None:
-        """End the link, and free at once what the child holds."""
+        """Close the connection, and free everything that the child holds."""
         if not self.closed:
             self.closed = True
             self._writer.close()
@@ -159,8 +159,8 @@ class ChildConnection:
 
 
 def before_of(head: dict[str, Any], shard: StreamShard) -> HighWaterMarks:
-    """Return what stands before the records of a child: that of its checkpoint, if that is a record's, and the shards
-    that its shard follows, but for one that begins at LATEST or a time."""
+    """Return what a sink must hold before a child's records: the shard up to its checkpoint, and the parent shards. A
+    shard that starts at LATEST or at a time needs nothing."""
     sequence, sub = head.get("sequence"), head.get("sub")
     ancestors = dict.fromkeys((shard._replace(shard=str(one)) for one in head.get("ancestors", ())), ENDED)
     try:

@@ -1,9 +1,10 @@
-"""Finds out without a session whether `mld-spark` can run what a properties file says: in less time than a JVM starts.
+"""Checks without a session whether `mld-spark` can run with a properties file, faster than a JVM starts.
 
     mld-spark --check app.properties        # in the daemon's working directory
 
-What needs no session is checked by the code of the start, then Java and what the formats need of PySpark. One
-sentence for what is wrong, exit 2; exit 0 with one line otherwise.
+The code of the start checks everything that needs no session; then Java is checked, and the PySpark that the formats
+need. If something is wrong, it prints one sentence and exits with status 2; otherwise it prints one line and exits with
+0.
 """
 
 from __future__ import annotations
@@ -28,20 +29,21 @@ if TYPE_CHECKING:
 
 
 def examine(file: str, env: Mapping[str, str]) -> str:
-    """Return what was found. Raises SettingsError, SessionError, SinkRefused or PipelineError."""
+    """Check a properties file, and return a line that describes the setup. Raises SettingsError, SessionError,
+    SinkRefused or PipelineError."""
     settings = load(file, (), env)
     load_pipeline(settings).check_imports()
     import pyspark
 
     for spec in settings.sinks:
-        make_sink(spec, cast("SparkSession", None))  # nothing is touched, but what cannot work is refused
+        make_sink(spec, cast("SparkSession", None))  # touches nothing, but refuses what cannot work
     java = f"Java at {spark_session.java_home(env)}"
     formats = _formats(settings)
     return f"PySpark {pyspark.__version__}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
 
 
 def _formats(settings: SparkSettings) -> str:
-    """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
+    """Return which PySpark the lakehouse formats need, as text. Raises SessionError if another one is installed."""
     spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
     return "".join(
         f"{name} by your own package, " if lakehouse.is_given(name, settings.conf) else f"{lakehouse.needs(name)}, "

@@ -1,9 +1,8 @@
 """The status of a session host: a small JSON file in its private directory, for `mld check` and monitoring.
 
-It has the host's process, its UI, and counters since its start. The file is replaced as a whole after every trigger
-and every few seconds, so a reader never sees half of it, and an old file is that of a host that hangs. No decision
-depends on it, and a full disk only makes it old. `mld/core/sparkhosts.py` reads it, and the daemon's metrics have its
-figures.
+It has the host's process, its UI, and counters since its start. The whole file is replaced after every micro-batch and
+every few seconds, so a reader never sees a part of it, and a file that is old belongs to a host that hangs. No decision
+depends on it, and a full disk only makes it old. `mld/core/sparkhosts.py` reads it for the daemon's metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ VERSION = 1
 
 
 class HostStatus:
-    """Counters and the file. Called on the host's loop only."""
+    """The counters and the file. Called on the host's event loop only."""
 
     def __init__(
         self, directory: Path, application: str, properties_file: str, daemon_pid: int, interval_s: float = 0.0
@@ -34,7 +33,7 @@ class HostStatus:
         self._file = directory / STATUS_FILE
         self._ok = True
         self._counters = Counter(dict.fromkeys(("triggers", *counted(MicroBatch((), ()), BatchOutcome())), 0))
-        """Since the start of the host; docs/use/spark-operating.md says what each of them is."""
+        """Since the start of the host. docs/use/spark-operating.md describes each of them."""
         self._told: dict[str, object] = {
             "version": VERSION,
             "application": application,
@@ -50,7 +49,7 @@ class HostStatus:
         }
 
     def ready(self, about: Mapping[str, object]) -> None:
-        """Note that the session is there: its version, application id, UI and the like."""
+        """Add facts about the session that has started: version, application id, UI and the like."""
         self._told |= about
         self.write()
 
@@ -61,14 +60,14 @@ class HostStatus:
         self.write()
 
     def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
-        """Say for how long the oldest accepted record has waited for its commit, and how old a trigger is that has not
-        ended; None if there is none."""
+        """Write how long the oldest uncommitted record has waited, and how long the running micro-batch has taken; None
+        if there is none."""
         for name, age_s in (("uncommittedSince", uncommitted_s), ("triggerSince", trigger_s)):
             self._told[name] = None if age_s is None else round(time.time() - age_s, 3)
         self.write()
 
     def write(self) -> None:
-        """Replace the file. What goes wrong is said once."""
+        """Replace the file. If that fails again and again, only the first failure is logged."""
         text = json.dumps({**self._told, "updatedAt": round(time.time(), 3), "counters": self._counters})
         fresh = self._file.with_suffix(".new")
         try:
@@ -82,7 +81,7 @@ class HostStatus:
 
 
 def counted(batch: MicroBatch, outcome: BatchOutcome) -> dict[str, int]:
-    """Return what a micro-batch adds to the counters of its host."""
+    """Return what a micro-batch adds to the host's counters."""
     figures = outcome.figures
     return {
         "records": batch.records,

@@ -1,6 +1,6 @@
-"""The lock of a living session host on its directories, and the removal of what dead hosts left there.
+"""Locks the directories of a living session host, and removes the directories that dead hosts left.
 
-A directory is swept only if its daemon is gone and nobody holds its lock.
+A directory is removed only if its daemon is gone and nobody holds its lock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ HOST_LOCK = "host.lock"
 
 
 def clear(directory: Path, *, daemon_lives: bool) -> None:
-    """Leave only what the next host of the same daemon is found and locked by, and what was running."""
+    """Empty the directory of a host that ends. If the daemon lives, its next host needs some files, which stay: locks,
+    the socket, and the note of what was running."""
     if not daemon_lives:
         shutil.rmtree(directory, ignore_errors=True)
         return
@@ -32,7 +33,7 @@ def clear(directory: Path, *, daemon_lives: bool) -> None:
 
 
 def sweep() -> None:
-    """Remove what hosts that were killed have left behind: their daemons are gone, and nobody holds their lock."""
+    """Remove the directories of hosts that were killed: their daemons are gone, and nobody holds their locks."""
     for (pid, start_time), directory in all_directories():
         if started_at(pid) == str(start_time):
             continue
@@ -41,7 +42,7 @@ def sweep() -> None:
 
 
 def hold(directory: Path, *, wait: bool = True) -> BinaryIO:
-    """Lock the directory as that of a living host, for as long as the file given back is open."""
+    """Lock a directory as that of a living host, until the returned file is closed."""
     lock = (directory / HOST_LOCK).open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

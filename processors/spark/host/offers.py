@@ -1,8 +1,8 @@
-"""Records on their way to a micro-batch: room for them, and which pages wait.
+"""Records that wait for a micro-batch: whether there is room for more of them, and which pages are complete.
 
-Once BATCHES_IN_FLIGHT full micro-batches are in flight, children wait with further lines, and are admitted first in,
-first out. What is admitted is in a page that grows, until the child says that it is complete: the pages of a
-micro-batch are cut as it begins. `trigger` says when that is.
+If BATCHES_IN_FLIGHT full micro-batches are in flight, children wait with further lines and are admitted first in, first
+out. Admitted records are in a page that grows until its child reports it complete. When a micro-batch begins, all
+growing pages are cut. `trigger` decides when that is.
 
 All times are on one monotonic clock, in seconds.
 """
@@ -22,26 +22,26 @@ from mld.processors.spark.host.trigger import due_at
 from mld.processors.spark.settings import SparkSettings
 
 BATCHES_IN_FLIGHT = 2
-"""Full micro-batches that may be accepted and not committed: one that runs, and the next one."""
+"""How many full micro-batches may be accepted but not committed: the running one, and the next one."""
 CUT_WAIT_S = 2.0
-"""How long a micro-batch waits for its pages; what comes later is for the next one."""
+"""How long a micro-batch waits for its pages. A later page is for the next micro-batch."""
 
 
 class OfferQueue:
-    """All records that wait. Called on the host's loop only."""
+    """All records that wait. Called on the host's event loop only."""
 
     def __init__(self, settings: SparkSettings, spool: Spool, children: Mapping[int, ChildConnection]) -> None:
         self._settings = settings
         self._spool = spool
         self._children = children
         self._held_back: deque[ChildConnection] = deque()
-        """Children with a line for which there is no room."""
+        """Children that wait with a line because there is no room."""
         self._pages: list[Offer] = []
         self._waiting_bytes = 0
-        """Bytes of pages that grow and of those that are complete."""
+        """Bytes of lines in growing and in complete pages."""
         self._first_waiting_at = 0.0
         self._taken: list[Offer] = []
-        """Pages of the micro-batch that runs."""
+        """Pages of the running micro-batch."""
         self._taken_bytes = 0
         self._asked = False
         self._changed = asyncio.Event()
@@ -50,11 +50,11 @@ class OfferQueue:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of records that are accepted and not committed."""
+        """Bytes of lines whose records are accepted but not committed."""
         return self._waiting_bytes + self._taken_bytes
 
     def admit(self, child: ChildConnection) -> None:
-        """Let a child go on with its line once there is room."""
+        """Let a child continue with its line once there is room."""
         self._held_back.append(child)
         self._admit_first()
 
@@ -72,19 +72,19 @@ class OfferQueue:
         return not self.in_flight_bytes or self.in_flight_bytes + size <= bytes_max
 
     def paged(self, offer: Offer | None) -> None:
-        """Add a complete page; None: a child was asked for one, and has none."""
+        """Add a complete page. None: the child was asked for its page and has none."""
         if offer is not None:
             self._spool.offered(offer)
             self._pages.append(offer)
         self._changed.set()
 
     def ask(self) -> None:
-        """Ask for the end of what waits: the trigger's time is not waited for."""
+        """Begin the next micro-batch without waiting for its time, until everything that waits is committed."""
         self._asked = True
         self._changed.set()
 
     def drop(self, child: ChildConnection) -> None:
-        """Drop what a child that is gone has brought, unless it is in a job; whoever comes next gets it again."""
+        """Drop the records of a child that is gone, unless a job is running over them. They are delivered again."""
         dropped = [offer.size for offer in self._pages if offer.link == child.number]
         self._pages = [offer for offer in self._pages if offer.link != child.number]
         self._held_back = deque(held for held in self._held_back if held is not child)
@@ -95,7 +95,7 @@ class OfferQueue:
     # --- micro-batches -----------------------------------------------------------------------------------------------
 
     async def due(self, last_start: float) -> None:
-        """Wait until a micro-batch is to start."""
+        """Wait until the next micro-batch has to begin."""
         while True:
             self._changed.clear()
             left_s = None
@@ -115,7 +115,7 @@ class OfferQueue:
                 await self._changed.wait()
 
     async def take(self) -> list[Offer]:
-        """Return the pages of a micro-batch, once all that grow are cut."""
+        """Have all growing pages cut, and return the pages of the next micro-batch."""
         asked = [child for child in self._children.values() if child.open_bytes]
         for child in asked:
             child.cut()
@@ -133,7 +133,7 @@ class OfferQueue:
         return self._taken
 
     def clear(self) -> None:
-        """End the micro-batch: remove its pages, and admit what waits for their room."""
+        """End the micro-batch: remove its pages, and admit children that wait for their room."""
         for offer in self._taken:
             self._spool.remove(self._spool.page(offer.link, offer.number))
         self._taken, self._taken_bytes = [], 0

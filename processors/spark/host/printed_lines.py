@@ -1,6 +1,6 @@
-"""Everything that is printed in a session host, passed on to the daemon's log through a child.
+"""Passes everything that is printed in a session host to the daemon's log, through a child.
 
-Lines are kept while no child can take them, the newest of them; a line that is too long is cut.
+If no child can take lines, the newest ones are kept. Lines that are too long are cut.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from mld.processors.spark.link import TEXT_CHARS_MAX
 from mld.processors.spark.sanitizing import Sanitizer
 
 DELIVER_EVERY_S = 0.5
-"""How often to look for a child that can take printed lines."""
+"""How often to try to pass on the lines that are kept."""
 SAID_LINES_MAX = 1_000
-"""Lines kept while there is no child to pass them to."""
+"""How many lines are kept while no child can take them."""
 TAG = "spark: "
 LINE_BYTES_MAX = 16 * 1024
 
 
 class PrintedLines:
-    """Everything that is printed on standard output and error, Spark's and the user's, tagged, towards a child."""
+    """Everything that Spark and the user's code print on standard output and error, each line with a tag."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool], fit: Sanitizer) -> None:
         self._loop = loop
@@ -50,8 +50,7 @@ class PrintedLines:
                     self._loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
-        """Pass on what there is, as much as a frame takes at once; what no child can take is kept, the newest of
-        it."""
+        """Pass on the lines that are kept, in frames. Stop when no child can take them."""
         self._scheduled = False
         while self._kept:
             some: list[str] = []
@@ -64,14 +63,14 @@ class PrintedLines:
                 return
 
     async def _keep_delivering(self) -> None:
-        """Deliver until the loop ends: a child may come, or find time, when nothing is printed."""
+        """Deliver until the loop ends, because a child may be able to take lines only after they were printed."""
         while True:
             await asyncio.sleep(DELIVER_EVERY_S)
             self.deliver()
 
 
 def bounded_lines(pipe: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a pipe; of one that is too long, or never ends, the beginning."""
+    """Yield the lines of a pipe. A line that is too long is cut after its beginning."""
     while line := pipe.readline(LINE_BYTES_MAX):
         yield line
         while line and not line.endswith(b"\n"):

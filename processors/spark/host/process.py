@@ -1,6 +1,6 @@
-"""The process of a session host: signals, settings, the removal of what earlier hosts left, and the exit status.
+"""The process of a session host: signals, settings, cleaning up after earlier hosts, and the exit status.
 
-`attach` starts it; `session_host` has the work of the host.
+`attach` starts it; `session_host` does the work.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mld.processors.spark.settings import SparkSettings, load
 
 
 def main() -> NoReturn:
-    """Run the host: `directory properties-file daemon-pid ready-fd`, as `child` starts it."""
+    """Run the host with the arguments `directory properties-file daemon-pid ready-fd`, which `attach` passes."""
     directory, file, daemon_pid, told = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    # A supervisor signals a whole group at once; the daemon decides when its shards are done. The JVM inherits it.
+    # A supervisor signals a whole group at once, but the daemon decides when its shards end. The JVM inherits this.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     log_by(sanitizer_of((), os.environ))
@@ -41,7 +41,7 @@ def main() -> NoReturn:
     except FatalError as error:
         complain(str(error))
     sys.stderr.flush()
-    os._exit(status)  # threads of PySpark may still wait for a JVM that is gone
+    os._exit(status)  # at once, as threads of PySpark may wait for a JVM that is gone
 
 
 async def _serve(

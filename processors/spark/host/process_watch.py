@@ -1,4 +1,4 @@
-"""Tells a session host when a process ends that is not its child: the daemon, or the JVM that PySpark started."""
+"""Tells a session host when a process ends that is not its own child: the daemon, or the JVM that PySpark started."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 
 WATCH_POLL_S = 0.5
-"""How often to look at processes, where the system has no pidfd."""
+"""How often to check processes on systems without pidfd."""
 
 
 def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:
-    """Call `ended` when a process ends that is not our child, or is PySpark's."""
+    """Call `ended` when the process ends."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -35,6 +35,6 @@ def _poll_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[],
     except ProcessLookupError:
         ended()
         return
-    except PermissionError:  # it is another user's
+    except PermissionError:  # another user's process, which lives
         pass
     loop.call_later(WATCH_POLL_S, _poll_process, loop, pid, ended)

@@ -1,6 +1,6 @@
-"""What a host needs before its first micro-batch: the user's pipeline, the session, the sinks.
+"""Starts everything that a host needs before its first micro-batch: the user's pipeline, the session, the sinks.
 
-In this order, because a slip in the pipeline's file is found in a moment and a JVM takes seconds.
+The pipeline is loaded first, because a mistake in its file is found at once, while a JVM takes seconds to start.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 DEAD_LETTER = "deadLetter"
+"""Name of the sink of dead letters."""
 PROBES = 4
-"""Files that are read at the start, so that more than one executor is likely to read one."""
+"""How many files executors read at the start, so that probably more than one executor reads one."""
 NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException", "AccessDenied", "Permission denied")
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """A running session with its engine, sinks and pipeline."""
+
     engine: Engine
     dead_letter: Sink | None
     spark: SparkSession
     pipeline: pipeline.Pipeline
     jvm_pid: int | None
     about: Mapping[str, object]
-    """What `mld check` shows: the address of the UI and the like."""
+    """Facts for `mld check`, such as the address of the UI."""
 
     def close(self) -> None:
-        """Run the user's last hook, then the end of the session."""
+        """Call the pipeline's `teardown`, and stop the session."""
         try:
             self.pipeline.teardown(self.spark)
         except pipeline.PipelineError as error:
@@ -60,7 +63,8 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Start the session and what it needs. Raises FatalError, of status EXIT_FAILURE if trying again may help."""
+    """Start the session and everything else. Raises FatalError, with status EXIT_FAILURE if another attempt may
+    help."""
     if settings.writer is None:
         raise FatalError(UNKNOWN, EXIT_CONFIGURATION)
     try:
@@ -83,9 +87,9 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         )
         engine = Engine(settings, frames, health, loaded, sinks, dead, spool, Running(scratch / FILE))
         engine.start()
-        loaded.setup(spark)  # may start a streaming query over what a sink has made
+        loaded.setup(spark)  # after the sinks, as it may start a streaming query over a sink's table
         health.check()
-        health.watch(settings.task_timeout_s)  # what a query does in setup is not ours
+        health.watch(settings.task_timeout_s)  # after `setup`, whose jobs are not the engine's
     except (pipeline.PipelineError, SessionError, SessionGone, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SessionGone, SinkError)) and not isinstance(error, SinkRefused)
         raise FatalError(str(error), EXIT_FAILURE if passing else EXIT_CONFIGURATION) from error
@@ -108,9 +112,8 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
 
 
 def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
-    """Return the pipeline, once whatever needs no session is as it has to be. Raises SessionError, SinkRefused and
-    PipelineError.
-    """
+    """Return the pipeline, after checking everything that needs no session. Raises SessionError, SinkRefused and
+    PipelineError."""
     spark_session.check_extra()
     places = {f"mld.spark.sink.{sink.name}.path": sink.path for sink in settings.sinks}
     network_files.refuse_network({**places, "mld.spark.deadLetter": settings.dead_letter})
@@ -141,10 +144,10 @@ def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
 
 
 def dead_letter_of(settings: SparkSettings) -> SinkSpec:
-    """Return the sink of dead letters, each of which names its stream and shard, so that several writers may put
-    theirs into one directory.
+    """Return the spec of the dead letter's sink. Each letter names its stream and shard, so several writers may share
+    one directory.
 
-    Letters are raw data that nobody has looked at, so they are for this user alone; executors may be other users."""
+    Letters are raw data, so only this user may read them; but on a cluster executors may run as other users."""
     assert settings.writer is not None
     return SinkSpec(
         DEAD_LETTER,

@@ -1,9 +1,9 @@
-"""Spark's classes as the JVM has them once they are read and verified: an AppCDS archive, made once per installation.
+"""The archive of Spark's classes as the JVM has them after reading and verifying (AppCDS), made once per installation.
 
-A session loads some 15,000 classes before its first commit, which is more than a third of the CPU of a start. The
-archive stands beside PySpark, in the environment of this interpreter, because what stands there is code that the JVM
-runs: whoever may write it may replace Spark's jars as well. The JVM compares it with the jars and with itself, and
-starts without one that does not fit; its name has its size, because the JVM dies of one that was cut off.
+A session loads some 15,000 classes before its first commit, which takes more than a third of a start's CPU. The archive
+is code that the JVM runs, so it is in the environment of this interpreter, beside PySpark: whoever can write there can
+replace Spark's jars as well. The JVM compares the archive with the jars and with itself, and starts without one that
+does not fit. The file's name has its size, because the JVM crashes on an archive that was cut off.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from tempfile import TemporaryDirectory
 from mld.processors.spark.session_errors import SessionError
 
 PLACE = Path("share") / "mld"
-"""In the environment of the interpreter."""
+"""Directory within the environment of the interpreter."""
 NAME = "spark-classes-{size}.jsa"
 MAKING = ".making-"
 QUIET = "-Xlog:cds*=off"
-"""Why an archive does not fit is said on standard output, and is no news: the session starts without it."""
+"""Suppresses the JVM's message on standard output when an archive does not fit: the session simply starts without
+it."""
 CHECKED = "-Xshare:auto -XX:+VerifySharedSpaces"
 DUMP = "-XX:ArchiveClassesAtExit="
 OF_THE_USER = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:+AutoCreateSharedArchive", "-Xshare:")
-"""Options with which the user says how classes are shared; two who say it do not start."""
+"""Options with which the user shares classes in another way. A JVM with both does not start."""
 LIST_SEPARATOR = ":"
-"""Between two archives, for the JVM: a path that contains it cannot be said."""
+"""Separates two archives for the JVM, so a path with this character cannot be used."""
 
 
 def place() -> Path:
@@ -36,7 +37,7 @@ def place() -> Path:
 
 
 def find() -> Path | None:
-    """Return the archive, if there is one and it is whole."""
+    """Return the archive if there is a whole one, else None."""
     with suppress(OSError):
         for path in place().glob(NAME.format(size="*")):
             if path.name.endswith(f"-{path.stat().st_size}.jsa") and os.access(path, os.R_OK):
@@ -45,9 +46,8 @@ def find() -> Path | None:
 
 
 def options(said: str = "") -> str:
-    """Return options of the JVM that use the archive, with a space before them; empty if there is none. `said`: what
-    the user gives the JVM.
-    """
+    """Return the JVM's options for the archive, with a space before them; empty if there is none. `said`: the user's
+    options."""
     archive = find()
     if archive is None or LIST_SEPARATOR in str(archive) or any(option in said for option in OF_THE_USER):
         return ""
@@ -56,9 +56,8 @@ def options(said: str = "") -> str:
 
 @contextmanager
 def making() -> Iterator[Path]:
-    """Give the place where a JVM is to leave the archive at its exit, within the block; then it takes that of the one
-    before. Raises SessionError if it cannot be made or kept.
-    """
+    """Give a path where the JVM that ends within this block writes the archive; then put it in the place of the old
+    one. Raises SessionError if it cannot be made or stored."""
     home = place()
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -77,5 +76,5 @@ def making() -> Iterator[Path]:
             ) from error
     for old in home.glob("spark-classes-*"):
         if old != target:
-            with suppress(OSError):  # a JVM that uses it keeps what it has mapped
+            with suppress(OSError):  # a JVM that uses the old archive has it mapped already
                 old.unlink()

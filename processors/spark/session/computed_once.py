@@ -1,9 +1,9 @@
-"""Computes what the frames of several sinks have in common only once: the highest node that all their plans share.
+"""Computes the common part of several sinks' frames only once: the highest node that all their plans share.
 
 A pipeline that makes several frames makes them of the same records, often after the same steps. Each sink runs a job of
-its own, so without this each job would read, parse and transform the records again. The common part is kept in the
-executors' memory, and on their disks where memory is short, until the last sink has its rows. All sinks then see one
-evaluation of it, which matters for functions that do not give the same result twice.
+its own, so without this module each job would read, parse and transform the records again. The common part is kept in
+the executors' memory (on their disks if memory is short) until the last sink has its rows. So all sinks see the same
+values, even of functions that are not deterministic.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 NODES_MAX = 2_000
-"""Of a plan; a larger one is not searched."""
+"""A plan with more nodes is not searched."""
 
 
 @contextmanager
 def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[None]:
-    """Compute once what `frames` share, which are made of `records`. Of one frame nothing is kept."""
+    """Compute the common part of `frames`, which are made of `records`, only once within this block. A single frame is
+    left alone."""
     shared = None
     if len(frames) > 1:
         try:
             shared = _shared(records, frames)
-        except Exception as error:  # nothing depends on it but time
+        except Exception as error:  # without it the jobs only take longer
             log.debug("what the frames share is not found: %s", error)
     try:
         yield
@@ -39,7 +40,7 @@ def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[N
 
 
 def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
-    """Return the Dataset of Java that is kept; None if there is none."""
+    """Keep the highest common node in memory, and return its Java Dataset; None if there is none."""
     session = records.sparkSession
     of_spark: Any = session._jvm.org.apache.spark  # type: ignore[union-attr]
     root, *plans = (frame._jdf.queryExecution().analyzed() for frame in (records, *frames))
@@ -52,7 +53,7 @@ def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
 
 
 def _nodes(plan: Any) -> list[Any]:
-    """Return the nodes of a plan from the top, level by level."""
+    """Return the nodes of a plan from the top, level by level; none if there are more than NODES_MAX."""
     found = [plan]
     for node in found:
         children = node.children()

@@ -1,11 +1,11 @@
-"""The data of a record -> its payload, and what of the data the payload does not show, as expressions of Spark.
+"""Decodes the data of records into payloads, and finds out which data do not fit the schema, by expressions of Spark.
 
-One parse makes the payload and says whether the data fits the schema. JSON is parsed by a class in the JVM
-(`MldJson.java`): it runs Spark's own reader of files over each record's bytes, and also reports what that reader passes
-over: text after the value, fields that the schema does not name (another letter case is another name), and a time that
-no calendar of four digits has, such as a number of milliseconds, which makes its record malformed. Only the text of a
-malformed record is read a second time, to say which field is wrong. `from_json` costs twice as much; it is used with a
-Spark that lacks what that class calls.
+One parse makes the payload and tells whether the data fits. JSON is parsed by a class in the JVM (`MldJson.java`),
+which runs Spark's own reader of JSON files over the bytes of each record. The class also reports what that reader
+ignores: text after the value, fields that the schema does not name (the case of letters counts), and times that no
+calendar with four-digit years has, such as a number of milliseconds; such a time makes its record malformed. Only
+malformed records are read a second time, to name the wrong field. If this Spark lacks a method that the class calls,
+`from_json` is used, which costs twice as much.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 _warn = lru_cache(maxsize=8)(log.warning)
-"""Says a text once."""
+"""Logs each text once."""
 PAYLOAD = "payload"
 ROW_NUMBER = "rowNumber"
-"""Column of `Format.JSON_LINES`: the number of an event within its record, from 0 on."""
+"""Column of `Format.JSON_LINES`: the number of an event within its record, from 0."""
 _VALUE, _END, _MALFORMED, _STRAYS = "_mld_value", "_mld_end", "_mld_malformed", "_mld_strays"
-"""Avro reads any bytes as something, and not all of them. So an end is put after each payload, and one is valid only if
-what the schema describes ends right before it."""
+"""Avro can decode any bytes, and need not use all of them. So a marker (`_AVRO_END`) is put behind each payload. The
+data fits only if the marker is read right after the fields of the schema.
+"""
 _AVRO_END = b"\x8f mld \x8f\n"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
-"""Words by which Spark says that it lacks that package."""
+"""Words by which Spark reports that this package is missing."""
 UTF8 = "CASE WHEN split(cast(data AS STRING), ',', 1)[0] = cast(data AS STRING) THEN cast(data AS STRING) END"
-"""Bytes as a text, null if they are not UTF-8. As the first part of one the JVM decodes and encodes them, by its vector
-instructions, and what is not UTF-8 comes out changed: a third of the cost of `try_validate_utf8`."""
+"""Bytes as a text; null if they are not UTF-8. To split the text, the JVM decodes and encodes it, with vector
+instructions, and bytes that are not UTF-8 come out changed. This costs a third of `try_validate_utf8`.
+"""
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
     Format.JSON_LINES: "not lines of JSON of mld.spark.schema",
@@ -49,19 +51,19 @@ NOT_DECODED = {
 
 
 class Decoding(NamedTuple):
-    """Expressions over a record; all but `decoded` are over the column `PAYLOAD`, which that makes."""
+    """How to decode a record. `decoded` makes the column `PAYLOAD`; the other expressions read that column."""
 
     decoded: Column
     bad: Column
     clean: Column
     reason: Column
-    """Why a malformed record is one."""
+    """Why the record is malformed."""
     stray_names: Column
-    """The names of a record's stray fields, or the first ones of many; null if it has none, or is not looked at."""
+    """Names of the record's stray fields, or of the first ones. Null if it has none, or was not looked at."""
 
 
 def check_schema(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> None:
-    """Find out before the first record whether the schema is one, and can be used. Raises SessionError."""
+    """Check before the first record that the schema can be parsed and used. Raises SessionError."""
     from pyspark.sql import functions as F
 
     if format in (Format.BINARY, Format.TEXT):
@@ -86,7 +88,7 @@ def check_schema(session: SparkSession, format: Format, schema: str | None, resc
 
 
 def decoding(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> Decoding:
-    """Return how data is decoded. `rescued`: the field of the payload that has the stray fields, as JSON. Raises
+    """Return how to decode data. `rescued`: the field of the payload that gets the stray fields, as JSON. Raises
     SessionError."""
     from pyspark.sql import functions as F
 
@@ -124,13 +126,13 @@ def decoding(session: SparkSession, format: Format, schema: str | None, rescued:
 
 
 def quoted(name: str) -> str:
-    """Return a column or table as an identifier of Spark's SQL."""
+    """Return the name of a column or table as an identifier of Spark's SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 @lru_cache(maxsize=8)
 def fields_of(schema: str) -> StructType:
-    """Return the fields of `mld.spark.schema` in Spark's DDL; there has to be a session."""
+    """Parse `mld.spark.schema`, in Spark's DDL. This needs a session."""
     from pyspark.sql.types import DataType, StructType
 
     type = DataType.fromDDL(f"STRUCT<{schema}>")
@@ -139,7 +141,8 @@ def fields_of(schema: str) -> StructType:
 
 
 def _framed(schema: str) -> str:
-    """Return the schema of a record followed by `_AVRO_END`: an Avro record is its fields, one after the other."""
+    """Return the Avro schema of a record followed by `_AVRO_END`. Avro encodes a record as its fields one after the
+    other."""
     try:
         value = json.loads(schema)
     except ValueError as error:
@@ -150,8 +153,8 @@ def _framed(schema: str) -> str:
 
 
 def _from_json(format: Format, schema: str) -> str:
-    """Return SQL for what `jvm_classes.json_column` makes, but for stray fields, and which field is wrong. Each text is
-    framed as a field that another one follows, since `from_json` does not look at what follows a value."""
+    """Return SQL that makes the same columns as `jvm_classes.json_column`, without stray fields and names of wrong
+    fields. Each text becomes a field that another field follows, because `from_json` ignores text behind a value."""
     lines = f"split({UTF8}, '\\n')" if format is Format.JSON_LINES else f"array({UTF8})"
     framed = f"concat('{{\"{_VALUE}\":', line, ',\"{_END}\":0}}')"
     type = f"{_VALUE} STRUCT<{schema}>, {_END} INT, {_MALFORMED} STRING".replace("\\", "\\\\").replace("'", "\\'")

@@ -1,8 +1,8 @@
-"""What an exception of Spark, of a table's format or of a database means for the next attempt.
+"""Decides what an exception of Spark, of a table format or of a database means for the next attempt.
 
-The classes of the exception and of its causes decide, and what these report in fields of their own: SQLSTATE, error
-condition, status of an answer. Never a word in a text: a text may quote a record, and may hold a stack, in which any
-class may be named. Texts are for people (`sentences`).
+The decision uses the classes of the exception and its causes, and the fields in which they report: SQLSTATE, error
+condition, HTTP status. It never uses words of a text, because a text may quote a record, or hold a stack that names any
+class. Texts are for people (`sentences`).
 
 `causes_of` asks Java; `kind_of` decides, and is pure.
 """
@@ -16,7 +16,7 @@ from typing import Any, cast
 from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 
 CAUSES_MAX = 20
-"""Causes of an exception that are looked at: a chain may have a ring."""
+"""How many causes of an exception are looked at, because a chain of causes may be a ring."""
 ANALYSIS = "org.apache.spark.sql.AnalysisException"
 SQL = "java.sql.SQLException"
 PYTHON = "org.apache.spark.api.python.PythonException"
@@ -72,29 +72,30 @@ STATES = {
     "54001": ErrorKind.SHAPE,
 }
 OF_A_ROW = ("21", "22", "23", "44", "54", "P0001")
-"""How an SQLSTATE begins for which a row is to blame: several rows for one of the table, data, a constraint, WITH CHECK
-OPTION, a text too long for its column, `raise_error` or a trigger that says no."""
+"""Beginnings of SQLSTATEs for which a row is to blame: several source rows for one target row, bad data, a violated
+constraint, WITH CHECK OPTION, a text too long for its column, `raise_error`, or a trigger that raises.
+"""
 FOR_GOOD = ("0A", "3D", "3F", "42", "55000")
-"""Not supported, no such database or schema, syntax and names, a deferrable constraint to merge by."""
+"""Not supported, no such database or schema, syntax and names, a deferrable constraint as the target of a merge."""
 OF_A_DATABASE = {"40": ErrorKind.CONFLICT, "53100": ErrorKind.DISK_FULL}
-"""Of a driver of JDBC: serialization and deadlocks, disk full. Whatever else it says is waited for."""
+"""For JDBC drivers: serialization failures and deadlocks; disk full. All other states are waited for."""
 BAD_IDENTIFIER = "22023"
-"""Of a database: what is no name of a table."""
+"""For databases: the text is no name of a table."""
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-"""What Java has of ENOSPC, EDQUOT and EFBIG, which is all of the message, or its end, after the name of a file."""
+"""Java's texts for ENOSPC, EDQUOT and EFBIG. They are the whole message, or its end after the name of a file."""
 FORBIDDEN_STATUS = (401, 403)
 OF_A_FILE = frozenset(("java.io.IOException", "java.io.FileNotFoundException", "java.nio.file.FileSystemException"))
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """Return an exception and its causes, the outermost first: those of Python, then those of Java."""
+    """Return an exception and its causes, the outermost first: Python's, then Java's."""
     found: list[Cause] = []
     java, at = None, cast("BaseException | None", error)
     while java is None and at is not None and len(found) < CAUSES_MAX:
         found.append(Cause(tuple(f"{one.__module__}.{one.__qualname__}" for one in type(at).__mro__), text=str(at)))
         java = getattr(at, "java_exception", None) or getattr(at, "_origin", None)
         at = at.__cause__
-    with suppress(Exception):  # a JVM that is gone says nothing more
+    with suppress(Exception):  # the JVM may be gone
         found += _java_causes(java)
     return found
 
@@ -108,7 +109,7 @@ def _java_causes(java: Any) -> Iterator[Cause]:
             names.append(str(above.getName()))
             above = above.getSuperclass()
         if SQL in names:
-            java = java.getNextException() or java  # of a batch: the first one says only that there are others
+            java = java.getNextException() or java  # in a batch the first one only announces the next
         state = _said(java, "getSQLState" if SQL in names else "getSqlState")
         status = _said(java, "statusCode") if OF_AWS in names else ""
         condition = "" if SQL in names else _said(java, "getCondition")
@@ -117,19 +118,19 @@ def _java_causes(java: Any) -> Iterator[Cause]:
 
 
 def _said(java: Any, method: str) -> str:
-    """Return what a method says, which not every class has."""
+    """Call a method that not every exception has; return its result as text, or ""."""
     with suppress(Exception):
         return str(getattr(java, method)() or "")
     return ""
 
 
 def is_of(error: BaseException, *known: str) -> bool:
-    """Return whether an exception or one of its causes has one of these classes or conditions."""
+    """Return whether an exception or one of its causes has one of these classes or error conditions."""
     return any(name in (*cause.names, cause.condition) for cause in causes_of(error) for name in known)
 
 
 def kind_of(causes: Sequence[Cause]) -> ErrorKind:
-    """Return what an exception means, by all of its causes."""
+    """Return what an exception means, from all of its causes."""
     found = {_kind(cause) for cause in causes}
     return next(kind for kind in ErrorKind if kind in found or kind is ErrorKind.UNKNOWN)
 

@@ -1,6 +1,6 @@
-"""The kinds of exceptions, by what they mean for the next attempt, and one exception of a chain as we see it.
+"""The kinds of exceptions, named by what they mean for the next attempt; and one exception of a chain of causes.
 
-Values only; `error_classes` decides which kind an exception is.
+Values only. `error_classes` decides which kind an exception is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ErrorKind(Enum):
-    """What an exception means. Of several in one chain the first one of this list counts."""
+    """What an exception means. If the causes have several kinds, the first one in this list counts."""
 
     ROW = "a row that cannot be computed, or that the table does not take"
     DISK_FULL = "no room"
@@ -23,7 +23,7 @@ class ErrorKind(Enum):
 
 
 class Cause(NamedTuple):
-    """One exception of a chain: its class and those above it, and what it says of itself."""
+    """One exception of a chain: its class and superclasses, and what it reports about itself."""
 
     names: tuple[str, ...]
     state: str = ""
@@ -31,6 +31,6 @@ class Cause(NamedTuple):
     condition: str = ""
     """Spark's error condition, such as `FAILED_READ_FILE.FILE_NOT_EXIST`."""
     status: int = 0
-    """HTTP status of an answer of AWS."""
+    """HTTP status of AWS's answer."""
     text: str = ""
-    """Its message alone, without a stack."""
+    """Its message, without a stack."""

@@ -1,20 +1,21 @@
-"""Which rows of a frame fail, in one job: Spark itself would end the job at the first of them.
+"""Finds which rows of a frame fail, in one job. Spark itself would end the job at the first failure.
 
-A class in the JVM (`MldFailingRows.java`) takes what Spark's expressions throw, notes the row and goes on with the next
-one. What throws above a function in
-Python is told by its partition only: Python takes many rows at once, so nobody knows whose result it was.
+A class in the JVM (`MldFailingRows.java`) catches what Spark's expressions throw, notes the row, and continues with the
+next one. If an expression that uses the result of a Python function throws, only the partition is known: Python takes
+many rows at once, so nobody knows whose result it was.
 
-A function in Python that raises would end its worker. So while frames are made for a search, each function that takes
-rows one by one, or as series of pandas, is replaced by one that gets the number of its row as one more argument,
-reports that number when the user's function raises, and gives null instead. It does so in the job of a search only: in
-a job that the pipeline runs by itself meanwhile the exception goes its way. Functions that take rows together, or that
-SQL names, raise as ever, and their partition is told.
+A Python function that raises would end its worker. So while a search makes frames, each function that takes single
+rows, or series of pandas, is replaced. The replacement gets the number of the row as an extra argument. If the user's
+function raises, it reports that number and returns null. It does so only in the job of the search: in any other job of
+the pipeline the exception is raised as ever. Functions that take rows together, or that SQL names, are not replaced;
+for them the partition is reported.
 
-Where the pipeline gathers or sorts rows first, or one function gets the result of another one, the row that is told is
-one that was read later. Only a row that fails in a partition of its own is certain; `batch.jobs` sees to that.
+If the pipeline gathers or sorts rows first, or one Python function gets the result of another, the reported row may be
+a later one. Only a row that fails in a partition of its own is certain; `batch.jobs` runs it so.
 
-For this `UserDefinedFunction.__call__` of PySpark is replaced for a moment: nothing else sees all functions, those of
-the pipeline's own modules too, where they meet the frame. Other threads get the original.
+To replace the functions, `UserDefinedFunction.__call__` of PySpark is replaced for a moment. Nothing else sees all
+functions, including those of the pipeline's own modules, when they are applied to the frame. Other threads still get
+the original.
 """
 
 from __future__ import annotations
@@ -39,21 +40,22 @@ log = logging.getLogger("mld.spark")
 
 CLASS = "MldFailingRows"
 ROWS_MAX = 1_000
-"""The partitions of a job tell so many rows at most, each its share, and then that it has more: the driver's heap has
-to hold what all tell."""
+"""How many rows all partitions of a job report together, since the driver's heap has to hold the reports. Each
+partition reports its share, and then that it has more.
+"""
 TEXT_CHARS_MAX = 8_000
-"""Kept of the beginning and of the end of an exception's text, which may quote the record."""
+"""How many characters of both ends of an exception's text are kept. The text may quote the record."""
 OF_PYTHON = ("Python", "InPandas", "InArrow")
-"""Names of the nodes of a plan for which functions in Python are run."""
+"""Parts of the names of plan nodes that run Python functions."""
 SHUFFLE = "+-"
-"""How the description of an RDD begins that is on the far side of a shuffle."""
+"""How Spark's description of an RDD marks an RDD before a shuffle."""
 SEARCH = "mld.failingRows"
-"""Property of a job that searches: its number, and how many rows a function may tell in a partition."""
+"""Property of a job that searches: the number of the search, and how many rows a partition may report."""
 
 
 class PartitionFailure(NamedTuple):
-    """What failed in a partition: the row, by the number that `FailingRows.told` was given, or None if nobody knows;
-    and the exception."""
+    """A failure in a partition: the row, by the number that `FailingRows.told` got (None if unknown), and the
+    exception."""
 
     partition: int
     row: int | None
@@ -61,22 +63,23 @@ class PartitionFailure(NamedTuple):
 
 
 class FailingRows:
-    """The search in one session."""
+    """The search for failing rows in one session."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._searches = count()
         self._raised: Any = None
-        """What functions report: an accumulator, of which Spark takes each task's part once, whoever ran it again."""
+        """Accumulator for the reports of Python functions. Spark takes the reports of each task only once, even if it
+        repeats the task."""
 
     def told(self, frame: DataFrame, number: str) -> DataFrame:
-        """Return the frame, of which `failing` learns the rows by a column of their numbers."""
+        """Return the frame with a filter that tells the JVM class the number of each row, from the column `number`."""
         self._java_object()
         return frame.filter(f"reflect('{CLASS}', 'at', {number}) IS NOT NULL")
 
     @contextmanager
     def functions_told(self) -> Iterator[None]:
-        """Have functions in Python report to `failing`, in all frames that this thread makes while it lasts."""
+        """Have Python functions report to `failing`, in all frames that this thread makes within this block."""
         from pyspark.sql.classic.column import Column
         from pyspark.sql.udf import UserDefinedFunction
 
@@ -87,7 +90,7 @@ class FailingRows:
                 try:
                     if (telling := telling_of(function)) is not None:
                         return call(telling, Column(self._java_object().row()), *args, **kwargs)
-                except Exception as error:  # whatever a future PySpark has changed
+                except Exception as error:  # a future PySpark may be different
                     log.info("a function does not say over which rows it raises: %s", first_line(error))
             return call(function, *args, **kwargs)
 
@@ -99,10 +102,9 @@ class FailingRows:
             patched.__call__ = call
 
     def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure]:
-        """Return what cannot be computed of a frame, by one job; what functions report comes first. Raises ValueError
-        if it has not so many partitions, or makes its own ones, what Spark raises while it plans, and if the job fails
-        otherwise than by a row.
-        """
+        """Run one job over a frame, and return what fails; reports of Python functions come first. Raises ValueError if
+        the frame has not `count` partitions or makes its own, and any exception of planning or of a failure that is not
+        over a row."""
         execution = frame._jdf.queryExecution()
         rdd = execution.toRdd().toJavaRDD()
         if rdd.getNumPartitions() != count or rdd.toDebugString().count(SHUFFLE) > 1:
@@ -127,7 +129,8 @@ class FailingRows:
         ]
 
     def _telling(self, function: UserDefinedFunction) -> UserDefinedFunction | None:
-        """Return the function that reports, whose first argument is the row; None if it has to stay as it is."""
+        """Return the replacement of a function, whose first argument is the row; None if the function is not
+        replaced."""
         from pyspark.accumulators import AddingAccumulatorParam
         from pyspark.sql.types import StructType
         from pyspark.sql.udf import UserDefinedFunction
@@ -145,15 +148,15 @@ class FailingRows:
         return UserDefinedFunction(func, returned, function._name, function.evalType, function.deterministic)
 
     def _java_object(self) -> Any:
-        """Return an object of the class, which this JVM and its executors know from now on."""
+        """Return an object of the JVM class, after making the class known to the JVM and its executors."""
         return everywhere(self._session, CLASS).newInstance()
 
 
 def telling(
     function: Callable[..., Any], raised: Any, name: str, is_series: bool, fields: Sequence[str] | None
 ) -> Callable[..., Any]:
-    """Return a function that calls another one, and reports the row over which that raises; series are halved until one
-    row is left. It travels by value: executors need not have this module."""
+    """Return a replacement of `function` that reports the rows over which it raises. A series is halved until one row
+    is left. The replacement is pickled by value, because executors need not have this module."""
     told: set[int] = set()
 
     def call(rows: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Passes the settings of a session to its JVM in a file that the other users of this machine cannot read.
+"""Passes the settings of a session to its JVM in a file that other users of the machine cannot read.
 
-PySpark would hand every setting to the JVM on its command line, which all users can read; the keys of a bucket would
-stand there. The file is removed when the JVM has read it.
+PySpark would pass every setting on the JVM's command line, where all users can read it, and the keys of a bucket would
+be among them. The file is removed when the JVM has read it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 
 FILE = "spark.properties"
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-"""What PySpark calls spark-submit with; arguments of another Spark are replaced, our keys say how we run."""
+"""The arguments with which PySpark calls spark-submit. Arguments of another Spark are replaced; our keys decide."""
 
 
 @contextmanager
 def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
-    """Give, while the JVM starts: the file, and the arguments that name it."""
+    """Write the settings into `file`, and pass its name to the JVM that starts within this block."""
     file.unlink(missing_ok=True)
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as opened:
         opened.write(encode(settings))
-    # The file takes the place of spark-defaults.conf, unless that is asked for too.
+    # The second option keeps spark-defaults.conf, which the file would replace.
     os.environ[ARGUMENTS] = shlex.join(["--properties-file", str(file), "--load-spark-defaults", "pyspark-shell"])
     try:
         yield
@@ -34,7 +34,7 @@ def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
 
 
 def encode(settings: Mapping[str, str]) -> str:
-    """Return a properties file of Java's, in ASCII."""
+    """Return a Java properties file, in ASCII."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
 
 

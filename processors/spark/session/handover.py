@@ -1,8 +1,8 @@
-"""Pages of a spool -> the `records` frame, which Spark decodes by itself, in parallel.
+"""Hands records over to Spark: pages of a spool become the `records` frame, which executors decode in parallel.
 
 Columns: streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, approximateArrivalTimestamp, data; and
-`payload`, the decoded data, where the settings name a format. A record that cannot be decoded has a null payload and a
-reason. Such records are counted on the way, without a job of their own.
+`payload`, the decoded data, if the settings name a format. A record that cannot be decoded has a null payload and a
+reason. The jobs over the frame count such records, so counting needs no job of its own.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ NAMED = (
     "timestamp_millis(approximateArrivalTimestamp) AS approximateArrivalTimestamp",
     "data",
 )
-"""The columns of the frame, from those of `RAW`."""
+"""The columns of the frame, from the columns of `RAW`."""
 COLUMNS = tuple(text.split()[-1] for text in NAMED)
 MUST_BE_THERE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""Whatever a user has set for tables of theirs."""
+"""Options of reading pages; they overrule what the user has set for other tables."""
 REASON = "reason"
 APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
-"""Of a dead letter: who wrote it, and the sinks that miss the record, null where all do."""
+"""Columns of a dead letter: who wrote it, and the sinks that miss the record (null: all)."""
 BITS = 1 << 15
-"""What Spark's `bitmap_construct_agg` has."""
+"""The number of bits that Spark's `bitmap_construct_agg` makes."""
 BIT = f'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, {{}}) AS BINARY)), {BITS})'
-"""Of a record, by where it stands; its shard is in the column that takes the place of the braces."""
+"""The bit of a record, from its position. The braces stand for the column with the shard."""
 ROW_INDEX = "_metadata.row_index"
-"""The number of a record within its page, from 0 on, as Spark reads it."""
+"""Spark's number of a record within its page, from 0."""
 NUMBER = "mld_row"
-"""The same, of a page that is cut into slices."""
+"""The same number as a column, while a page is cut into slices."""
 BAD, NAMES = "_mld_bad", "_mld_names"
 """Columns of a decoded record: whether it is malformed, and `Decoding.stray_names`."""
 IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
-"""Sequence numbers are decimal, without zeros before them."""
+"""Sort order of records. Sequence numbers are decimal without leading zeros, so a longer one is greater."""
 NOBODY = WriterIdentity()
 
 
 class Counted(NamedTuple):
-    """What the jobs over `Handed.records` have seen: records, and how many of them were malformed. The bitmap has a bit
-    for each of these (`batch.jobs`). `stray` counts those with stray fields, and names fields of one of them, among
-    all records where a column keeps them, else among a sample."""
+    """What the jobs over `Handed.records` have counted: records, and malformed ones. The bitmap has the bits of the
+    malformed records (`batch.jobs`). `stray` counts records with stray fields, and `stray_names` has the names in one
+    of them. Both cover all records if a column keeps stray fields, else a sample."""
 
     seen: int
     malformed: int
@@ -74,32 +74,32 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The frames of a part of a batch. `records` is for the pipeline, and `malformed` makes that for the dead letter
-    (None where the data is not decoded); `because` makes dead letters of all records of a page, with a reason for each
-    and the sinks that miss them (none: all do).
+    """The frames of a part of a batch. `records` is for the pipeline. `malformed` makes the frame for the dead letter
+    (None if data are not decoded). `because` makes dead letters of all records of a page, from a reason for each and
+    the sinks that miss them (none: all).
 
-    `counts` says what the jobs over `records` have seen; None if no job has run over it."""
+    `counts` returns the counts of the jobs over `records`; None if no job has run."""
 
     records: DataFrame
     malformed: Callable[[], DataFrame] | None
     because: Callable[[Sequence[str], Sequence[str]], DataFrame]
     counts: Callable[[], Counted | None]
     look: Callable[[], Counted]
-    """As `counts`, by a job of its own, with a reason of the field that is wrong most often."""
+    """Counts by a job of its own, with the reason of the field that is wrong most often."""
 
 
 class Slices(NamedTuple):
-    """A page cut into so many slices, each of so many records, but for the last one."""
+    """How a page is cut: the number of slices, and the records in each but the last."""
 
     number: int
     size: int
 
 
 class Handover:
-    """Pages of a spool -> frames of one session."""
+    """Makes frames of pages, in one session."""
 
     def __init__(self, session: SparkSession, settings: SparkSettings, *, divert: bool) -> None:
-        """Prepare frames; `divert`: malformed records are not in `records`."""
+        """Prepare for frames. `divert`: leave malformed records out of `records`."""
         self._session = session
         self._settings = settings
         self._divert = divert
@@ -108,8 +108,8 @@ class Handover:
         self.failing = self._failing_rows.failing
 
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
-        """Make frames of pages (`batch.page_file`), by their URIs. `slices`: how the only page is cut for `failing`.
-        `suspects`: only of records whose `BIT` is set in it."""
+        """Make frames of pages (`batch.page_file`), which are given by their URIs. `slices`: how to cut the only page
+        for `failing`. `suspects`: take only records whose `BIT` is set."""
         from pyspark.sql import functions as F
 
         settings = self._settings
@@ -136,13 +136,13 @@ class Handover:
 
     @staticmethod
     def compute(frame: DataFrame) -> None:
-        """Run the job of a frame and write it nowhere."""
+        """Run the job of a frame without writing its rows."""
         frame.write.format("noop").mode("overwrite").save()
 
 
 def of_rows(session: SparkSession, rows: Iterable[tuple[object, ...]]) -> DataFrame:
-    """Return raw columns of a few records, which travel with the plan."""
-    # Without the last node Spark decodes them while it plans, on its driver alone.
+    """Return raw columns of a few records, which are part of the plan."""
+    # Without `coalesce` Spark would decode them on the driver while it plans.
     return session.createDataFrame(list(rows), RAW).coalesce(1)
 
 
@@ -155,7 +155,8 @@ def handed(
     letter: WriterIdentity = NOBODY,
     rescued: str | None = None,
 ) -> Handed:
-    """Return the frames of a batch. With `divert` malformed records are not in `records`, as they have letters."""
+    """Return the frames of a batch. With `divert`, malformed records are not in `records`, as they go to the dead
+    letter."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -176,8 +177,8 @@ def handed(
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
     found = decoding(raw.sparkSession, format, schema, rescued)
-    # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need. What is
-    # counted is a column first: an expression in a count is interpreted.
+    # Spark analyses the whole plan again for each step below, so there are few steps. Values are made columns before
+    # they are counted, because Spark interprets an expression within a count instead of compiling it.
     decoded = raw.select(*map(F.expr, NAMED), found.decoded.alias(PAYLOAD))
     parsed, bad = decoded.select("*", found.bad.alias(BAD), found.stray_names.alias(NAMES)), F.col(BAD)
     counts = Observation()
@@ -189,7 +190,7 @@ def handed(
     good = seen.filter(~bad) if divert else seen
     clean = found.clean if divert else F.when(~bad, found.clean)
     if format is Format.JSON_LINES:
-        # Without a dead letter, a record that is malformed is one row whose payload is null.
+        # Without a dead letter, a malformed record becomes one row whose payload is null.
         records = good.select(*COLUMNS, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
     else:
         records = good.select(*COLUMNS, clean.alias(PAYLOAD))
@@ -209,10 +210,8 @@ def handed(
 
 
 def _counted(counts: Observation) -> Counted | None:
-    """Return what was observed, by the first job that ran over it; None if none did, or it failed: asking Spark would
-    wait, or raise. A first command without a job, such as that which makes a table, has observed nothing. PySpark's own
-    `get` knows neither.
-    """
+    """Return the counts of the first job over the frame; None if no job has run or it failed. PySpark's own `get` would
+    wait or raise then. A command that runs no job, such as one that makes a table, has counted nothing."""
     java: Any = counts._jo
     observed = java.future().value()
     if observed.isEmpty() or observed.get().isFailure() or not observed.get().get().size():

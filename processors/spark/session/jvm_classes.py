@@ -1,7 +1,7 @@
-"""Java classes that the JVM of a session gets: each is a `.java` file here, which says what it is for.
+"""Compiles our Java classes in the JVM of a session. Each is a `.java` file in this directory, which tells its purpose.
 
-Janino, a part of Spark, compiles them in the JVM, so they fit whatever Spark there is. Executors of a cluster get them
-as they get any JAR of the session.
+The compiler is Janino, a part of Spark, so the classes fit whatever Spark is installed. Executors of a cluster get a
+class as they get any JAR of the session.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ KEY = "spark.delta.logStore.{}.impl"
 FILES_CLASS, FILES_KEY, LOCAL = "MldLocalFileSystem", "fs.file.impl", "file:///"
 JSON_CLASS = "MldJson"
 IS = " is "
-"""What stands between the name of a field and the rest of a reason."""
+"""Text between the name of a field and the rest of a reason."""
 SOURCES = Path(__file__).parent
 
 
 def log_settings(theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings of Spark by which Delta uses it, for schemes for which the user names none."""
+    """Return settings by which Delta uses our log store, for each scheme without a log store of the user's."""
     return {key: CLASS for key in map(KEY.format, SCHEMES) if key not in theirs}
 
 
 def install(session: SparkSession) -> None:
-    """Let the JVM of the session find the log store. Raises SessionError."""
+    """Make the log store known to the JVM of the session. Raises SessionError."""
     remedy = f"; name another log store that creates a file only once, as mld.spark.conf.{KEY.format('s3a')}"
     everywhere(session, CLASS, f"{remedy}, or use format = iceberg")
 
 
 def everywhere(session: SparkSession, name: str, remedy: str = "") -> Any:
-    """Return a class that this JVM and its executors know from now on. Raises SessionError, whose text ends with the
-    remedy.
-    """
+    """Return a class after making it known to this JVM and its executors. Raises SessionError, whose text ends with
+    `remedy`."""
     java: Any = session._jvm
     try:
         loader = java.java.lang.Thread.currentThread().getContextClassLoader()
@@ -60,7 +59,7 @@ def everywhere(session: SparkSession, name: str, remedy: str = "") -> Any:
         with zipfile.ZipFile(jar, "w") as opened:
             for part, code in compiler.getBytecodes().items():
                 opened.writestr(f"{part}.class", bytes(code))
-        if not session.sparkContext._jsc.sc().isLocal():  # there tasks share the driver's loader
+        if not session.sparkContext._jsc.sc().isLocal():  # local tasks share the driver's class loader
             session.sparkContext._jsc.addJar(str(jar))
         loader.addURL(java.java.net.URI(jar.as_uri()).toURL())
         return java.java.lang.Class.forName(name, True, loader)
@@ -69,31 +68,29 @@ def everywhere(session: SparkSession, name: str, remedy: str = "") -> Any:
 
 
 def json_column(session: SparkSession, data: str, type: str, *, of_lines: bool, rescues: bool) -> Column:
-    """Return an expression over a column of JSON, or of lines of it. `type`, in Spark's DDL: a struct of an array of
-    events, of why they are malformed (null if none is, empty if nobody knows), and of the names of stray fields; an
-    event is a struct of the payload and of its number. `rescues`: the payload's last field is a text for stray fields.
-    Raises whatever there is where this Spark has not got what the class calls.
-    """
+    """Return an expression that decodes a column of JSON, or of lines of JSON. `type` is its type in Spark's DDL: a
+    struct of the events (each a payload and a number), the reason why they are malformed (null if they are not, empty
+    if unknown), and the names of stray fields. `rescues`: the last field of the payload is a text for stray fields.
+    Raises any exception if this Spark lacks a method that the class calls."""
     from pyspark.sql.classic.column import Column
 
     decoder = everywhere(session, JSON_CLASS).newInstance()
     zone = session.conf.get("spark.sql.session.timeZone")
     column = Column(decoder.column(data, type, zone, of_lines, rescues))
-    decoder.decode(b"{}")  # a method that is missing is missed when it is called
+    decoder.decode(b"{}")  # calls the methods once, because a missing one shows only then
     return column
 
 
 def install_files(session: SparkSession) -> bool:
-    """Let the JVM of the session set permissions by itself. Returns false, after a line in the log, if it cannot: then
-    Hadoop goes its own way, slower.
-    """
+    """Make the JVM of the session set permissions of files by itself. Return False, after a line in the log, if that is
+    not possible; then Hadoop runs chmod, which is slower."""
     java: Any = session._jvm
     try:
         everywhere(session, FILES_CLASS)
         configuration = java.org.apache.hadoop.conf.Configuration(session.sparkContext._jsc.hadoopConfiguration())
         configuration.set(FILES_KEY, FILES_CLASS)
         files, uri = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI(LOCAL)
-        # Spark has one already; closing takes it out of the cache, and hurts nobody who still holds it.
+        # Spark has a file system already. Closing it removes it from the cache; those who hold it can still use it.
         files.get(uri, configuration).close()
         files.get(uri, configuration)
     except Exception as error:  # whatever a future Spark or Hadoop has changed

@@ -1,7 +1,7 @@
-"""What Spark needs for tables of a lake house: packages, extensions and catalogs, from the keys of the file.
+"""Settings that Spark needs for lakehouse tables (Delta, Iceberg): packages, extensions and catalogs.
 
-Each release of Delta and Iceberg is for one minor version of Spark, and comes later than that. The table here says
-which release is for which Spark; what the user sets is left as it is. Pure: values in, values out.
+Each release of Delta and Iceberg supports one minor version of Spark, and appears later than that version. The table
+here tells which release is for which Spark. Settings of the user are kept. Pure: values in, values out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RUNTIMES: Mapping[str, Mapping[str, str]] = {
     ICEBERG: {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
     DELTA: {minor: f"io.delta:delta-spark_{minor}_2.13:4.4.0" for minor in ("4.1", "4.2")},
 }
-"""Packages of a format by the minor version of PySpark. They are what this program was tested with."""
+"""The package of each format, by PySpark's minor version. These were tested with this program."""
 MARKS = {ICEBERG: "iceberg-spark-runtime", DELTA: "delta-spark"}
-"""What the name of a format's package or jar has, whoever gives it."""
+"""Part of the name of each format's package or jar, whoever provides it."""
 EXTENSIONS = {
     ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     DELTA: "io.delta.sql.DeltaSparkSessionExtension",
@@ -39,12 +39,13 @@ DEFAULTS = {
     "glue": {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"},
     "jdbc": {"jdbc.schema-version": "V1"},
 }
-"""Properties of a kind of catalog that the user need not give. The older schema of a JDBC catalog knows no views, and
-Spark asks for one whenever a table is not there yet."""
+"""Default properties of a kind of catalog. The older schema of a JDBC catalog has no views, but Spark asks for a view
+whenever a table does not exist yet.
+"""
 
 
 def formats_of(formats: Collection[str], catalogs: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the formats of a lake house among those of the sinks, and that of the catalogs."""
+    """Return the lakehouse formats among those of the sinks; Iceberg, too, if there are catalogs."""
     wanted = {format_.lower() for format_ in formats} | ({ICEBERG} if catalogs else set())
     return tuple(format_ for format_ in RUNTIMES if format_ in wanted)
 
@@ -58,12 +59,12 @@ def release(format_: str, pyspark: str) -> str:
 
 
 def needs(format_: str) -> str:
-    """Return which PySpark the format needs, for people."""
+    """Return which PySpark the format needs, as a sentence."""
     return f"{format_} needs PySpark {' or '.join(RUNTIMES[format_])}"
 
 
 def is_given(format_: str, conf: Mapping[str, str]) -> bool:
-    """Return whether the user brings the format's package himself, of whatever version."""
+    """Return whether the user's settings name the format's package, in any version."""
     return any(MARKS[format_] in conf.get(key, "") for key in (PACKAGES, *JARS))
 
 
@@ -74,9 +75,8 @@ def lake_settings(
     pyspark: str,
     region: str | None = None,
 ) -> dict[str, str]:
-    """Return settings of Spark; empty if no sink is in a lake house. `region` is for catalogs on AWS that name none:
-    their clients would ask the environment, which need not know. Raises SessionError.
-    """
+    """Return settings of Spark; empty without lakehouse tables. `region` is for catalogs on AWS that name none, because
+    their clients would look for one in the environment. Raises SessionError."""
     wanted = formats_of(formats, catalogs)
     if not wanted:
         return {}
@@ -98,7 +98,7 @@ def lake_settings(
 
 
 def _of_catalog(properties: Mapping[str, str]) -> list[str]:
-    """Return packages that one catalog needs: those of AWS for S3, and the driver of its database."""
+    """Return the packages that one catalog needs: AWS's bundle, and the driver of its database."""
     found = [AWS_BUNDLE] if _is_on_aws(properties) else []
     if properties["type"] == "jdbc":
         uri = properties.get("uri", "").strip().lower()

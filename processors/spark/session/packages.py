@@ -1,4 +1,4 @@
-"""Lists of packages in the settings of Spark, to which we add ours without naming an artifact twice.
+"""Joins lists of packages in Spark's settings without naming an artifact twice.
 
 Pure: values in, values out.
 """
@@ -12,7 +12,8 @@ PACKAGES = "spark.jars.packages"
 
 
 def joined(given: str | None, more: Iterable[str]) -> str:
-    """Return what is given, and more, in one list; of an artifact that is given no other release is added."""
+    """Return the given packages and ours as one list. If the user names an artifact, in any version, ours is left
+    out."""
     theirs = [part for item in (given or "").split(",") if (part := item.strip())]
     ours = (one for one in more if not any(_artifact(one) == _artifact(other) for other in theirs))
     return ",".join(dict.fromkeys((*theirs, *ours)))

@@ -1,4 +1,5 @@
-"""Sentences about payloads that do not fit the schema: one for many records, and one when they are too many.
+"""Sentences about payloads that do not fit the schema: a warning about stray fields, and a refusal of too many
+malformed records.
 
 Pure: counts in, sentences out.
 """
@@ -8,19 +9,19 @@ from __future__ import annotations
 from mld.properties.printable import printable
 
 STRAY_NAMES_MAX = 50
-"""Names of stray fields that are said since the start; producers choose them, so there may be any number."""
+"""Names of stray fields that are logged since the start. Producers choose the names, so their number has no bound."""
 RECORDS_MIN = 100
-"""A share of fewer records says nothing."""
+"""A share of fewer records is not judged."""
 
 
 class StrayNames:
-    """Which stray fields were said already."""
+    """The names of stray fields that were logged already."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def news(self, count: int, names: str | None) -> str | None:
-        """Return a warning if one of the names, which commas separate, is new; None if all were said before."""
+        """Return a warning if one of `names`, a list with commas, is new; else None."""
         new = [name for name in (names or "").split(", ") if name and name not in self._said]
         if not new or len(self._said) >= STRAY_NAMES_MAX:
             return None
@@ -33,15 +34,16 @@ class StrayNames:
 
 
 class MalformedShare:
-    """How many of the last hundred records are malformed; a batch of as many or more is judged by itself."""
+    """The share of malformed records among the last hundred. A batch of a hundred or more is judged alone."""
 
     def __init__(self, share_max: float) -> None:
         self._share_max = share_max
         self._seen = self._bad = 0.0
-        """Of the last hundred, of which a longer batch is all. What was refused counts as anything else."""
+        """Counts for the last hundred records, scaled down if a batch has more. Refused records count, too."""
 
     def excess(self, seen: int, malformed: int) -> str | None:
-        """Take the next records; return why they are too many, if they are: then they come again and are not taken."""
+        """Count the next records. Return the reason if too many are malformed: then they are refused, and are delivered
+        again."""
         if not seen:
             return None
         own = min(seen, RECORDS_MIN)

@@ -1,9 +1,9 @@
-"""What Spark needs to speak to S3 itself (S3A): packages, and how the store is reached, from the keys of the file.
+"""Settings that Spark needs for its own S3 client (S3A): packages, credentials, and the address of the store.
 
-Spark speaks to S3 where executors of a cluster stage files, and for Delta tables; everything else works without S3A.
-Hadoop names an SDK of 700 MB, of which S3A needs the few modules that are listed here. Executors get no keys from us:
-they look for credentials where they are, with the providers that the daemon has. What the user sets is left as it is.
-Pure: values in, values out.
+Spark needs S3A if executors of a cluster stage files on S3, and for Delta tables there. Everything else works without
+it. Hadoop names an SDK of 700 MB, of which S3A needs only the modules listed here. Executors get no keys from us: they
+use the same credential providers as the daemon, on their own machines. Settings of the user are kept. Pure: values in,
+values out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mld.processors.spark.sink_spec import S3Access, SinkSpec, is_s3
 from mld.properties.credentials import Provider, ProviderKind
 
 SDK_OF: Mapping[str, str] = {"3.4.2": "2.29.52", "3.5.0": "2.35.4"}
-"""The SDK that each Hadoop was released with."""
+"""The version of the SDK with which each Hadoop was released."""
 MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 CLIENT, SDK = "org.apache.hadoop:hadoop-aws", "software.amazon.awssdk"
 EXCLUDED = (f"{SDK}:bundle", "org.wildfly.openssl:wildfly-openssl", "io.netty:*", "org.slf4j:*")
-"""The SDK as a whole, an accelerator of TLS that is off by default, and what Spark has itself."""
+"""The whole SDK, a TLS accelerator that is off by default, and packages that Spark has itself."""
 EXCLUDES = "spark.jars.excludes"
 HADOOP = "spark.hadoop."
 FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -37,13 +37,12 @@ CLASSES = {
     ProviderKind.ANONYMOUS: "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
     ProviderKind.ASSUME_ROLE: f"{_AUTH}.AssumedRoleCredentialProvider",
 }
-"""Providers of the daemon -> those of S3A and its SDK."""
+"""The daemon's credential providers, and the classes of S3A and its SDK for them."""
 
 
 def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | None, *, elsewhere: bool) -> bool:
-    """Return whether S3A is needed; `elsewhere`: executors are not on this machine, so that they stage files on S3
-    themselves.
-    """
+    """Return whether Spark needs S3A. `elsewhere`: executors run on other machines, so they stage files on S3
+    themselves."""
     specs = tuple(sinks)
     files = (*(spec.path for spec in specs if spec.format not in ("delta", "iceberg")), dead_letter)
     tables = (spec.path for spec in specs if spec.format == "delta")
@@ -51,7 +50,7 @@ def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | N
 
 
 def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings of Spark, given those that are set already, which win; `hadoop` is the version that PySpark has.
+    """Return settings of Spark. Settings in `theirs` win. `hadoop` is the version of PySpark's Hadoop.
 
     Raises SessionError."""
     ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in _store(access).items()}}
@@ -82,13 +81,13 @@ def _store(access: S3Access) -> dict[str, str]:
         "fs.s3a.path.style.access": "true" if access.path_style else None,
         "fs.s3a.encryption.algorithm": "SSE-KMS" if access.kms_key else None,
         "fs.s3a.encryption.key": access.kms_key,
-        "fs.s3a.input.stream.type": "classic",  # Hadoop 3.5's own, which guesses ahead, costs a page six times as much
+        "fs.s3a.input.stream.type": "classic",  # Hadoop 3.5's default reads ahead: a page costs six times as much
     }
     return {key: value for key, value in found.items() if value}
 
 
 def _credentials(providers: tuple[Provider, ...]) -> dict[str, str]:
-    """Return how executors look for credentials: with the providers of the daemon. Raises SessionError."""
+    """Return settings by which executors find credentials: with the daemon's providers. Raises SessionError."""
     kinds = [provider.kind for provider in providers]
     settings: dict[str, str | None] = {}
     for provider in providers:

@@ -1,8 +1,8 @@
-"""Whether a session can still run jobs: watches the JVM, executors, tasks that hang, and streaming queries.
+"""Watches whether a session can still run jobs: its JVM, executors, tasks that hang, and streaming queries.
 
-A standalone master that was restarted knows nothing of its old applications and gives them no executors any more, and
-Spark then waits for ever. So a job without any executor is given up after a while, with its session: a new session
-registers anew.
+After a restart, a standalone master does not know its old applications and gives them no executors, and Spark would
+wait for ever. So if a job has had no executor for a while, the session is given up, and a new session registers at the
+master.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 LOOK_MAX_S = 5.0
-"""Longest time between two looks at the jobs."""
+"""Longest time between two checks of the jobs."""
 HEED_S = 60
-"""Longest wait for tasks of a cancelled job to end: Spark ends a worker of Python after two seconds, and nothing ends
-what does not look up."""
+"""Longest wait for the tasks of a cancelled job to end. Spark kills a Python worker after two seconds; a Java task that
+ignores the interrupt cannot be ended.
+"""
 TAG = "mld-engine"
-"""Of the jobs of the engine, and not of queries that the user has started."""
+"""Tag of the engine's jobs. The user's streaming queries have other tags."""
 
 
 def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) -> None:
-    """Start to `act` whenever `look` has said the same for so long, and something. Ends with the session."""
+    """Start a thread that calls `act` when `look` has returned the same non-empty value for `limit_s`. It ends with the
+    session."""
 
     def watch() -> None:
         before, since = None, 0.0
@@ -48,7 +50,7 @@ def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) 
                 elif now - since >= limit_s:
                     before = None
                     act(seen)
-            except Exception as error:  # mostly the JVM is gone, or the session has ended: others say so
+            except Exception as error:  # usually the JVM is gone or the session has ended, which others report
                 log.debug("the jobs of the session are not watched any more: %s", first_line(error))
                 return
             time.sleep(min(LOOK_MAX_S, limit_s / 4))
@@ -57,11 +59,11 @@ def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) 
 
 
 class SessionHealth:
-    """Whether the session can still run jobs, and the streaming queries that the user has started in it run; both raise
-    SessionGone.
+    """Checks that the session can run jobs, and that the user's streaming queries run; both checks raise SessionGone.
 
-    A task that does not end holds up its batch for ever. So a job of the engine is cancelled if none of its tasks has
-    ended for a while; what only waits for a sink, outside of tasks, is not meant. The task has to heed that."""
+    A task that never ends would hold up its batch for ever. So a job of the engine is cancelled if none of its running
+    tasks ends for a while. Waits for a sink outside of tasks do not count. If a cancelled task goes on, the session is
+    given up."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -71,14 +73,14 @@ class SessionHealth:
         """Stages whose tasks do not end."""
 
     def watch(self, limit_s: float) -> None:
-        """Start to cancel jobs that this thread runs from now on."""
+        """Start to watch the jobs that this thread runs from now on, and cancel those that hang."""
         self._limit_s = limit_s
         self._session.sparkContext.addJobTag(TAG)
         self._session.sparkContext.setInterruptOnCancel(True)
         _watch(limit_s, self._progress, self._cancel)
 
     def _progress(self) -> list[tuple[int, int]]:
-        """Return the stages of which a task runs, and how many tasks of each have ended."""
+        """Return the stages with running tasks, each with the number of its tasks that have ended."""
         context: Any = self._session.sparkContext
         tracker, tagged = context.statusTracker(), context._jsc.sc().statusTracker().getJobIdsForTag(TAG)
         jobs = [tracker.getJobInfo(job) for job in {*tagged}.intersection(tracker.getActiveJobsIds())]
@@ -94,7 +96,7 @@ class SessionHealth:
         self._session.sparkContext.cancelJobsWithTag(TAG)
 
     def _heed(self) -> NoReturn:
-        """Raise TaskHangs once the tasks that were cancelled have ended, and SessionGone if they do not."""
+        """Raise TaskHangs once the cancelled tasks have ended, or SessionGone if they do not end."""
         said = f"no task of a batch has ended for {self._limit_s:g} s (mld.spark.taskTimeoutMillis): it is cancelled"
         for _ in range(HEED_S):
             if not self._running(self._hung):
@@ -104,7 +106,8 @@ class SessionHealth:
         raise SessionGone(f"{said}, and does not heed that")
 
     def check(self) -> None:
-        """Ask cheaply: has our JVM ended, or the session in it? Raises TaskHangs if a job was cancelled."""
+        """Check quickly, without a job, that JVM and session live and no query has failed. Raises TaskHangs if a job
+        was cancelled."""
         process = jvm_of(self._session)
         try:
             if process is not None and process.poll() is not None:
@@ -125,7 +128,7 @@ class SessionHealth:
             raise SessionGone(f"the streaming query {failed[0].name or failed[0].id} has failed: {said}")
 
     def probe(self) -> None:
-        """Run a job without data: if even that fails, it is not the records."""
+        """Run a job without data. If even this job fails, the records are not to blame."""
         try:
             self._session.range(1).count()
         except Exception as error:
@@ -133,7 +136,7 @@ class SessionHealth:
 
 
 def jvm_of(session: SparkSession) -> subprocess.Popen[bytes] | None:
-    """Return the process that PySpark has started; None where others have started the JVM."""
+    """Return the JVM's process if PySpark has started it, else None."""
     process: subprocess.Popen[bytes] | None
     process = getattr(getattr(getattr(session, "_sc", None), "_gateway", None), "proc", None)
     return process
@@ -145,11 +148,11 @@ def jvm_pid(session: SparkSession) -> int | None:
 
 
 def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: float) -> None:
-    """Start to end the JVM when a job gets no executor: whoever watches the JVM does the rest."""
+    """Start to watch for a job without executors, and kill the JVM then. The watcher of the JVM ends the host."""
     context = session.sparkContext
 
     def is_starved() -> bool:
-        executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # one is the driver
+        executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # without the driver
         return not executors and bool(context.statusTracker().getActiveJobsIds())
 
     def end_session(_: object) -> None:

@@ -1,6 +1,6 @@
-"""An exception of Spark -> the error of a sink that the engine acts on, in a sentence with its remedy.
+"""Turns an exception of Spark into the error of a sink on which the engine acts, in a sentence with its remedy.
 
-`error_classes` decides what the exception means; here that meaning becomes one of the errors of `sink_port`.
+`error_classes` decides what the exception means. This module turns that meaning into an error of `sink_port`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 from mld.processors.spark.sink_port import DataRefused, InputGone, JobFailed, SinkError, SinkRefused, ValueFailed
 
 OF_A_RULE = ("22001", "23", "44", "54006")
-"""Rules of a table, which a row breaks only where it is written."""
+"""Beginnings of SQLSTATEs for rules of a table. A row breaks such a rule only when it is written."""
 RAISED = "P0001"
 REMEDIES = {
     ErrorKind.DISK_FULL: "; make room, nothing was acknowledged and it is tried again",
@@ -39,7 +39,7 @@ NO_MODULE = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
 
 
 def failure(error: BaseException, doing: str) -> SinkError:
-    """Return what an exception of Spark means for the next attempt, in a sentence that begins with `doing`."""
+    """Return the sink error for an exception of Spark, in a sentence that begins with `doing`."""
     causes = causes_of(error)
     kind = kind_of(causes)
     said = f"{doing}: {sentence(str(error)) or type(error).__name__}"
@@ -54,14 +54,14 @@ def failure(error: BaseException, doing: str) -> SinkError:
 
 
 def _is_refused(cause: Cause) -> bool:
-    """Return whether the row can be computed, and the sink does not take it."""
+    """Return whether the row can be computed, but the sink does not take it."""
     rule = cause.state.startswith(OF_A_RULE) or cause.condition in CONDITIONS
     return rule or (cause.state == RAISED and NO_NAME in cause.text)
 
 
 def python_class(causes: Sequence[Cause]) -> str:
-    """Return the class of the exception in a Python worker: what stands first after the frames of its traceback, and
-    so before any text of a record; empty if there is none."""
+    """Return the class of the exception in a Python worker; "" if there is none. It is the first text after the frames
+    of the traceback, so it comes before any text of a record."""
     text = next((cause.text for cause in causes if PYTHON in cause.names), "")
     lines = text.partition(TRACEBACK)[2].splitlines()[1:]
     return next((line.partition(":")[0] for line in lines if line and not line[0].isspace()), "")

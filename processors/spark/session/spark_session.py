@@ -1,10 +1,10 @@
-"""The one SparkSession of a host: how it is configured and started, and what is checked before.
+"""Configures and starts the one SparkSession of a host, after checking Java and PySpark.
 
-In local mode everything stays on the loopback interface, so that it starts without a network, and closed to the other
-users of the machine: calls to the driver are authenticated with a secret that Spark makes for each session, and there
-is no UI unless it is asked for, because Spark's UI asks nobody who he is. The JVM's heap is bounded, it exits when its
-memory is out, and it ignores the signals that a supervisor sends to all processes at once: it ends with its host.
-Everything the user sets by `mld.spark.conf.*` wins.
+In local mode, everything stays on the loopback interface, so a session starts without a network. It is also closed to
+other users of the machine: calls to the driver need a secret that Spark makes for each session, and there is no UI
+unless the user asks for one, because Spark's UI has no login. The JVM's heap is bounded, and the JVM exits when its
+memory is used up. It ignores signals to a whole process group, and ends with its host. The user's `mld.spark.conf.*`
+overrule all of this.
 """
 
 from __future__ import annotations
@@ -36,64 +36,71 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 JAVA_MIN = 17
 JAVA_CHECK_S = 20.0
-"""A loaded machine takes seconds to start a JVM."""
+"""On a loaded machine a JVM takes seconds to start."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOOPBACK = "127.0.0.1"
 LOGGING_FILE = Path(__file__).with_name("log4j2.properties")
-"""What Spark says: warnings, each on one line, without those that every start brings, and without what S3A says of each
-job that stages files (its committer is no part of our commit) and, at length, of each version of a Delta log that
-another writer was faster with; the daemon's log has the time already."""
+"""Configuration of Spark's log: warnings only, one line each, without time stamps (the daemon's log adds them).
+Warnings of every start are left out, and those of S3A about its committer, which is no part of our commits. So are long
+messages about lost races for a version of a Delta log.
+"""
 JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC "
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
 )
-"""Half of the heap is for what is new: a batch leaves nothing behind. C2 compiles what runs ten times as often as by
-default: else it is a third of a start's CPU, and most of that code does not run again."""
+"""Half of the heap is for new objects, because a batch leaves nothing behind. The compiler C2 waits ten times as long
+as by default: it would take a third of a start's CPU, mostly for code that does not run again.
+"""
 OF_SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.variant.allowDuplicateKeys": "true",
 }
-"""Settings of every session, wherever it is. Spark's own type for times in Parquet is INT96, which is deprecated and
-bears no statistics: a reader that looks for a time has to read every file. Stray fields are variants, and those of a
-record with a key that is there twice are not to be lost."""
+"""Settings of every session, local or not. By default Spark writes times to Parquet as INT96, which is deprecated and
+has no statistics, so a reader that filters by time has to read every file. Stray fields are variants; a record with a
+duplicate key must not lose them.
+"""
 SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
-"""How many tasks read a Delta table's log; its own 50 are most of a small commit's time on one machine."""
+"""How many tasks read a Delta table's log. Delta's default of 50 takes most of the time of a small commit on one
+machine.
+"""
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 JAVA_OPTIONS = {DRIVER_OPTIONS, "spark.executor.extraJavaOptions"}
-"""What the user gives for these keys is added to our options, and does not replace them."""
+"""The user's values of these keys are added to ours instead of replacing them."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
-"""Together with `JVM_OPTIONS` they save a seventh of a batch's CPU."""
+"""Together with `JVM_OPTIONS` this saves a seventh of a batch's CPU."""
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 AVRO_LENGTH_MAX = 16 << 20
-"""Longest text, bytes and collection that Avro may claim. Kinesis has no record of more than 10 MiB; without a limit a
-length that is garbage is taken for true, and the JVM ends because it has no memory for it."""
+"""Longest text, bytes and collection that Avro accepts. A record of Kinesis has at most 10 MiB. Without a limit,
+garbage that looks like a huge length would use up the memory of the JVM.
+"""
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{what}.maxLength={AVRO_LENGTH_MAX}" for what in ("string", "bytes", "collectionItems")
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
-"""Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
+"""Settings whose values the UI and Spark's own logs hide: Spark's default, and the keys of Azure."""
 EXTRA = pip_install("spark")
 PYSPARK_MIN = (4, 1)
-"""The first one that can cut a frame into given partitions, by which records that fail are found."""
+"""The first version that can cut a frame into given partitions, which the search for failing records needs."""
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
-"""Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
+"""Environment variables of another Spark, which are removed: its jars mixed with this PySpark's fail in strange ways,
+and our keys decide where Spark runs.
+"""
 WORKER_SOCKETS = "spark.python.unix.domain.socket"
 WORKER_SOCKETS_DIR_MAX = 60
-"""Longest path that Spark takes for the directory of these, in bytes; with a longer one every Python function fails."""
+"""Longest directory, in bytes, for these sockets. With a longer one every Python function fails."""
 ARROW_MODULES = ("pandas", "pyarrow")
-"""What Arrow between the JVM and Python functions needs."""
+"""Packages that Arrow needs between the JVM and Python functions."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""They print each exception with the stack of the JVM; we say what it is in a sentence."""
+"""They print each exception with the JVM's stack; we log one sentence instead."""
 
 
 def check_extra() -> None:
-    """Raise SessionError if there is no PySpark with a JVM, which `pyspark-client` has not, or one that is too old or
-    broken."""
+    """Raise SessionError if PySpark is missing, too old, broken, or lacks a JVM (as `pyspark-client` does)."""
     if not (_there("pyspark") and _there("py4j")):
         raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
     try:
-        from pyspark import __version__ as version  # not of its package: it may stand on PYTHONPATH only
+        from pyspark import __version__ as version  # not from package metadata: it may be on PYTHONPATH only
     except ImportError as error:
         raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
     if tuple(map(int, version.split(".")[:2])) < PYSPARK_MIN:
@@ -105,7 +112,7 @@ def _there(module: str) -> bool:
 
 
 def start(settings: SparkSettings, scratch: Path) -> SparkSession:
-    """Start the session. Raises SessionError; SessionUnreachable if trying again may help."""
+    """Start the session. Raises SessionError; SessionUnreachable if another attempt may help."""
     from pyspark import SparkContext
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession as Session
@@ -139,9 +146,8 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
 
 
 def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> dict[str, str]:
-    """Return every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's
-    options for its archive of classes.
-    """
+    """Return all settings of Spark that differ from its defaults; the user's settings overrule ours. `archive`: options
+    of the JVM for its archive of classes."""
     own_options = f'{JVM_OPTIONS}{_huge_pages()}{archive} "-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}"'
     own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
@@ -152,7 +158,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
         DRIVER_OPTIONS: own_options,
         "spark.ui.killEnabled": "false",
         "spark.redaction.regex": REDACTED,
-        # What the UI remembers of past jobs lives in the heap; a host runs for months.
+        # The UI keeps past jobs in the heap, and a host runs for months.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "2000",
@@ -162,20 +168,20 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
         ours[DRIVER_OPTIONS] += f" {AVRO_LIMITS}"
         ours["spark.executor.extraJavaOptions"] = AVRO_LIMITS
     if settings.is_local:
-        umask = os.umask(0o077)  # it can only be read by setting it
+        umask = os.umask(0o077)  # reading it means setting it
         os.umask(umask)
         ours |= {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
-            # Hadoop has an umask of its own, and would give to all what ours withholds.
+            # Hadoop has an umask of its own, which may be weaker than ours.
             "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",
-            "spark.authenticate": "true",  # Spark makes the secret itself, and it stands in no setting
+            "spark.authenticate": "true",  # Spark makes the secret itself; no setting has it
             "spark.ui.enabled": "false",
             "spark.local.dir": str(scratch),
             "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             **worker_sockets(scratch),
-            # Functions in Python import what stands beside the pipeline; their workers have another directory.
+            # Python functions import modules beside the pipeline, but their workers run in another directory.
             "spark.executorEnv.PYTHONPATH": str(Path(settings.pipeline).absolute().parent),
         }
     is_delta = DELTA in formats_of([spec.format for spec in settings.sinks], {})
@@ -191,24 +197,26 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
 
 
 def lake(settings: SparkSettings) -> dict[str, str]:
-    """Return what tables of a lake house need, with what the user gives for the same keys. Raises SessionError."""
+    """Return the settings that lakehouse tables need, merged with the user's values for the same keys. Raises
+    SessionError."""
     formats = [spec.format for spec in settings.sinks]
     if not formats_of(formats, settings.catalogs):
         return {}
-    import pyspark  # slow, and most need it only when the session starts
+    import pyspark  # imported late, because it is slow
 
     return lake_settings(formats, settings.catalogs, settings.conf, pyspark.__version__, settings.region)
 
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return what Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
+    """Return the settings for Spark's own S3 client, if Spark needs one. `theirs` is set already. Raises
+    SessionError."""
     if not is_needed(settings.sinks, settings.dead_letter, settings.spool, elsewhere=not settings.is_local):
         return {}
     return s3a_settings(settings.s3, hadoop_version(), theirs)
 
 
 def hadoop_version() -> str | None:
-    """Return the version of the Hadoop that PySpark has; None if its name does not say."""
+    """Return the version of PySpark's Hadoop, from the name of a jar; None if no name tells."""
     found = importlib.util.find_spec("pyspark")
     places = (found.submodule_search_locations or ()) if found is not None else ()
     jars = (jar for place in places for jar in (Path(place) / "jars").glob("hadoop-client-api-*.jar"))
@@ -216,17 +224,16 @@ def hadoop_version() -> str | None:
 
 
 def python_functions() -> dict[str, str]:
-    """Forbid Arrow where it cannot be: Spark would do without it too, but with a warning for each function of the
-    user.
-    """
+    """Return settings that turn Arrow off if its packages are missing. Spark would turn it off, too, but with a warning
+    for each function."""
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def worker_sockets(scratch: Path) -> dict[str, str]:
-    """Have Spark reach workers of Python by sockets in the private directory: by ports any user of the machine could
-    have workers made, as nobody is asked for a secret before."""
+    """Return settings by which Spark talks to Python workers over sockets in the private directory. Over ports, any
+    user of the machine could have workers started, because Spark asks for no secret before."""
     if len(os.fsencode(scratch)) > WORKER_SOCKETS_DIR_MAX:
         log.warning("%s is too long a path for sockets: others may have Python workers made; shorten TMPDIR", scratch)
         return {}
@@ -234,7 +241,7 @@ def worker_sockets(scratch: Path) -> dict[str, str]:
 
 
 def _huge_pages() -> str:
-    """Return the option of the JVM for huge pages, with a space before it, where the system has them to give."""
+    """Return the JVM's option for huge pages with a space before it; empty if the system does not offer them."""
     try:
         offered = "[never]" not in HUGE_PAGES_FILE.read_text()
     except OSError:
@@ -243,7 +250,7 @@ def _huge_pages() -> str:
 
 
 def local_cores(master: str) -> int:
-    """Return how many tasks run at once under `local…`."""
+    """Return how many tasks run at once with a master `local…`."""
     inside = master.partition("[")[2].partition("]")[0].split(",")[0].strip()
     if inside == "*":
         return os.cpu_count() or 1
@@ -251,9 +258,9 @@ def local_cores(master: str) -> int:
 
 
 def environment(settings: SparkSettings) -> None:
-    """Set what PySpark and the JVM read from the environment. Raises SessionError if there is no fit Java."""
+    """Set the environment variables that PySpark and the JVM read. Raises SessionError if there is no suitable Java."""
     os.environ["JAVA_HOME"] = str(java_home(os.environ))
-    if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
+    if python := settings.conf.get("spark.pyspark.python"):  # PySpark reads only the environment variable
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -266,7 +273,7 @@ def environment(settings: SparkSettings) -> None:
 
 
 def java_home(env: Mapping[str, str]) -> Path:
-    """Return the home of a Java that Spark can run on. Raises SessionError."""
+    """Return the home of a Java that Spark can use. Raises SessionError."""
     named = env.get("JAVA_HOME")
     remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
     if named:
@@ -291,7 +298,7 @@ def java_home(env: Mapping[str, str]) -> Path:
 
 
 def check_format(session: SparkSession, name: str, key: str) -> None:
-    """Find out before the first record whether Spark knows a format. Raises SessionError."""
+    """Check before the first record that Spark knows a format. Raises SessionError."""
     try:
         source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
         source.lookupDataSource(name, session._jsparkSession.sessionState().conf())

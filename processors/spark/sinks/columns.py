@@ -1,11 +1,11 @@
-"""Columns of a sink: what a frame does to them, and the frame as the sink has them.
+"""Columns of a sink: how a frame changes them, and the frame converted to them.
 
-A column, and a field of a struct wherever it is, is found by its name without regard to case, and keeps its first
-spelling and its type for good. Values of a narrower type are widened to it. A field that is new is added at the end; it
-may be absent later. The type itself becomes a wider one where the format can change it. Types are compared as types of
-Spark, never as texts: only the ledger of a directory keeps texts, and these are parsed.
+Columns, and fields of structs, are matched by name without regard to case. They keep their first spelling and their
+type, and values of a narrower type are widened. A new field is added at the end; later frames may lack it. A type
+becomes a wider one if the format can change types. Types are compared as Spark's types, never as texts. Only the ledger
+of a directory stores texts, and these are parsed.
 
-Pure, but for `fitted`, which adds a step to a frame, and for the lines that it logs: no job is run for any of it.
+Pure, but for lines that it logs, and for `fitted`, which adds a step to a frame. No job is run.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 
 WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-"""Digits of the largest value of an integer."""
+"""Digits of the largest value of each integer type."""
 EXACT_IN = {**WHOLE_DIGITS, "float": 5, "double": 10}
-"""Integers of so many digits, as there are types of them, a column of this type holds exactly."""
+"""How many digits an integer type may have so that a column of this type holds all its values exactly."""
 PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CASE_SENSITIVE = "spark.sql.caseSensitive"
 REMEDY = "use a new directory or table"
@@ -44,8 +44,8 @@ def by_name(fields: StructType) -> dict[str, StructField]:
 
 
 def place_of(fields: StructType, name: str) -> tuple[str, DataType] | None:
-    """Return a column as an identifier of Spark's SQL, and its type: that of the name, dots and all, else the field at
-    the end of this path through structs; None if there is neither."""
+    """Return a column as an identifier of Spark's SQL, and its type. A name with dots is first looked for as it is,
+    then as a path through structs. None if neither exists."""
     from pyspark.sql.types import StructType
 
     known, (first, _, rest) = by_name(fields), name.partition(".")
@@ -58,7 +58,7 @@ def place_of(fields: StructType, name: str) -> tuple[str, DataType] | None:
 
 
 def holds(wide: DataType, narrow: DataType) -> bool:
-    """Return whether a column of the type `wide` holds every value of the type `narrow` exactly."""
+    """Return whether a column of type `wide` holds every value of type `narrow` exactly."""
     from pyspark.sql.types import DecimalType, NullType
 
     of, name = wide.simpleString(), narrow.simpleString()
@@ -73,7 +73,7 @@ def holds(wide: DataType, narrow: DataType) -> bool:
 
 
 def widens(had: DataType, new: DataType) -> bool:
-    """Return whether formats that can widen a column make one of the type `had` one of the type `new`."""
+    """Return whether a format that can widen types changes a column from type `had` to type `new`."""
     from pyspark.sql.types import FractionalType, IntegralType
 
     alike = any(isinstance(had, family) and isinstance(new, family) for family in (IntegralType, FractionalType))
@@ -81,15 +81,15 @@ def widens(had: DataType, new: DataType) -> bool:
 
 
 class SinkColumns:
-    """Of one sink, by its name. What it has said of them it does not say again."""
+    """The columns of one sink. Each change is logged only once."""
 
     def __init__(self, sink: str) -> None:
         self._sink = sink
         self._said: set[str] = set()
 
     def grown(self, had: StructType, new: StructType, *, wider: bool = False, remedy: str = REMEDY) -> StructType:
-        """Return the columns of the sink once a frame with the columns `new` is in it; `wider`: whether the format can
-        change a type; `remedy`: if it cannot. Raises SinkRefused."""
+        """Return the sink's columns after a frame with the columns `new`. `wider`: the format can change types;
+        `remedy`: what a person can do otherwise. Raises SinkRefused."""
         growth = _Growth(wider, remedy, [])
         try:
             whole = growth.fields("", had, new)
@@ -100,7 +100,7 @@ class SinkColumns:
         return whole
 
     def say(self, added: Iterable[str], absent: Iterable[str]) -> None:
-        """Log the columns that are added, and those that the frame lacks, each once."""
+        """Log columns that are added, and columns that the frame lacks, each only once."""
         for names, text in ((added, ADDED), (absent, ABSENT)):
             if fresh := [name for name in names if text + name not in self._said]:
                 self._said.update(text + name for name in fresh)
@@ -108,7 +108,7 @@ class SinkColumns:
 
 
 def of_ledger(columns: Columns, new: StructType) -> StructType:
-    """Return the columns of a ledger as types; one that the frame lacks is void, whatever it is."""
+    """Return the columns of a ledger as types. A column that the frame lacks gets the type void, whatever it is."""
     from pyspark.sql.types import NullType, StructField, StructType
 
     found, mine = [], by_name(new)
@@ -120,13 +120,13 @@ def of_ledger(columns: Columns, new: StructType) -> StructType:
 
 
 def to_ledger(had: Columns, whole: StructType) -> Columns:
-    """Return the columns as the ledger keeps them; `whole` is what `of_ledger` has given, grown."""
+    """Return the columns for the ledger. `whole` is the result of `of_ledger` after `grown`."""
     kinds = ((one.name, text_of(one.dataType)) for one in whole)
     return tuple((name, dict(had)[name] if kind == "void" else kind) for name, kind in kinds)
 
 
 def text_of(type: DataType) -> str:
-    """Return a type as Spark's `simpleString`, with names quoted where they have to be to be parsed again."""
+    """Return a type as Spark's `simpleString`, with names quoted where parsing needs it."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     match type:
@@ -142,14 +142,14 @@ def text_of(type: DataType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """What becomes of columns when a frame comes. `added`: paths of what is new. Raises ValueError."""
+    """The changes of columns for one frame. `added` has the paths of new columns and fields. Raises ValueError."""
 
     wider: bool
     remedy: str
     added: list[str]
 
     def fields(self, at: str, had: StructType, new: StructType) -> StructType:
-        """Return a struct with the fields of both; `at` is its path, with a dot, for people."""
+        """Return a struct with the fields of both. `at` is its path, with a dot at the end, for people."""
         from pyspark.sql.types import StructField, StructType
 
         mine, names = by_name(new), [name.lower() for name in new.names]
@@ -166,7 +166,7 @@ class _Growth:
         return StructType(grown)
 
     def type(self, at: str, had: DataType | None, new: DataType) -> DataType:
-        """Return the type of a column or field that has values of both; None: it is new."""
+        """Return the type of a column or field that holds values of both types. `had` is None for a new column."""
         from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 
         match had, new:
@@ -192,8 +192,8 @@ class _Growth:
 
 
 def fitted(frame: DataFrame, whole: StructType, *, fill: bool = False) -> DataFrame:
-    """Return the frame with names, types and order of `whole`, also within structs, whose missing fields are null; with
-    `fill` missing columns, too. The same frame if it has all of that."""
+    """Return the frame with the names, types and order of `whole`, also within structs. Missing fields of structs
+    become null; with `fill`, missing columns, too. Return the same frame if nothing changes."""
     from pyspark.sql.types import StructField, StructType
 
     kept = by_name(whole) if fill else by_name(frame.schema)
@@ -201,7 +201,7 @@ def fitted(frame: DataFrame, whole: StructType, *, fill: bool = False) -> DataFr
     if text_of(frame.schema) == text_of(target):
         return frame
     session, was = frame.sparkSession, frame.sparkSession.conf.get(CASE_SENSITIVE)
-    session.conf.set(CASE_SENSITIVE, "false")  # else what is spelled in another way would be null
+    session.conf.set(CASE_SENSITIVE, "false")  # otherwise columns in another spelling would become null
     try:
         return frame.to(target)
     finally:

@@ -1,11 +1,11 @@
 """Delta tables, exactly once.
 
-The ledger's entry stands in the commit's `userMetadata`, its number is the `txnVersion` of the application `mld`. Delta
-refuses a second transaction of the same version that runs at the same time, and skips one that comes later; so after
-each write the table is asked whose entry has the number.
+The ledger's entry is in the commit's `userMetadata`, and its number is the `txnVersion` of the application `mld`. Delta
+refuses a second transaction of the same version that runs at the same time, and silently skips one that comes later. So
+after each write the sink reads from the table whose entry has the number.
 
-The log keeps the number for ever, the entry only as long as `delta.logRetentionDuration` says. If the number is there
-and the entry is not, nobody knows what the table holds, and the sink refuses to guess (`_lost`).
+The log keeps the number for ever, but the entry only as long as `delta.logRetentionDuration`. If the table has the
+number but not the entry, nobody knows which records it holds, and the sink refuses to guess (`_lost`).
 """
 
 from __future__ import annotations
@@ -33,37 +33,43 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COMMITS_OF_OTHERS = 16
-"""After so many, such as OPTIMIZE, the table is asked whether it has an entry at all; that may cost a job."""
+"""After so many commits of others, such as OPTIMIZE, the table is asked whether it has an entry at all, which may cost
+a job.
+"""
 NO_FILE = "java.io.FileNotFoundException"
-"""How a version of the log is missing that was removed after its time."""
+"""Exception for a version of the log that was removed because of its age."""
 WIDENING, APPEND_ONLY = "delta.enableTypeWidening", "delta.appendOnly"
 LOST_PROPERTY = "mld.ledger.lost"
-"""Of a table: the number of the entry whose loss somebody has accepted. It says nothing about a later one."""
+"""Table property: the number of the entry whose loss a person has accepted. It does not cover the loss of a later
+entry.
+"""
 ONE_DRIVER_SCHEMES = frozenset(("s3", "s3a", "s3n"))
-"""Where Delta's own log store lets two drivers overwrite each other's commits: it looks, and then writes."""
+"""Schemes for which Delta's own log store lets two drivers overwrite each other's commits: it looks first and then
+writes.
+"""
 SINGLE_DRIVER_STORE = "S3SingleDriverLogStore"
 CONDITION = "fs.option.create.conditional.overwrite"
 NOT_MATCHED = "org.apache.hadoop.fs.s3a.RemoteFileChangedException"
-"""How S3A says that a condition did not hold."""
+"""How S3A reports that a condition did not hold."""
 CONF = "spark.databricks.delta."
 USER_METADATA, TXN_APPLICATION, TXN_VERSION = (
     f"{CONF}commitInfo.userMetadata",
     f"{CONF}write.txnAppId",
     f"{CONF}write.txnVersion",
 )
-"""What options are to an append, these settings of a session are to a MERGE."""
+"""Settings of the session for a MERGE, with the meaning that options have for an append."""
 ROWS = ("numOutputRows",), ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-"""Figures of a commit that count its rows: of an append, of a MERGE."""
+"""Figures of a commit that count its rows: of an append, and of a MERGE."""
 
 
 class DeltaSink(LakeSink):
-    """A Delta table, named by its path, or by its name in the catalog."""
+    """A Delta table, named by its path or by its name in the catalog."""
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
         self._is_tried = False
         self._snapshot: Any = None
-        """The state of the table as it was looked at last; None if there is no table."""
+        """The table's state when it was last read; None if there is no table."""
 
     def _opened(self) -> HighWaterMarks:
         self._refuse_one_driver_store()
@@ -89,10 +95,10 @@ class DeltaSink(LakeSink):
         return self._lost()
 
     def _lost(self) -> LedgerEntry | None:
-        """Return an entry without marks if the table once had one, and somebody has accepted its loss; None if it never
-        had.
+        """Return None if the table never had an entry of ours, and an entry without marks if a person has accepted the
+        loss.
 
-        Raises SinkRefused if the entry is lost and nobody has said what that means."""
+        Raises SinkRefused if the entry is lost and nobody has accepted that."""
         number = self._number()
         if not number:
             return None
@@ -107,13 +113,13 @@ class DeltaSink(LakeSink):
         )
 
     def _number(self) -> int:
-        """Return the highest number that the table has of this program: it stays when entries are gone."""
+        """Return the highest number of this program in the table, which stays when entries are removed; 0 if there is
+        none."""
         found = self._snapshot.transactions().get(APPLICATION)
         return int(found.get()) if found.isDefined() else 0
 
     def _commits(self, after: int = -1) -> Iterator[dict[str, Any]]:
-        """Yield what the commits after a version say of themselves, the newest first, for as far back as there are
-        files of them."""
+        """Yield the information of commits after a version, the newest first, as far back as the log has files."""
         if self._snapshot is None:
             return
         delta: Any = self._spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
@@ -130,8 +136,8 @@ class DeltaSink(LakeSink):
             yield json.loads(info.get().json())["commitInfo"] if info.isDefined() else {}
 
     def _rows_of(self, entry: LedgerEntry) -> int | None:
-        """Return how many rows the commit of the entry has written or changed; None if there is none after the version
-        that was looked at last."""
+        """Return how many rows the commit of the entry has written or changed; None if no such commit came after the
+        version that was last read."""
         before = -1 if self._snapshot is None else self._snapshot.version()
         self._look()
         for commit in self._commits(before):
@@ -156,13 +162,13 @@ class DeltaSink(LakeSink):
         return self._published(entry, rows)
 
     def _commit(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> int:
-        """Write the frame with the entry, atomically; how many rows that were. Raises LostRace."""
+        """Write the frame with the entry, atomically, and return the number of rows. Raises LostRace."""
         try:
             self._write(frame, changes, entry)
         except SinkRefused:
             raise
         except Exception:
-            # Whatever it was, the commit may have happened: only the table knows.
+            # After any error the commit may have happened, so the table is asked.
             if (rows := self._rows_of(entry)) is not None:
                 return rows
             raise
@@ -171,7 +177,7 @@ class DeltaSink(LakeSink):
         return rows
 
     def _write(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> None:
-        """Write the frame, or without one the entry alone, to a table that is there then. Raises SinkRefused."""
+        """Write the frame, or the entry alone if there is no frame. Raises SinkRefused."""
         said = ledger.encode(entry).decode()
         ours = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
         options = {**self._spec.options, **ours}
@@ -197,10 +203,10 @@ class DeltaSink(LakeSink):
     # --- the table ---------------------------------------------------------------------------------------------------
 
     def _grown(self, frame: DataFrame) -> StructType:
-        """Make the table, or give it the columns and fields of the frame that it has not got; its columns then. That is
-        a commit of its own, without rows: one that makes a table by its name keeps no `userMetadata`.
+        """Make the table, or add the columns and fields of the frame that it lacks. Return its columns then. This is a
+        commit of its own, without rows, because a commit that makes a table by name drops `userMetadata`.
 
-        Raises SinkRefused, also where the user's options say that columns stay as they are."""
+        Raises SinkRefused, also if the user's options forbid new columns."""
         from pyspark.sql.types import StructType
 
         of_table = None if self._snapshot is None else json.loads(self._snapshot.schema().json())
@@ -221,7 +227,7 @@ class DeltaSink(LakeSink):
         return str(found.get()) if found is not None and found.isDefined() else None
 
     def _look(self) -> None:
-        """Look at the table as it is now, by its log alone: no job of Spark's is run for that."""
+        """Read the table's state from its log, without a job of Spark's."""
         java: Any = self._spark._jvm
         session: Any = self._spark._jsparkSession
         place: Any = self._target
@@ -241,7 +247,7 @@ class DeltaSink(LakeSink):
         return f"delta.{quoted(self._target)}" if "/" in self._target else self._target
 
     def _refuse_one_driver_store(self) -> None:
-        """Raise SinkRefused where two drivers could overwrite each other's commits; tried once."""
+        """Raise SinkRefused if two drivers could overwrite each other's commits. Checked once."""
         if self._is_tried:
             return
         self._look()
@@ -249,7 +255,7 @@ class DeltaSink(LakeSink):
             place = self._target
         elif self._snapshot is not None:
             place = self._snapshot.deltaLog().dataPath().toString()
-        else:  # where it will be
+        else:  # the place where the table will be made
             database = self._target.rpartition(".")[0] or self._spark.catalog.currentDatabase()
             place = self._spark.catalog.getDatabase(database).locationUri
         scheme = urlsplit(place).scheme.lower()
@@ -262,9 +268,8 @@ class DeltaSink(LakeSink):
 
 
 def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
-    """Return why a table there cannot be written exactly once by several workers; `store` is the log store of the
-    settings.
-    """
+    """Return the sentence that refuses a table which several workers cannot write exactly once, else None. `store` is
+    the log store of the settings."""
     if scheme not in ONE_DRIVER_SCHEMES or (store and not store.endswith(SINGLE_DRIVER_STORE)):
         return None
     key = f"mld.spark.conf.spark.delta.logStore.{scheme}.impl"
@@ -276,9 +281,8 @@ def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
 
 
 def is_conditional(session: SparkSession, place: str) -> bool:
-    """Return whether a file below `place` is created only if it is not there, tried with two writers of one at once.
-    Raises whatever Spark raises if that cannot be tried.
-    """
+    """Return whether a file below `place` is created only if it does not exist, by a trial with two writers of one
+    file. Raises what Spark raises if the trial fails."""
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(f"{place.rstrip('/')}/_mld/probe/{java.java.util.UUID.randomUUID()}")
     files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())

@@ -1,6 +1,6 @@
 """Makes a sink from its settings, and refuses before the first record what cannot work.
 
-Nothing is touched before the sink's `open`.
+No sink is touched before its `open`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ OURS = {
     "delta": ("replacewhere", "partitionoverwritemode", "overwriteschema", "datachange", "txn", "usermetadata"),
     "iceberg": ("branch", "tag", "snapshot-property.", "overwrite-mode", "isolation-level", "validate-", "rewritten-"),
 }
-"""How options begin that an append does not have, or that are the commit's own."""
+"""Beginnings of options that an append ignores, or that our commits set themselves."""
 ONCE_BEFORE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
-"""Databases that mld has written exactly once; whoever has one must not find out by rows that are there twice."""
+"""Databases that earlier versions of mld wrote exactly once. They are refused, so that nobody finds out by doubled
+rows.
+"""
 
 
 def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) -> Sink:
-    """Return the sink of a spec. Nothing is touched before its `open`, which needs the session. Raises SinkRefused that
-    names the key.
+    """Return the sink of a spec. Its `open` needs the session. Raises SinkRefused that names the key.
 
-    `scratch`: a directory of this machine that Spark writes to as well, with room for a batch; None if there is none,
-    as its executors are elsewhere."""
+    `scratch`: a directory of this machine to which Spark writes, too, with room for a batch; None if executors run
+    elsewhere."""
     format = spec.format.lower()
     if format in FILES:
         return _files(spec, spark, scratch)
@@ -54,7 +55,7 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
-    """Return the sink of a table of PostgreSQL; None for a database that Spark alone writes."""
+    """Return the sink of a PostgreSQL table; None for a database that only Spark's own writer supports."""
     from mld.processors.spark.sinks.jdbc import JdbcSink
     from mld.processors.spark.sinks.jdbc_connection import check_options
 
@@ -110,7 +111,8 @@ def _need_path(spec: SinkSpec) -> str:
 
 
 def _check_mode(spec: SinkSpec, *modes: str) -> None:
-    """Check the mode of a sink that is written exactly once, and what is for merging only. Raises SinkRefused."""
+    """Check the mode of a sink that is written exactly once, and the keys that only a merge uses. Raises
+    SinkRefused."""
     key, mode = f"mld.spark.sink.{spec.name}", spec.mode.lower()
     if mode not in modes:
         raise SinkRefused(f"{key}.mode is {spec.mode}; {spec.format} is written exactly once, by {' or '.join(modes)}")

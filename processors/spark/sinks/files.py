@@ -1,13 +1,13 @@
-"""Files in a directory of a disk or of a bucket, exactly once: flat, or partitioned as Hive does it.
+"""Files in a directory of a disk or of a bucket, exactly once: flat, or partitioned as in Hive.
 
-Files are moved one by one into the directory, or its `<column>=<value>/` directories, and every name begins with the
-number of its commit. A commit of one file appears at once, so a reader sees the whole of it or nothing; of several, a
-reader may see a part of the newest commit meanwhile, and no record twice.
+Files are moved one by one into the directory or its `<column>=<value>/` directories, and every name begins with the
+number of its commit. A commit of one file appears at once. While a commit of several files is being moved, a reader may
+see a part of it, but never a record twice.
 
-`commit.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so what its
-own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink. On S3 it writes
-to a directory of this machine, and needs no client; the executors of a cluster write to the staging area of the bucket
-by a client of their own (`session.s3a`).
+`commit.journal` explains why a commit happens once, whatever dies. Spark writes into a private staging area, so
+leftovers of its own committer (`_temporary`, `_SUCCESS`, late attempts of tasks) never get into the sink. For S3 Spark
+writes to a directory of this machine and needs no S3 client. The executors of a cluster write to a staging area in the
+bucket by S3A (`session.s3a`).
 """
 
 from __future__ import annotations
@@ -41,26 +41,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 BY_PLACE = frozenset(("csv",))
-"""Formats whose columns have no names once they are written."""
+"""Formats whose files do not name their columns."""
 DEFAULTS = {"parquet": {"parquet.dictionary.page.size": str(128 * 1024)}}
-"""Options that the user's win over. A batch makes small files, in which the usual dictionary of 1 MB would hold nearly
-all values of a column that has no repetitions; building it in vain takes a fifth of a batch's CPU."""
+"""Default options, which the user's options overrule. The files of a batch are small. With Parquet's usual dictionary
+of 1 MB nearly all values of a column without repetitions would go into a dictionary, which is built in vain and takes a
+fifth of a batch's CPU.
+"""
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 LOOKED_AT = 10_000
-"""Files among which those of a lost ledger are looked for."""
+"""How many files are searched for files of a lost ledger."""
 MANY_FILES = 1_000
-"""Of one commit."""
+"""A commit of more files causes a warning."""
 IN_FILES = " in files"
-"""What mld 0.2.0 wrote after a layout, on disks only."""
+"""Text that mld 0.2.0 added to a layout on disks."""
 COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
-"""Each task moves its own files to their places once the driver lets it: one copy less. They are in a staging area."""
+"""Each task moves its own files to their places in the staging area when the driver lets it. This saves one copy."""
 
 
 class FileSink(AdmittedSink):
-    """Stage, commit, and the rules of columns. Exactly once."""
+    """A directory of files, written exactly once."""
 
     def __init__(self, spec: SinkSpec, store: Store, staging: Store | None = None) -> None:
-        """Open a sink in `store`; `staging` is where Spark writes, by default there, too."""
+        """Prepare a sink in `store`. `staging` is where Spark writes, by default the same store."""
         self._spec = spec
         self.name = spec.name
         self._store = store
@@ -86,8 +88,8 @@ class FileSink(AdmittedSink):
         return self._admission.marks(head)
 
     def _check_new(self) -> None:
-        """Check a directory without a ledger: if it has files of ours, their marks are lost, and all would come twice.
-        Raises SinkRefused."""
+        """Refuse a directory that has files of commits but no ledger: their marks are lost, so all records would be
+        written again. Raises SinkRefused."""
         with failures(f"sink {self.name}: looking for files without a ledger"):
             found = (path for path in map(PurePosixPath, self._store.files("")) if path.parts[0] != HOME)
             for path in islice(found, LOOKED_AT):
@@ -99,7 +101,7 @@ class FileSink(AdmittedSink):
                 )
 
     def newest(self) -> int:
-        """Return the number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
+        """Return the number of the newest commit after finishing it; 0 if there is none. Raises SinkError."""
         head = self._journal.open()
         return head.number if head else 0
 
@@ -117,7 +119,7 @@ class FileSink(AdmittedSink):
             return replace(entry, columns=columns, moves=_moves(entry.number, files))
 
         head = self._journal.head()
-        following(head)  # before the job: a zombie need not run it
+        following(head)  # checked before the job, so that a zombie does not run it
         frame = frame if frame is None else self._fitted(head, frame)[0]
         try:
             with self._journal.staged() as token:
@@ -131,7 +133,7 @@ class FileSink(AdmittedSink):
                     self._staging.remove(STAGING)
 
     def _written(self, frame: DataFrame, token: str) -> int:
-        """Have Spark write the frame; its rows."""
+        """Have Spark write the frame, and return the number of its rows."""
         stage("staging")
         if by := self._spec.partition_by:
             frame = by_directories(frame, by)
@@ -142,7 +144,8 @@ class FileSink(AdmittedSink):
         return write(frame, replace(self._spec, options=options, mode="error", path=path))
 
     def _clean(self, token: str, rows: int) -> list[str]:
-        """Make the data files durable, and list them; what else Spark has left goes with the staging area."""
+        """Make the data files durable, and return their names. Other files of Spark are removed with the staging
+        area."""
         stage("staged")
         data = self._journal.data(token)
         with failures(f"sink {self.name}: making a batch durable"):
@@ -163,7 +166,8 @@ class FileSink(AdmittedSink):
             return files
 
     def _fitted(self, head: LedgerEntry | None, frame: DataFrame) -> tuple[DataFrame, Columns]:
-        """Return the frame as the directory has its columns, and these once it is there. Raises SinkRefused."""
+        """Return the frame with the directory's columns, and the directory's columns after this batch. Raises
+        SinkRefused."""
         for column in self._spec.partition_by:
             if column.lower() not in map(str.lower, frame.columns):
                 raise SinkRefused(f"sink {self.name}: partitionBy names {column}, the frame has no such column")
@@ -187,7 +191,7 @@ class FileSink(AdmittedSink):
             )
 
     def letters(self) -> StoredLetters:
-        """Return the files of a dead letter."""
+        """Return the stored letters, if this sink is a dead letter."""
         return StoredLetters(self._store)
 
 
@@ -197,12 +201,12 @@ def _moves(number: int, files: Sequence[str]) -> tuple[FileMove, ...]:
 
 
 def _hidden(name: str) -> bool:
-    """Return whether Spark's readers skip it: `_x` and `.x` are no data, `_x=1` is a partition."""
+    """Return whether Spark's readers skip a file: names with `_x` and `.x` are hidden, but `_x=1` is a partition."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)
 
 
 class ExecutorFileSink(FileSink):
-    """Files that executors write to the bucket themselves. Before the first batch they have to show that they can."""
+    """Files that executors write to the bucket themselves. Before the first batch this is tried."""
 
     def __init__(self, spec: SinkSpec, store: Store, spark: SparkSession) -> None:
         super().__init__(replace(spec, options={**COMMITTER, **spec.options}), store)

@@ -1,6 +1,6 @@
-"""Writes a frame by Spark's writer in one job, and returns how many rows that were.
+"""Writes a frame by Spark's writer in one job, and counts its rows.
 
-An exception of Spark leaves here as an error of a sink (`session.sink_errors`).
+Exceptions of Spark become errors of a sink (`session.sink_errors`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 UNCOUNTED = frozenset(("kafka",))
-"""Spark's writer of them runs a job that no listener hears of, so that one would wait for its count for ever."""
+"""Formats whose writer runs a job without events, so that a wait for its counts would never end."""
 
 
 def write(frame: DataFrame, spec: SinkSpec) -> int:
-    """Write the frame by Spark's writer in one job; how many rows that were. Raises SinkError and its kinds.
+    """Write the frame by Spark's writer in one job, and return the number of rows. Raises SinkError and its subclasses.
 
-    Rows are counted on the way, and so cost no job of their own; -1 for a format whose writer does not say when it has
-    counted them."""
+    The same job counts the rows. -1 for a format whose writer does not tell when it has counted them."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -32,5 +31,5 @@ def write(frame: DataFrame, spec: SinkSpec) -> int:
         writer = counted.write.format(spec.format).options(**spec.options)
         writer.save(spec.path, mode=spec.mode, partitionBy=list(spec.partition_by) or None)
         return int(observation.get["rows"]) if counts else -1
-    except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
+    except Exception as error:  # any exception of Spark or of the user's code
         raise failure(error, f"sink {spec.name}: writing a batch as {spec.format}") from error

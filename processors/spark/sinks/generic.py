@@ -1,6 +1,6 @@
-"""Any format that Spark can write and that has no ledger here, such as kafka: written at least once.
+"""Any format of Spark without a ledger here, such as kafka: written at least once.
 
-A batch whose writer dies before its checkpoint is written again. So such a table needs a key of `shardId,
+A batch whose writer dies before the checkpoint is written again. So such a table needs the key `shardId,
 sequenceNumber, subSequenceNumber`, where the later row wins.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GenericSink:
-    """Write; what was written is remembered until somebody else may have had the shard."""
+    """Writes, and remembers its marks only until another worker may have had the shard."""
 
     exactly_once = False
 

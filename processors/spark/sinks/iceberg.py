@@ -1,22 +1,22 @@
 """Iceberg tables, exactly once: one commit of the table for each batch, two with `mode = merge`.
 
-The commit adds the batch's files and replaces the ledger's entry, and it is made on top of the snapshot that the entry
-before was read at: if anybody else has committed since, the catalog refuses it. A batch that lost such a race is not
-computed again: its files are there, and the next attempt checks the new marks and adds the same files.
+A commit adds the batch's files and replaces the ledger's entry, on top of the snapshot at which the last entry was
+read. If another writer has committed since, the catalog refuses the commit. A batch that lost such a race is not
+computed again: the next attempt checks the new marks and commits the same files.
 
-Spark writes files that belong to no snapshot yet, as the actions of Iceberg do that rewrite files: they are handed to a
-coordinator instead of being committed. Then, by Iceberg's Java API, a snapshot is made of them whose parent is the one
-the ledger was read at, and table metadata with that snapshot and the ledger's entry replace the metadata that were
-read: the compare-and-swap of every catalog. No loop of Iceberg's is in between which would put our snapshot on top of
-somebody else's. A MERGE stages its snapshot in the table's metadata (write, audit, publish), where no branch has it; it
-becomes the current one by the same swap. Files that are not committed after all stay as orphans: a catalog's no may be
-that to a repetition of what it had done.
+Spark writes files that belong to no snapshot yet, like Iceberg's actions that rewrite files: they are handed to a
+coordinator instead of being committed. Then Iceberg's Java API makes a snapshot of these files, whose parent is the
+snapshot at which the ledger was read. New table metadata, with that snapshot and the ledger's entry, replace the old
+metadata by the catalog's compare-and-swap. Iceberg's own retry loop is not used, because it would put our snapshot on
+top of another writer's. A MERGE stages its snapshot in the table's metadata (write, audit, publish), where no branch
+has it; the same swap makes it the current one. Files that are never committed stay as orphans. They are not deleted
+after a refusal, because a catalog may refuse a retry of a commit that it already applied.
 
-The newest entry of the ledger is a property of the table, and the summary of each snapshot has a short note that says
-which entry it came with. Snapshots are kept for days, and all their summaries stand in every metadata file: whole
-entries there would make each commit write what a thousand commits have said. The note ties the two together: walking
-from the current snapshot by its parents, the first note must be that of the property. If it is not, `main` was moved by
-hand, and nobody can know which records are in the table.
+The newest entry is a property of the table, and the summary of each snapshot has a short note that names its entry.
+Snapshots are kept for days, and every metadata file has all their summaries. With whole entries in them, each commit
+would write what a thousand commits have recorded. The note ties snapshot and entry together: on the way from the
+current snapshot through its parents, the first note must be that of the property. Otherwise a person has moved `main`,
+and nobody knows which records are in the table.
 """
 
 from __future__ import annotations
@@ -45,29 +45,30 @@ if TYPE_CHECKING:
 
 
 PROPERTY = "mld.ledger"
-"""Key of the newest entry among the properties of the table, and of the note in a snapshot's summary."""
+"""Key of the newest entry among the table's properties, and of the note in a snapshot's summary."""
 KEPT_PROPERTY = "mld.ledger.keep"
-"""Set by a person to the number of the entry that shall stay in force though `main` was moved by hand."""
+"""A person sets this to the number of the entry that stays valid although `main` was moved by hand."""
 EXPIRED = ""
-"""Stands for a note that was in a snapshot that has expired."""
+"""Stands for the note of a snapshot that has expired."""
 MAIN = "main"
 FILE_SET = "rewritten-file-set-id"
-"""Option by which Iceberg before 1.11 is told that files are not to be committed; later ones know it by the name."""
+"""Option that tells Iceberg before 1.11 not to commit the files. Later versions know it by the name."""
 NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
-"""How Spark says that there is no such table."""
+"""Conditions by which Spark reports that there is no such table."""
 TABLE_CACHE = "org.apache.iceberg.spark.SparkTableCache"
 WAP_ID, WAP_CONF, WAP_PROPERTY = "wap.id", "spark.wap.id", "write.wap.enabled"
-"""Write, audit, publish: a snapshot's summary, the session's setting, and the table's property that allows it."""
+"""Write, audit, publish: key in a snapshot's summary, the session's setting, and the table's property that allows
+it."""
 ELSEWHERE = ("spark.wap.branch", WAP_CONF)
-"""Settings by which a user wants rows beside `main`."""
+"""Settings by which a user wants rows elsewhere than on `main`."""
 NOTE_CONF = f"spark.sql.iceberg.snapshot-property.{PROPERTY}"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
-"""Figures of a MERGE in the summary of its snapshot, since Spark 4.1."""
+"""Figures of a MERGE in its snapshot's summary, since Spark 4.1."""
 
 
 def note(entry: LedgerEntry) -> str:
-    """Return what the summary of the entry's snapshot says."""
+    """Return the note for the summary of the entry's snapshot."""
     value = {"application": APPLICATION, "version": "note", "number": entry.number, "token": entry.token}
     return json.dumps(value, separators=(",", ":"))
 
@@ -81,9 +82,9 @@ class IcebergSink(LakeSink):
             key = f"mld.spark.sink.{spec.name}.path"
             raise SinkRefused(f"{key} = {spec.path}: an Iceberg table is named as catalog.schema.table")
         self._table: Any = None
-        """The table's handle in Java; None if there is no table."""
+        """The table's Java object; None if there is no table."""
         self._metadata: Any = None
-        """The table's metadata as they were looked at last, which the next commit is bound to."""
+        """The table's metadata when they were last read; the next commit is bound to them."""
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 
@@ -106,12 +107,12 @@ class IcebergSink(LakeSink):
         return self._look()
 
     def _look(self) -> LedgerEntry | None:
-        """Look at the table's metadata as the catalog has them now, and return the entry in force.
+        """Read the table's metadata from the catalog, and return the valid entry.
 
-        Raises SinkRefused if `main` was moved by hand, or the entry is damaged."""
+        Raises SinkRefused if a person has moved `main`, or the entry is damaged."""
         self._metadata = self._table.operations().refresh()
         said, kept = self._note(), self._property(PROPERTY)
-        if kept is None:  # a person may have taken the property away, so that everything is written again
+        if kept is None:  # a person may have removed the property to have everything written again
             return LedgerEntry(self._number_of(said), "") if said else None
         entry = self._decoded(kept)
         is_of_main = said is not None and (said == EXPIRED or entry.token in said)
@@ -126,7 +127,8 @@ class IcebergSink(LakeSink):
         )
 
     def _note(self) -> str | None:
-        """Return the first note on the way from the current snapshot by the parents; None if there never was one."""
+        """Return the first note on the way from the current snapshot through its parents; None if there never was
+        one."""
         snapshot, parent = self._metadata.currentSnapshot(), None
         while snapshot is not None:
             said: str | None = snapshot.summary().get(PROPERTY)
@@ -137,7 +139,7 @@ class IcebergSink(LakeSink):
         return None if parent is None else EXPIRED
 
     def _number_of(self, said: str) -> int:
-        """Return the number of the entry of a note. Raises SinkRefused."""
+        """Return the number in a note. Raises SinkRefused."""
         try:
             return int(json.loads(said)["number"])
         except Exception as error:
@@ -148,7 +150,7 @@ class IcebergSink(LakeSink):
         return value
 
     def _current(self) -> int | None:
-        """Return the number of the current snapshot."""
+        """Return the id of the current snapshot; None if there is none."""
         snapshot = self._metadata.currentSnapshot()
         return None if snapshot is None else int(snapshot.snapshotId())
 
@@ -167,7 +169,7 @@ class IcebergSink(LakeSink):
             whole = self._columns.grown(StructType(), frame.schema)
             with self._making():
                 make_table(self._spark, self._target, whole, self._spec.partition_by)
-            raise LostRace  # whoever made it, it is there now
+            raise LostRace  # to begin again with the new table
         if frame is not None and changes is not None:
             entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
             return self._published(entry, self._merged(frame, changes, entry))
@@ -183,7 +185,7 @@ class IcebergSink(LakeSink):
         return self._raced(appended, "committing a batch")
 
     def _write(self, frame: DataFrame) -> list[Any]:
-        """Run the frame; its files are in the table's directory, and in no snapshot."""
+        """Run the job of the frame, and return its files. They are in the table's directory, but in no snapshot."""
         from pyspark.sql.functions import url_encode
 
         whole = fitted(frame, self._grown(frame), fill=True)
@@ -198,14 +200,14 @@ class IcebergSink(LakeSink):
             writing.options(**{**self._spec.options, FILE_SET: name}).save(name)
             return list(coordinator.fetchNewFiles(self._table, name))
         finally:
-            with suppress(Exception):  # a JVM that is gone has forgotten both
+            with suppress(Exception):  # the JVM may be gone
                 coordinator.clearRewrite(self._table, name)
                 cache.remove(name)
 
     def _table_cache(self) -> Any:
-        """Return where Spark finds tables by the names that rewrites give them.
+        """Return the cache in which Spark finds tables by the names that rewrites give them.
 
-        Its `get()` has a namesake with an argument, and Py4J finds now the one, now the other; hence reflection."""
+        Its method `get()` is overloaded, and Py4J finds either one; hence reflection."""
         gateway: Any = self._spark.sparkContext._gateway
         lang = gateway.jvm.java.lang
         loader = lang.Thread.currentThread().getContextClassLoader()
@@ -213,7 +215,7 @@ class IcebergSink(LakeSink):
         return cache.getMethod("get", gateway.new_array(lang.Class, 0)).invoke(None, gateway.new_array(lang.Object, 0))
 
     def _commit(self, files: list[Any], entry: LedgerEntry) -> None:
-        """Add files, in one commit on top of what was looked at. Raises as `_swap`."""
+        """Add files in one commit on top of the metadata that were last read. Raises as `_swap`."""
         appending = self._table.newAppend()
         for file in files:
             appending.appendFile(file)
@@ -221,12 +223,12 @@ class IcebergSink(LakeSink):
         self._swap(appending.apply(), entry)
 
     def _merged(self, frame: DataFrame, changes: DataFrame, entry: LedgerEntry) -> int | None:
-        """Commit the batch as one MERGE, staged beside `main`, and then made its next snapshot; how many rows that has
-        changed, None if Spark does not say. Raises as `_swap`."""
+        """Commit the batch as one MERGE: stage it beside `main`, then make it the next snapshot of `main`. Return how
+        many rows were changed; None if Spark does not tell. Raises as `_swap`."""
         columns = self._grown(frame)
         if self._property(WAP_PROPERTY) != "true":
             self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
-            raise LostRace  # the table is another one now
+            raise LostRace  # to begin again with the changed table
         before = self._current()
         stage("staging")
         self._change(changes, columns, entry.token, {WAP_CONF: entry.token, NOTE_CONF: note(entry)})
@@ -243,10 +245,10 @@ class IcebergSink(LakeSink):
         return 0
 
     def _swap(self, snapshot: Any, entry: LedgerEntry) -> None:
-        """Make a snapshot the current one, and the entry that in force, in one step on top of what was looked at.
+        """Make a snapshot the current one and its entry the valid one, in one step on top of the metadata that were
+        last read.
 
-        Raises LostRace if `main` has moved since; anything else that it raises says nothing of whether the commit has
-        happened."""
+        Raises LostRace if `main` has moved since. After any other exception the commit may have happened."""
         if snapshot.parentId() != self._current():
             raise LostRace
         stage("checked")
@@ -261,7 +263,7 @@ class IcebergSink(LakeSink):
         except Exception as error:
             if not is_of(error, COMMIT_FAILED):
                 raise
-            head = self._look()  # it may be what a repeated request is told
+            head = self._look()  # the catalog may refuse the retry of a commit that it already applied
             if head is None or head.token != entry.token:
                 raise LostRace from error
         stage("committed")
@@ -269,9 +271,9 @@ class IcebergSink(LakeSink):
     # --- the table ---------------------------------------------------------------------------------------------------
 
     def _grown(self, frame: DataFrame) -> StructType:
-        """Give the table the columns and fields of the frame that it has not got, and wider types; its columns.
+        """Add columns and fields of the frame that the table lacks, and widen types. Return the table's columns.
 
-        Raises SinkRefused, and LostRace if the table is another one now."""
+        Raises SinkRefused, and LostRace if the table was changed."""
         from pyspark.sql.types import StructType
 
         java: Any = self._spark._jvm
@@ -287,9 +289,9 @@ class IcebergSink(LakeSink):
 
 
 def make_table(spark: SparkSession, target: str, columns: StructType, partition_by: tuple[str, ...]) -> None:
-    """Create it, empty, and its namespace. Raises whatever Spark raises, also if somebody was faster."""
+    """Create an empty table, and its namespace. Raises what Spark raises, also if another writer was faster."""
     namespace, _, _ = target.rpartition(".")
-    with suppress(Exception):  # not everybody may; then the next statement says what is wrong
+    with suppress(Exception):  # without the permission, the next statement raises a clear error
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     parts = ", ".join(_partition(given, columns) for given in partition_by)
     partitioned = f" PARTITIONED BY ({parts})" if parts else ""

@@ -1,16 +1,16 @@
-"""Tables of a PostgreSQL by JDBC, exactly once.
+"""Tables of PostgreSQL by JDBC, exactly once.
 
-Spark writes the frame into a staging table, on as many executors as the frame has partitions. Then one transaction on
-the driver locks the table's row of the ledger, `mld_ledger` in the same schema, checks the marks, takes the staged rows
-over with one statement, updates the row and commits: rows and marks are there together, or neither. A reader sees whole
-commits.
+Spark writes the frame into a staging table, with as many executors as the frame has partitions. Then the driver runs
+one transaction: it locks the table's row of the ledger (`mld_ledger` in the same schema), checks the marks, copies the
+staged rows with one statement, updates the row, and commits. So rows and marks are there together, or neither. A reader
+sees whole commits.
 
-What must never happen: that rows are taken over without the lock, or that marks move in another transaction. A staging
-table has a name with its token and the time. Before its rows are taken over it is locked against tasks that Spark runs
-twice, and has to hold as many rows as Spark has counted. Whoever opens a sink drops staging tables that are older than
-a day.
+Two things must never happen: staged rows copied without the lock, and marks moved in another transaction. The name of a
+staging table has a token and the time. Before its rows are copied, the staging table is locked, because Spark may run a
+task twice, and must have as many rows as Spark has counted. Whoever opens a sink drops staging tables that are older
+than a day.
 
-The statements are in `postgres_sql`, the connection in `jdbc_connection`, the meaning of errors in `jdbc_errors`.
+`postgres_sql` has the statements, `jdbc_connection` the connection, `jdbc_errors` the meaning of errors.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 LEDGER_TABLE = "mld_ledger"
 LEDGER_LINES = ("target TEXT PRIMARY KEY", "number BIGINT", "token TEXT", "entry TEXT")
-"""A row for each table; before its first commit the entry is empty."""
+"""A row for each table. Before the table's first commit its entry is empty."""
 ABANDONED_S = 24 * 3600
-"""A staging table of that age has no writer any more."""
+"""The writer of a staging table of this age is gone."""
 PLACE = ("sequencenumber", "subsequencenumber", "rownumber")
-"""Columns of `records`, in lower case, that say which of two rows of a shard is the newer one."""
+"""Columns of `records`, in lower case, that tell which of two rows of a shard is newer."""
 NO_DRIVER = "java.lang.ClassNotFoundException"
 
 
 class Staging(NamedTuple):
-    """A staging table, and the statement that takes its rows over."""
+    """A staging table, and the statement that copies its rows into the user's table."""
 
     table: TableName
     statement: str
@@ -82,10 +82,10 @@ class JdbcSink(AdmittedSink):
 
     _ledger_place = f"its row in {LEDGER_TABLE}"
     lock_wait_s = 60
-    """Longest wait for another writer's transaction; then the sink is waited for. Longer than `idle_s`, so that it
-    outlasts one that hangs."""
+    """Longest wait for another writer's transaction in the database; then the engine waits. Longer than `idle_s`, so
+    that it outlasts a writer that hangs."""
     idle_s = 30
-    """A transaction that says nothing for so long is ended by the server."""
+    """After this time without a statement the server ends a transaction."""
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         self._spec, self._spark = spec, spark
@@ -135,9 +135,8 @@ class JdbcSink(AdmittedSink):
     # --- before the transaction: statements that commit on their own -------------------------------------------------
 
     def _prepared(self, connection: JdbcConnection) -> TableName:
-        """Return the user's table, as the catalog has it or would have it. The first time, make the ledger. Raises
-        SinkRefused.
-        """
+        """Return the user's table, with schema and name as in the catalog. The first call makes the ledger. Raises
+        SinkRefused."""
         if self._target is None:
             ((schema, first, second, more),) = connection.run(NAMED, self._given["dbtable"])
             if more or not (second or schema):
@@ -149,12 +148,12 @@ class JdbcSink(AdmittedSink):
         return self._target
 
     def _columns(self, connection: JdbcConnection, table: TableName) -> list[Column]:
-        """Return the columns of a table; none if it is not there."""
+        """Return the columns of a table; none if it does not exist."""
         rows = connection.run(COLUMNS, table.place)
         return [Column(str(name), str(type_), required == "t") for name, type_, required in rows]
 
     def _columns_of(self, frame: DataFrame) -> list[Column]:
-        """Return the columns of a frame, with the types that Spark has for PostgreSQL. Raises SinkRefused."""
+        """Return the columns of a frame, with Spark's types for PostgreSQL. Raises SinkRefused."""
         of_spark: Any = self._spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
         dialect = of_spark.jdbc.JdbcDialects.get(self._given["url"])
         type_of = of_spark.execution.datasources.jdbc.JdbcUtils.getJdbcType
@@ -166,7 +165,7 @@ class JdbcSink(AdmittedSink):
             raise SinkRefused(f"{said}; cast it in the pipeline, for instance with to_json") from error
 
     def _fit(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
-        """Make or widen the table, and make a staging table."""
+        """Make the user's table or add columns to it, and make a staging table."""
         at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
         columns, have = self._columns_of(frame), self._columns(connection, target)
         self._merge.check_named([column.name.lower() for column in columns], "the frame has no such column; select it")
@@ -177,7 +176,7 @@ class JdbcSink(AdmittedSink):
             lines += [f"PRIMARY KEY ({listed(columns[place].name for place in by)})"] if by else []
             connection.run(create(target, lines, self._given.get("createtableoptions", "")))
             log.info("sink %s: made table %s", self.name, target.place)
-            have = self._columns(connection, target)  # as another writer may have made it
+            have = self._columns(connection, target)  # read again, as another writer may have made it
             found = fitted(at, columns, have, keys)
         added = [column for column in found if column not in have]
         for column in added:
@@ -197,7 +196,7 @@ class JdbcSink(AdmittedSink):
         return Staging(table, take_over(target, table, found, by, newest, order))
 
     def _staged(self, frame: DataFrame, staging: Staging) -> int:
-        """Have Spark write the frame into its staging table; its rows."""
+        """Have Spark write the frame into the staging table, and return the number of its rows."""
         from pyspark.sql.functions import monotonically_increasing_id
 
         stage("staging")
@@ -220,7 +219,7 @@ class JdbcSink(AdmittedSink):
         batch: ShardSpans,
         batch_id: str,
     ) -> LedgerEntry:
-        """Take over the staged rows and move the marks, together."""
+        """Copy the staged rows and move the marks, in one transaction. Return the new entry."""
         place = target._replace(table=LEDGER_TABLE).place
         connection.run(
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self.lock_wait_s}s'; "
@@ -254,7 +253,7 @@ class JdbcSink(AdmittedSink):
             connection.run(staging.statement)
 
     def _head(self, connection: JdbcConnection, target: TableName, lock: str = "") -> LedgerEntry | None:
-        """Return the entry of the table as it is now; None if it has none."""
+        """Return the table's entry as it is now; None if it has none."""
         query = f"SELECT entry FROM {target._replace(table=LEDGER_TABLE).place} WHERE target = ? {lock}"  # noqa: S608
         rows = connection.run(query, target.table)
         return self._decoded(rows[0][0]) if rows and rows[0][0] else None
@@ -265,13 +264,13 @@ class JdbcSink(AdmittedSink):
         return closing(JdbcConnection(self._spark._jvm, self._options))
 
     def _drop(self, table: TableName) -> None:
-        """Drop a staging table; if that fails, it goes after a day."""
+        """Drop a staging table. If that fails, it is dropped after a day."""
         with suppress(Exception), self._connection() as connection:
             connection.run(f"DROP TABLE {table.place}")
 
     @contextmanager
     def _said(self, doing: str, *, of_rows: bool = False) -> Iterator[None]:
-        """Turn an error of the database, or of Spark's client of it, into what it means for the next attempt."""
+        """Turn an error of the database, or of Spark's JDBC client, into the error that the engine acts on."""
         try:
             yield
         except (DataRefused, SinkRefused):

@@ -1,6 +1,6 @@
-"""A connection to a database by the JDBC driver that Spark has loaded; Python needs none.
+"""A connection to a database by the JDBC driver that Spark has loaded; Python needs no driver.
 
-Names of options are Spark's, in any case. None of them may be logged: a URL may hold a password.
+Options have Spark's names, in any case. No option may be logged, since a URL may hold a password.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mld.processors.spark.sink_spec import SinkSpec
 SILENT_S = 900
 """Longest wait for an answer."""
 DRIVER, PACKAGE = "org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"
-"""Class and Maven coordinates, the latter for people; the version is an example."""
+"""Class of the driver, and Maven coordinates for sentences; the version is an example."""
 DRIVER_OPTIONS = {"driver": DRIVER, "reWriteBatchedInserts": "true", "tcpKeepAlive": "true"}
-"""Options where the user gives none."""
+"""Default options."""
 
 
 class JdbcConnection:
-    """A new connection, as Spark itself makes one of these options; statements commit on their own until a BEGIN."""
+    """A new connection, made by Spark's own code from these options. Statements commit by themselves until a BEGIN."""
 
     def __init__(self, jvm: Any, options: Mapping[str, str]) -> None:
         of_spark = jvm.org.apache.spark.sql
@@ -30,7 +30,7 @@ class JdbcConnection:
         self._java.setNetworkTimeout(jvm.java.util.concurrent.ForkJoinPool.commonPool(), SILENT_S * 1_000)
 
     def run(self, sql: str, *values: str) -> list[tuple[str | None, ...]]:
-        """Run a statement; its rows, if it has any, each value as text."""
+        """Run a statement. Return its rows, each value as text."""
         statement = self._java.prepareStatement(sql)
         for index, value in enumerate(values, 1):
             statement.setString(index, value)
@@ -44,13 +44,13 @@ class JdbcConnection:
         return rows
 
     def close(self) -> None:
-        """Close the connection; what is not committed is undone by the server."""
+        """Close the connection. The server undoes what is not committed."""
         with suppress(Exception):
             self._java.close()
 
 
 def check_options(spec: SinkSpec) -> None:
-    """Raise SinkRefused if a setting of the sink is missing or has no meaning here."""
+    """Raise SinkRefused if a setting of the sink is missing or has no meaning for PostgreSQL."""
     given = {name.lower(): value for name, value in spec.options.items()}
     prefix = f"mld.spark.sink.{spec.name}"
     if not given.get("dbtable"):
@@ -66,6 +66,6 @@ def check_options(spec: SinkSpec) -> None:
 
 
 def connection_options(spec: SinkSpec) -> dict[str, str]:
-    """Return what Spark's client is told: the options of the sink, and our own where the user gives none."""
+    """Return the options for Spark's client: the sink's options and our defaults."""
     given = {name.lower() for name in spec.options}
     return {name: value for name, value in DRIVER_OPTIONS.items() if name.lower() not in given} | dict(spec.options)

@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL means for the next attempt, by its SQLState, with the remedy.
+"""Decides what an error of PostgreSQL means for the next attempt, by its SQLSTATE, and adds the remedy.
 
 Pure: values in, values out.
 """
@@ -11,7 +11,7 @@ from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused
 
 MADE_BY_ANOTHER = "42P07"
-"""Of a table that another writer has made at the same time."""
+"""Another writer has made the same table at the same time."""
 _PLACES = "make the database, or correct {0}.url and {0}.dbtable"
 _REMEDIES = {
     BAD_IDENTIFIER: "{0}.dbtable is table or schema.table, quoted where needed",
@@ -26,7 +26,7 @@ _REMEDIES = {
 
 
 def meaning(error: Cause, sink: str, doing: str, *, of_rows: bool) -> SinkError:
-    """Return what an error of the database means for the next attempt; `of_rows`: whether a row can be to blame."""
+    """Return the sink error for an error of the database. `of_rows`: whether a row can be to blame."""
     said, state, kind = f"sink {sink}: {doing}: {first_line(Exception(error.text))}", error.state, kind_of([error])
     if of_rows and state.startswith(OF_A_ROW):
         return DataRefused(said)

@@ -1,9 +1,9 @@
-"""Tables of a lake house, exactly once: the ledger's entry is part of the table's atomic commit (`delta`, `iceberg`).
+"""Lakehouse tables, exactly once: the ledger's entry is part of the table's own atomic commit (`delta`, `iceberg`).
 
-A writer that lost the race reads the ledger, checks its shards, and writes again: unlike files, its rows are not kept.
-That goes for writers of other applications and streams as well, whose marks are in the same entry.
-Readers see whole commits. The newest entry has to stay in the table's history (Delta: `delta.logRetentionDuration`,
-Iceberg: `expire_snapshots`), so do not let a table's history expire to less than the time in which nothing is written.
+A writer that lost a race reads the ledger, checks its shards, and writes again. The marks of writers of other
+applications and streams are in the same entry, so they race, too. Readers see whole commits. The newest entry has to
+stay in the table's history (Delta: `delta.logRetentionDuration`, Iceberg: `expire_snapshots`). So a table's history
+must be kept longer than the longest time without a write.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ IS_THERE = (
     *("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_TABLE_ALREADY_EXISTS", "DELTA_TABLE_ID_MISMATCH"),
     *("org.apache.iceberg.exceptions.AlreadyExistsException", "org.apache.spark.sql.delta.ProtocolChangedException"),
 )
-"""What is said of a table or a column that somebody else has just made."""
+"""Conditions and classes that report a table or column which another writer has just made."""
 INVALID = "org.apache.iceberg.exceptions.ValidationException"
-"""Of a statement that makes a table: it cannot be so. Of a commit: somebody else was faster."""
+"""From a statement that makes a table: the table cannot be made so. From a commit: another writer was faster."""
 RACES_MAX = 20
-"""Each lost race costs a write; who loses so many in a row lets its host back off."""
+"""Each lost race costs a write. After so many in a row the host waits."""
 Result = TypeVar("Result")
 
 
 class LostRace(Exception):
-    """Somebody else committed first; nothing of ours is in the table."""
+    """Another writer committed first. Nothing of ours is in the table."""
 
 
 class LakeSink(AdmittedSink):
-    """What both have in common: read the head, write what follows it, start again if somebody was faster."""
+    """The common part of Delta and Iceberg: read the head, write what follows it, and start again if another writer was
+    faster."""
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         assert spec.path is not None
@@ -69,18 +70,18 @@ class LakeSink(AdmittedSink):
         if self._merge is None or frame is None:
             return self._raced(lambda: self._attempt(frame, None, batch, batch_id), doing)
         merge = self._merge
-        self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a zombie need not run the job
+        self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a zombie stops here
         changes = self._raced(lambda: merge.newest(frame).localCheckpoint(), doing)
         try:
             return self._raced(lambda: self._attempt(merge.rows(changes), changes, batch, batch_id), doing)
         finally:
-            with suppress(Exception):  # a JVM that is gone has nothing to forget
+            with suppress(Exception):  # the JVM may be gone
                 changes._jdf.queryExecution().logical().rdd().unpersist(False)
 
     @contextmanager
     def _making(self) -> Iterator[None]:
-        """Let somebody else have been faster at making a table or a column. No row can be to blame for anything else:
-        raises SinkRefused where nobody knows better."""
+        """Pass over the error that another writer has made a table or column first. No row can be to blame for any
+        other error, so an error of unknown meaning becomes SinkRefused."""
         try:
             yield
         except Exception as error:
@@ -94,6 +95,7 @@ class LakeSink(AdmittedSink):
             raise
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
+        """Run `attempt` until it loses no race, at most RACES_MAX times, and return its result. Raises SinkError."""
         lost: Exception | None = None
         is_shape = False
         for _ in range(RACES_MAX):
@@ -107,7 +109,10 @@ class LakeSink(AdmittedSink):
                 kind = kind_of(causes_of(error))
                 if kind is not ErrorKind.CONFLICT and (kind is not ErrorKind.SHAPE or is_shape):
                     raise failure(error, f"sink {self.name}: {doing}") from error
-                lost, is_shape = error, kind is ErrorKind.SHAPE  # once: the table may have changed meanwhile
+                lost, is_shape = (
+                    error,
+                    kind is ErrorKind.SHAPE,
+                )  # tried again once, as the table may have changed meanwhile
         why = f" ({first_line(lost)})" if lost else ""
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published{why}")
 
@@ -115,12 +120,12 @@ class LakeSink(AdmittedSink):
         return self._admission.marks(self._head())
 
     def _identifier(self) -> str:
-        """Return the table as a statement names it."""
+        """Return the table's name for a statement."""
         return self._target
 
     def _change(self, changes: DataFrame, whole: StructType, token: str, conf: Mapping[str, str]) -> None:
-        """Run the MERGE of a batch into a table of the columns `whole`. The settings hold for this statement: nothing
-        else writes through the session meanwhile."""
+        """Run the MERGE of a batch into a table with the columns `whole`. The settings hold for this statement only;
+        nothing else writes through the session meanwhile."""
         from pyspark.sql.types import BooleanType, StructField, StructType
 
         assert self._merge is not None
@@ -134,19 +139,18 @@ class LakeSink(AdmittedSink):
             columns = self._merge.rows(changes).columns
             session.sql(self._merge.statement(self._identifier(), source, columns)).collect()
         finally:
-            with suppress(Exception):  # a JVM that is gone has neither
+            with suppress(Exception):  # the JVM may be gone
                 for name in conf:
                     session.conf.unset(name)
                 session.catalog.dropTempView(source)
 
     @abstractmethod
     def _head(self) -> LedgerEntry | None:
-        """Return the newest entry; what the next commit is bound to."""
+        """Return the newest entry, to which the next commit is bound."""
 
     @abstractmethod
     def _attempt(
         self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
     ) -> Published:
-        """Write the frame with the entry that follows the head, atomically, if the head is still that one. `changes`:
-        the same as the source of a MERGE, computed already. Raises LostRace.
-        """
+        """Write the frame together with the entry that follows the head, if the head is still the same. `changes`: the
+        source of a MERGE, already computed. Raises LostRace."""

@@ -1,14 +1,14 @@
-"""Change data into a table of current rows (`mode = merge`): what Delta, Iceberg and PostgreSQL share.
+"""Merges change data into a table of current rows (`mode = merge`): the rules that Delta, Iceberg and PostgreSQL share.
 
-A batch is a set of changes, which are computed once, before the statement: it reads them more than once, and takes no
-frame whose expressions are not deterministic, as those of JSON. Of several changes of a key within one batch the newest
-counts, by sequence number and, of records that were aggregated, by their place; then one `MERGE` inserts, updates and
-deletes. Between batches the order is that of the shard: changes of one key have to bear one partition key.
+A batch is a set of changes. It is computed once before the statement, because a MERGE reads its source more than once
+and refuses expressions that are not deterministic, as those for JSON. If a batch has several changes of a key, the
+newest counts, by sequence number and, for aggregated records, by the place in the record. Then one `MERGE` inserts,
+updates and deletes. Between batches the order is that of the shard, so changes of one key must have one partition key.
 
-Where changes repeat, or come in another order, columns of theirs (`order_by`) say which is newer, within a batch and
-between batches. A row that is gone could not say what it was newer than, so a delete leaves its own row, marked.
+If changes may repeat or come in another order, columns of the changes (`order_by`) tell which is newer, within a batch
+and between batches. A row that is gone could not be compared, so a delete then leaves its row with a mark.
 
-Pure; `Merge.newest` adds steps to the frame of a batch and runs nothing. Columns are matched by name, without regard to
+Pure. `Merge.newest` adds steps to the frame of a batch and runs no job. Names of columns are matched without regard to
 case, as Spark does.
 """
 
@@ -27,41 +27,43 @@ if TYPE_CHECKING:
 
 
 SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
-"""Columns of the records that say which change is newer; the first is required, the second has to be there if records
-are aggregated by the producer, the third if a record has several events."""
+"""Columns of the records that tell which change is newer. The first is required. The second is needed if the producer
+aggregates records, the third if a record has several events.
+"""
 DELETED = "_mld_deleted"
-"""Column of the source of a MERGE: whether the change deletes its row; of the table only where deletes are kept."""
+"""Column of the source of a MERGE: whether the change deletes its row. The table has it only if it keeps deleted
+rows."""
 RANK = "_mld_rank"
 TARGET, SOURCE = "t", "s"
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How a sink merges; `sink` is its name, for sentences."""
+    """How a sink merges. `sink` is its name, for sentences."""
 
     sink: str
     keys: tuple[str, ...]
-    """`mld.spark.sink.<name>.keys`: which columns name a row. A null is a value like any other."""
+    """`mld.spark.sink.<name>.keys`: the columns that identify a row. A null is a value like any other."""
     delete_when: str | None = None
-    """`mld.spark.sink.<name>.deleteWhen`: a condition of SQL over the columns of the frame; null is no."""
+    """`mld.spark.sink.<name>.deleteWhen`: a condition in SQL over the columns of the frame. Null counts as false."""
     order_by: tuple[str, ...] = ()
-    """`mld.spark.sink.<name>.orderBy`: which columns say what is newer; none: what comes later is."""
+    """`mld.spark.sink.<name>.orderBy`: the columns that tell which change is newer. Without them the later one is."""
 
     @property
     def keeps_deleted(self) -> bool:
-        """Whether a delete leaves a row with the mark DELETED, which nothing older replaces."""
+        """Whether a delete leaves a row with the mark DELETED, which no older change replaces."""
         return bool(self.delete_when and self.order_by)
 
     def marked(self, frame: DataFrame) -> DataFrame:
-        """Return the frame with the column DELETED besides its own."""
+        """Return the frame with the additional column DELETED."""
         return frame.selectExpr("*", f"{self.is_deleted()} AS {DELETED}")
 
     def rows(self, changes: DataFrame) -> DataFrame:
-        """Return what of `newest` is for the table."""
+        """Return the result of `newest` without DELETED, unless the table has this column."""
         return changes if self.keeps_deleted else changes.drop(DELETED)
 
     def check(self, columns: Sequence[str]) -> None:
-        """Check whether a frame of these columns can be merged. Raises SinkRefused that names key and remedy."""
+        """Check that a frame with these columns can be merged. Raises SinkRefused that names key and remedy."""
         have = [name.lower() for name in columns]
         self.check_named(have, "the frame has no such column; select it")
         if SEQUENCE.lower() not in have:
@@ -75,26 +77,26 @@ class Merge:
             raise SinkRefused(f"sink {self.sink}: the column {own[0]} is the sink's own; rename it in the pipeline")
 
     def check_named(self, have: Sequence[str], otherwise: str) -> None:
-        """Raise SinkRefused if the columns `have`, in lower case, lack one that a key of the settings names."""
+        """Raise SinkRefused if `have` (in lower case) lacks a column that a key of the settings names."""
         for key, names in (("keys", self.keys), ("orderBy", self.order_by)):
             if missing := [name for name in names if name.lower() not in have]:
                 raise SinkRefused(f"mld.spark.sink.{self.sink}.{key} names {', '.join(missing)}, {otherwise}")
 
     def order(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return expressions by which changes of one key are sorted, the newest first.
+        """Return expressions that sort changes of one key, the newest first.
 
-        Sequence numbers have too many digits for any number of Spark: with zeros in front they sort as text."""
+        Sequence numbers have too many digits for Spark's numbers. With leading zeros they sort as text."""
         have = {name.lower() for name in columns}
         given = (f"{quoted(name)} DESC NULLS LAST" for name in self.order_by)
         places = (f"{quoted(place)} DESC" for place in PLACES if place.lower() in have)
         return (*given, f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *places)
 
     def is_deleted(self) -> str:
-        """Return a condition that is true or false, never null."""
+        """Return a condition that tells whether a change deletes its row. It is never null."""
         return f"coalesce(({self.delete_when}), false)" if self.delete_when else "false"
 
     def newest(self, frame: DataFrame) -> DataFrame:
-        """Return one row per key, the newest, with the column DELETED besides its own. Raises SinkRefused."""
+        """Return the newest row of each key, with the additional column DELETED. Raises SinkRefused."""
         columns = frame.columns
         self.check(columns)
         keys = ", ".join(quoted(name) for name in self.keys)
@@ -103,8 +105,8 @@ class Merge:
         return self.marked(first.select(*map(quoted, columns)))
 
     def statement(self, target: str, source: str, columns: Sequence[str]) -> str:
-        """Return the `MERGE INTO` of one batch. `target` is quoted as SQL wants it, `source` is what `newest` made, by
-        the name of a view or a marker such as `{source}`; `columns` are those of `rows`, and the table has them."""
+        """Return the `MERGE INTO` of one batch. `target` is quoted for SQL; `source` names a view of the result of
+        `newest`; `columns` are those of `rows`, and the table has them."""
         named = [quoted(name) for name in columns]
         on = " AND ".join(f"{TARGET}.{quoted(name)} <=> {SOURCE}.{quoted(name)}" for name in self.keys)
         updates = ", ".join(f"{TARGET}.{name} = {SOURCE}.{name}" for name in named)
@@ -123,8 +125,8 @@ class Merge:
 
 
 def not_older(columns: Sequence[str], new: str, old: str, same: str = "<=>") -> str:
-    """Return a condition, true or false: that the row `new` is not older than `old`. The first of `columns`, quoted,
-    that differs decides; a null is older than any value. `same`: how the dialect compares what may be null."""
+    """Return a condition, never null: the row `new` is not older than `old`. The first of `columns` (quoted) that
+    differs decides. A null is older than any value. `same`: the dialect's comparison for values that may be null."""
     condition = "true"
     for name in reversed(columns):
         mine, theirs = f"{new}.{name}", f"{old}.{name}"

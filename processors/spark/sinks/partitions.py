@@ -1,7 +1,7 @@
-"""Brings the rows of each partition of a batch together, so that each directory gets few files.
+"""Collects the rows of each partition of a batch, so that each directory gets few files.
 
-As Spark's own `rebalance` does it. A record is itself to blame for a value that cannot be the name of a directory. Adds
-steps to a frame, and runs nothing.
+Spark's `rebalance` does that. If a value cannot be the name of a directory, its record is to blame. This module adds
+steps to a frame and runs no job.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
-"""What Spark writes into the name of a directory by three characters."""
+"""Characters that Spark writes into the name of a directory as three characters."""
 OF_NULLS = "__HIVE_DEFAULT_PARTITION__"
-"""What Spark calls the directory of NULL and of the empty string."""
+"""Spark's name for the directory of NULL and of the empty string."""
 NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
-"""What file systems take as a name, and S3 as part of a key."""
+"""Longest name in a file system, and longest part of a key on S3 for all directories."""
 
 
 def by_directories(
     frame: DataFrame, columns: Sequence[str], written: Callable[[Column], Column] | None = None
 ) -> DataFrame:
-    """Return the frame with the rows of each partition together, as Spark's `rebalance` does it. A job over it fails,
-    with `NO_NAME`, over a row with a value of these columns by which no directory can be called.
+    """Return the frame with the rows of each partition together. A job over it fails with `NO_NAME` if a value of these
+    columns cannot be the name of a directory.
 
-    `written`: the name of a value's directory, or a text as long as it; None: as Spark writes it."""
+    `written`: returns the name of a value's directory, or a text of the same length. None: Spark's own name."""
     from pyspark.sql import functions as F
 
     schema = frame.schema
-    places = {name: found for name in columns if (found := place_of(schema, name))}  # others are generated
+    places = {name: found for name in columns if (found := place_of(schema, name))}  # without generated columns
     if not places:
         return frame
     for name, (place, type) in places.items():

@@ -1,8 +1,8 @@
-"""Names, columns and statements of PostgreSQL: what a sink of tables sends to the database.
+"""Names, columns and statements of PostgreSQL that the JDBC sink sends to the database.
 
-Columns are the same if their names are equal but for case; of several, the one counts whose case is equal, too. Types
-are up to Spark and the database: a table is made with those that Spark has for PostgreSQL, and every value is cast to
-the type of its column, so that a value that cannot be cast is its row's fault.
+Columns match if their names are equal without regard to case; if several match, the exact name wins. Spark and the
+database decide about types: a new table gets Spark's types for PostgreSQL, and every value is cast to the type of its
+column. So for a value that cannot be cast, its row is to blame.
 
 Pure: values in, values out.
 """
@@ -17,43 +17,43 @@ from mld.processors.spark.sinks.merge import not_older
 
 STAGE_PREFIX = "mld_stage_"
 ROW = "mld_row"
-"""Column of a staging table: number of the row, in the order of the frame."""
+"""Column of a staging table: the number of the row, in the order of the frame."""
 SAME = "IS NOT DISTINCT FROM"
 NAMED = "SELECT current_schema(), n[1], n[2], n[3] FROM parse_ident(?) n"
-"""Asks for the schema in which names without one are looked for, and the parts of a name."""
+"""Asks for the current schema, and for the parts of a name."""
 STAGES_BEFORE = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND CAST(SUBSTRING(table_name "  # noqa: S608
     f"FROM '^{STAGE_PREFIX}([0-9]{{1,12}})_[0-9a-f]+$') AS BIGINT) < CAST(? AS BIGINT)"
 )
-"""Asks for the staging tables of a schema that were made before a time; what has no such name has no time."""
+"""Asks for the staging tables of a schema that were made before a time. Other tables have no time in their names."""
 COLUMNS = (
     "SELECT a.attname, format_type(a.atttypid, -1), "
     "(a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' "
     "FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
     "WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
 )
-"""Asks for name, type and `required` of each column of a table (its `place`); of none if there is no such table."""
+"""Asks for name, type and `required` of each column of a table (its `place`). No rows if the table does not exist."""
 
 
 class TableName(NamedTuple):
-    """Schema and table, as they stand in the catalog."""
+    """Schema and table, as in the catalog."""
 
     schema: str
     table: str
 
     @property
     def place(self) -> str:
-        """The table, as a statement names it."""
+        """The table's name for a statement."""
         return f"{quoted(self.schema)}.{quoted(self.table)}"
 
 
 class Column(NamedTuple):
-    """A column of a table, or of a frame with the type that it would have in a table."""
+    """A column of a table, or of a frame with its type in a table."""
 
     name: str
     type: str
     required: bool = False
-    """Whether a row has to give it a value: no NULL, no default, not counted by the database."""
+    """Whether each row must give it a value: it allows no NULL, has no default, and is no identity column."""
 
 
 def quoted(name: str) -> str:
@@ -66,20 +66,19 @@ def listed(names: Iterable[str]) -> str:
 
 
 def stage_name(now: float, token: str) -> str:
-    """Return the name of a staging table that is made at that time."""
+    """Return the name of a staging table that is made at this time."""
     return f"{STAGE_PREFIX}{int(now)}_{token}"
 
 
 def places_of(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
-    """Return where the columns of these names are in a frame, whatever their case; what is not there is left out."""
+    """Return the indexes of the columns with these names, whatever their case. Names without a column are left out."""
     lowered = [column.name.lower() for column in columns]
     return [lowered.index(name.lower()) for name in names if name.lower() in lowered]
 
 
 def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str]) -> list[Column]:
-    """Return the column of the table for each of the frame's; its own for one that has to be added. Raises SinkRefused,
-    whose sentence begins with `at`.
-    """
+    """Return for each column of the frame the table's column, or the frame's own if it has to be added. Raises
+    SinkRefused, whose sentence begins with `at`."""
     names = [column.name.lower() for column in frame]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")
@@ -96,12 +95,13 @@ def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequ
 
 
 def create(table: TableName, lines: Iterable[str], suffix: str = "") -> str:
-    """Return CREATE TABLE with columns and constraints. Another writer may be making the same one."""
+    """Return CREATE TABLE with columns and constraints. It succeeds if another writer makes the same table."""
     return f"CREATE TABLE IF NOT EXISTS {table.place} ({', '.join(lines)}) {suffix}".rstrip()
 
 
 def create_stage(table: TableName, columns: Sequence[Column], keys: Sequence[int]) -> str:
-    """Return CREATE TABLE for columns `c0`, `c1`, …, in which keys have a value; a violation names the key."""
+    """Return CREATE TABLE with columns `c0`, `c1`, …. Keys must have a value; the error of a violation names the
+    key."""
     lines = [*(f"c{place} {column.type}" for place, column in enumerate(columns)), f"{ROW} BIGINT"]
     names = {place: quoted(f"key {columns[place].name} has a value") for place in keys}
     return create(table, [*lines, *(f"CONSTRAINT {names[place]} CHECK (c{place} IS NOT NULL)" for place in keys)])
@@ -119,11 +119,11 @@ def take_over(
     newest: Sequence[int],
     order: Sequence[int] = (),
 ) -> str:
-    """Return what puts staged rows into these columns of the target.
+    """Return the statement that copies staged rows into these columns of the target.
 
-    With `keys` it merges: rows of new keys are inserted, those of known keys replace what is there, unless they are
-    older by the columns in `order`. Of one key the newest by these counts, then that of the highest numbers in
-    `newest`, and of equal ones the last in the order of the frame."""
+    With `keys` it merges: rows with new keys are inserted; other rows replace the row of their key, unless they are
+    older by the columns `order`. Of several staged rows of a key, the newest by `order` counts, then the one with the
+    highest numbers in `newest`, then the last in the frame."""
     names = [column.name for column in columns]
     values = [f"CAST(s.c{place} AS {column.type})" for place, column in enumerate(columns)]
     into, rows = f"INSERT INTO {target.place} ({listed(names)})", f"{', '.join(values)} FROM {stage.place} s"

@@ -1,7 +1,4 @@
-"""The files of a dead letter, by the commits that have brought them.
-
-Reads only; whose letters they are is checked before any of them is given out.
-"""
+"""Reads the files of a dead letter, grouped by the commits that brought them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from mld.processors.spark.commit.ledger_files import commit_of
 from mld.processors.spark.commit.store import Store, failures
 
 IDENTITY_FILE = "_mld_replay"
-"""Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""
+"""Beside the files and not in `_mld`, so that it outlives the ledger, as the numbers of commits do. Readers skip it."""
 
 
 class StoredLetters:
@@ -22,7 +19,7 @@ class StoredLetters:
         self._store = store
 
     def commits(self) -> dict[int, list[str]]:
-        """Return the names of all files, by the number of their commit, sorted."""
+        """Return the names of all files, sorted, by the number of their commit."""
         with failures("listing the dead letter"):
             found: defaultdict[int, list[str]] = defaultdict(list)
             for name in sorted(self._store.names("")):
@@ -35,12 +32,13 @@ class StoredLetters:
             return self._store.read(name)
 
     def identity(self) -> str:
-        """Return a name that this directory has got once, and keeps for as long as its numbers go on."""
+        """Return the id of this directory. It is made at the first call, and kept as long as the numbers of commits
+        continue."""
         with failures("naming the dead letter"):
             if not self._store.exists(IDENTITY_FILE):
                 fresh = uuid4().hex
                 draft = f"{IDENTITY_FILE}-{fresh}"
-                self._store.create(IDENTITY_FILE, fresh.encode(), draft)  # somebody else's is as good
+                self._store.create(IDENTITY_FILE, fresh.encode(), draft)  # or another process's id wins
                 self._store.remove(draft)
                 self._store.sync("")
             return self._store.read(IDENTITY_FILE).decode()
