@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from mld.core.clock import Clock
+from mld.core.stillness import Stillness
 from mld.leases import rows
 from mld.operating.naming import names_of
 from mld.operating.operator_hold import is_operator
@@ -45,21 +46,11 @@ def owners_of(seen: Observed) -> dict[str, list[str]]:
     return owners
 
 
-def moved(before: Observed, after: Observed) -> set[str]:
-    """Return the workers that wrote a row between two looks: owners of leases that moved, and whose reports changed.
-
-    A lease that is new counts as moved, with its owner.
-    """
-    old = {lease.key: lease for lease in before.table.scan.leases}
-    found = set()
-    for lease in after.table.scan.leases:
-        one = old.get(lease.key)
-        if lease.actual_owner is not None and (
-            one is None or (one.counter, one.actual_owner) != (lease.counter, lease.actual_owner)
-        ):
-            found.add(lease.actual_owner)
-    reports, now = _reports(before), _reports(after)
-    return found | {worker for worker, row in now.items() if reports.get(worker) != row}
+def _signs_of_life(seen: Observed) -> dict[tuple[str, str], object]:
+    """Return what workers rewrite while they live: the counters of their leases, by owner and key, and reports."""
+    leases = seen.table.scan.leases
+    counters = {(lease.actual_owner, lease.key): lease.counter for lease in leases if lease.actual_owner is not None}
+    return {**counters, **{(worker, ""): row for worker, row in _reports(seen).items()}}
 
 
 def _reports(seen: Observed) -> dict[str, Row]:
@@ -105,11 +96,16 @@ async def living(
     recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)
     watched = {one for one in owners.keys() | recent if whom(one)}
     watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0)
-    deadline_s = clock.monotonic() + watch_s + MARGIN_S
+    began_s = clock.monotonic()
+    signs: Stillness[tuple[str, str], object] = Stillness()
+    signs.saw_all(_signs_of_life(first), began_s)
+    deadline_s = began_s + watch_s + MARGIN_S
     while watched and clock.monotonic() < deadline_s:
         await clock.sleep(lease_duration_s / LOOKS_PER_LEASE)
         now = await look()
-        alive = {one for one in moved(first, now) if one in watched or (one in owners_of(now) and whom(one))}
+        signs.saw_all(_signs_of_life(now), clock.monotonic())
+        moved = {worker for worker, key in signs if signs.since((worker, key)) > began_s}
+        alive = {one for one in moved if one in watched or (one in owners_of(now) and whom(one))}
         if alive:
             return alive
     return set()
