@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from mld.core.stillness import Stillness
 from mld.leases.rows import EntityType, Place
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -78,23 +79,8 @@ SeenLock: TypeAlias = LockRow | DamagedLock | None
 """The lock as read; None if there is no row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A row of somebody else, and since when (monotonic) it is known to have this version."""
-
-    lock: LockRow | DamagedLock
-    since: float
-    lasts_s: float
-
-    @property
-    def stale_at(self) -> float:
-        return self.since + self.lasts_s
-
-    def is_same(self, lock: LockRow | DamagedLock) -> bool:
-        """Return whether nobody has written between the observed row and `lock`."""
-        if isinstance(self.lock, LockRow) and isinstance(lock, LockRow):
-            return self.lock.version == lock.version
-        return self.lock == lock
+WatchedLock: TypeAlias = Stillness[str, LockRow | DamagedLock]
+"""Since when the row of somebody else, `LOCK_KEY`, is known to be as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +131,19 @@ class Versions:
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
-def judge(lock: SeenLock, before: Observation | None, ours: Versions, now: float) -> HeldLock | Observation | None:
-    """Return what the lock just read means: it is ours, or somebody else may be leading; None: it is to be claimed.
+def judge(lock: SeenLock, watched: WatchedLock, ours: Versions, now: float) -> HeldLock | float | None:
+    """Return what the lock just read means: it is ours, or until when somebody else may lead; None: it is to be
+    claimed.
 
-    `now`: monotonic, after the read.
+    `now`: monotonic, after the read; `watched` hears of a row of somebody else.
     """
     if lock is None or (isinstance(lock, LockRow) and lock.is_released):
         return None
     if (holding := ours.find(lock)) is not None:
         return holding if holding.is_valid(now) else None
-    observation = observe(lock, before, now)
-    return None if now > observation.stale_at else observation
-
-
-def observe(lock: LockRow | DamagedLock, before: Observation | None, now: float) -> Observation:
-    """Return the observation to go on with: the one there was, if nobody has written since, else a new one."""
-    if before is not None and before.is_same(lock):
-        return before
-    return Observation(lock, now, lock.lasts_s if isinstance(lock, LockRow) else LEASE_S)
+    watched.saw(LOCK_KEY, lock, now)
+    stale_at = watched.since(LOCK_KEY) + (lock.lasts_s if isinstance(lock, LockRow) else LEASE_S)
+    return None if now > stale_at else stale_at
 
 
 def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:

@@ -16,9 +16,10 @@ from dataclasses import KW_ONLY, dataclass
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.periods import LEADER_HEARTBEAT_S
+from mld.core.stillness import Stillness
 from mld.fleet.leader import lock
 from mld.fleet.leader.decider import LeaderDecider
-from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, DamagedLock, HeldLock, LockRow, Observation, SeenLock, Versions
+from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, DamagedLock, HeldLock, LockRow, SeenLock, Versions, WatchedLock
 from mld.fleet.leader.lock_table import LockTable
 from mld.leases.validity import may_be_applied
 
@@ -64,7 +65,7 @@ class LockElection(LeaderDecider):
         self._leads = False
         self._ours = Versions(self.worker_id)
         self._holding: HeldLock | None = None
-        self._observation: Observation | None = None
+        self._watched: WatchedLock = Stillness()
         self._is_claim_unknown = False
         self._no_until = LONG_AGO
         """Until then "no" is the answer to who asks whether we lead."""
@@ -87,7 +88,7 @@ class LockElection(LeaderDecider):
     @property
     def leader(self) -> str | None:
         """See `LeaderDecider`."""
-        seen = None if self._observation is None else self._observation.lock
+        seen = self._watched.value(LOCK_KEY)
         return seen.owner if isinstance(seen, LockRow) else None
 
     @property
@@ -147,7 +148,8 @@ class LockElection(LeaderDecider):
     def _hold(self, holding: HeldLock) -> None:
         """Note that the lock is held from now on, and have a task renew it."""
         assert self._holding is None, "a lock is held once"
-        self._holding, self._observation = holding, None
+        self._holding = holding
+        self._watched.forget_all()
         self._no_until = self._retry_at = LONG_AGO
         if self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._keep())
@@ -209,7 +211,8 @@ class LockElection(LeaderDecider):
         async with self._requests:
             await self._give_up(f"the lock moved from table {old.place.table} to {new.place.table}")
             self._used, self._ours = new, Versions(self.worker_id)
-            self._observation, self._is_claim_unknown, self._no_until = None, False, LONG_AGO
+            self._watched.forget_all()
+            self._is_claim_unknown, self._no_until = False, LONG_AGO
 
     # --- requests, one after the other: `_requests` is held -----------------------------------------------------------
 
@@ -233,7 +236,8 @@ class LockElection(LeaderDecider):
 
     async def _heed(self, seen: SeenLock, table: LockTable, *, may_claim: bool = True) -> None:
         now = self.clock.monotonic()
-        judged = lock.judge(seen, self._observation, self._ours, now)
+        before = self._watched.value(LOCK_KEY)
+        judged = lock.judge(seen, self._watched, self._ours, now)
         if isinstance(judged, HeldLock):
             self._hold(judged)
         elif judged is None or self._is_of_dead(seen):
@@ -242,18 +246,17 @@ class LockElection(LeaderDecider):
             else:
                 self._say_no(UNKNOWN_RECHECK_S)  # one claim a check is enough: whoever was first has gone again
         else:
-            if isinstance(judged.lock, DamagedLock) and judged != self._observation:
+            if isinstance(seen, DamagedLock) and seen != before:
                 log.error(
                     "the row %s of table %s is damaged (%s): no Java worker can lead; it is replaced after %.0f s"
                     " unless somebody writes it",
                     LOCK_KEY,
                     table.place.table,
-                    judged.lock.reason,
-                    judged.lasts_s,
+                    seen.reason,
+                    LEASE_S,
                     extra={"action": "leader_row_damaged"},
                 )
-            self._observation = judged
-            self._no_until = now + min(LEADER_HEARTBEAT_S, judged.stale_at - now)
+            self._no_until = now + min(LEADER_HEARTBEAT_S, judged - now)
 
     def _is_of_dead(self, seen: SeenLock) -> bool:
         return isinstance(seen, LockRow) and self._ended.get(seen.owner, LONG_AGO) >= self.clock.monotonic()

@@ -103,8 +103,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a lock counts as given up before its lease is over",
         (
             "fleet.leader.lock",
-            "    return None if now > observation.stale_at else observation\n",
-            "    return None if now > observation.stale_at - 95.0 else observation\n",
+            "    return None if now > stale_at else stale_at\n",
+            "    return None if now > stale_at - 95.0 else stale_at\n",
         ),
         needs="leaders",
     ),

@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.core.stillness import Stillness
 from mld.fleet.leader import lock
 from mld.fleet.leader.lock import (
     GIVEN_UP,
     LEASE_S,
+    LOCK_KEY,
     VERSIONS_MAX,
     DamagedLock,
     HeldLock,
     LockRow,
-    Observation,
     Versions,
+    WatchedLock,
     judge,
     judge_refused_heartbeat,
     parse_lock,
@@ -44,9 +46,16 @@ def ours(**sent_at: float) -> Versions:
 
 
 def decide(
-    seen: lock.SeenLock, now: float, before: Observation | None = None, **sent_at: float
-) -> HeldLock | Observation | None:
-    return judge(seen, before, ours(**sent_at), now)
+    seen: lock.SeenLock, now: float, before: WatchedLock | None = None, **sent_at: float
+) -> HeldLock | float | None:
+    return judge(seen, watched() if before is None else before, ours(**sent_at), now)
+
+
+def watched(*looks: tuple[LockRow | DamagedLock, float]) -> WatchedLock:
+    seen: WatchedLock = Stillness()
+    for row, at in looks:
+        seen.saw(LOCK_KEY, row, at)
+    return seen
 
 
 # --- reading
@@ -106,24 +115,24 @@ def test_a_released_row_is_claimed_at_once() -> None:
 
 
 def test_a_row_first_seen_is_observed_from_the_end_of_the_read() -> None:
-    assert decide(THEIRS, 7.0) == Observation(THEIRS, 7.0, 120.0)
+    assert decide(THEIRS, 7.0) == 127.0
 
 
 def test_an_unchanged_row_is_stale_after_more_than_its_own_duration() -> None:
     short = LockRow("them", 40.0, "v1")
-    before = Observation(short, 7.0, 40.0)
-    assert decide(short, 47.0, before) == before
+    before = watched((short, 7.0))
+    assert decide(short, 47.0, before) == 47.0
     assert decide(short, 47.001, before) is None
 
 
 def test_the_duration_of_the_row_counts_and_not_ours() -> None:
     long = LockRow("them", 600.0, "v1")
-    assert decide(long, 500.0, Observation(long, 7.0, 600.0)) == Observation(long, 7.0, 600.0)
+    assert decide(long, 500.0, watched((long, 7.0))) == 607.0
 
 
 def test_a_new_version_starts_the_observation_anew() -> None:
     next_row = LockRow("them", 120.0, "v2")
-    assert decide(next_row, 500.0, Observation(THEIRS, 7.0, 120.0)) == Observation(next_row, 500.0, 120.0)
+    assert decide(next_row, 500.0, watched((THEIRS, 7.0))) == 620.0
 
 
 def test_our_version_is_held_until_its_time_is_over_counted_from_sending() -> None:
@@ -136,26 +145,26 @@ def test_our_version_is_not_held_once_a_release_was_sent() -> None:
     row = LockRow("me", 120.0, "mine")
     versions = ours(mine=0.0)
     versions = versions.giving_up("mine")
-    assert judge(row, None, versions, 1.0) is None
+    assert judge(row, watched(), versions, 1.0) is None
 
 
 def test_our_name_without_our_version_is_a_stranger() -> None:
     row = LockRow("me", 120.0, "of the run before")
-    assert decide(row, 0.0) == Observation(row, 0.0, 120.0)
+    assert decide(row, 0.0) == 120.0
 
 
 def test_our_version_under_another_name_is_a_stranger() -> None:
     row = LockRow("edited by hand", 120.0, "mine")
-    assert isinstance(decide(row, 1.0, mine=0.0), Observation)
+    assert decide(row, 1.0, mine=0.0) == 121.0
     assert judge_refused_heartbeat(row, ours(mine=0.0)) is None
 
 
 def test_a_damaged_row_is_claimed_after_our_own_duration_if_nothing_moves() -> None:
     damaged = parse_lock({name: value for name, value in ROW.items() if name != "leaseDuration"})
     assert isinstance(damaged, DamagedLock)
-    before = Observation(damaged, 0.0, LEASE_S)
-    assert decide(damaged, 0.0) == before
-    assert decide(damaged, LEASE_S, before) == before
+    before = watched((damaged, 0.0))
+    assert decide(damaged, 0.0) == LEASE_S
+    assert decide(damaged, LEASE_S, before) == LEASE_S
     assert decide(damaged, LEASE_S + 0.1, before) is None
 
 
@@ -163,14 +172,14 @@ def test_a_damaged_row_that_is_written_is_left_alone() -> None:
     first = parse_lock(ROW | {"leaseDuration": {"N": "1"}})
     second = parse_lock(ROW | {"leaseDuration": {"N": "1"}, "recordVersionNumber": {"S": "next"}})
     assert isinstance(first, DamagedLock)
-    assert decide(second, 500.0, Observation(first, 0.0, LEASE_S)) == Observation(second, 500.0, LEASE_S)
+    assert decide(second, 500.0, watched((first, 0.0))) == 500.0 + LEASE_S
 
 
 def test_the_holder_stops_before_a_challenger_may_start() -> None:
     """The write is sent at 10, applied by 11, read by the challenger at 11."""
     holding = HeldLock("v1", 10.0, 120.0)
-    observation = Observation(THEIRS, 11.0, 120.0)
-    assert [now for now in range(200) if holding.is_valid(now) and now > observation.stale_at] == []
+    seen = watched((THEIRS, 11.0))
+    assert [now for now in range(11, 200) if holding.is_valid(now) and decide(THEIRS, now, seen) is None] == []
     assert not holding.is_valid(130.0)
 
 
