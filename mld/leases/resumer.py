@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
 from mld.core.log_fields import about
+from mld.core.stillness import Stillness
 from mld.core.tasks import BackgroundTasks
 from mld.core.waits import wait_for_event
 from mld.leases import writes
@@ -77,8 +78,8 @@ class Resumer:
         self._under_way: set[str] = set()
         self._lapsed: dict[str, Lease] = {}
         """As we wrote them last."""
-        self._contested: dict[str, tuple[int, float]] = {}
-        """Leases that a twin renews: the counter seen last, and since when it has not moved."""
+        self._contested: Stillness[str, int] = Stillness()
+        """Counters of the leases that a twin renews."""
         self._closed = False
         self._trying = BackgroundTasks()
 
@@ -93,7 +94,7 @@ class Resumer:
     def adopted(self, key: str) -> None:
         """Forget what was remembered of a lease that is held now."""
         self._lapsed.pop(key, None)
-        self._contested.pop(key, None)
+        self._contested.forget(key)
 
     def note_loss(self, key: str, refusal: Refusal) -> None:
         """Remember that a write of ours was refused."""
@@ -102,7 +103,7 @@ class Resumer:
             if refusal.row is not None:
                 self.lapsed(refusal.row)
             return
-        self._contested[key] = (-1, self.clock.monotonic())
+        self._contested.begin(key, -1, self.clock.monotonic())
         log.error(
             "lease %s lost to another process with worker id %s (%s); give every process its own workerId",
             key,
@@ -113,7 +114,7 @@ class Resumer:
 
     def forget_table(self) -> None:
         """Suspect nobody of what was written to a table that is gone."""
-        self._contested.clear()
+        self._contested.forget_all()
 
     def close(self) -> None:
         """Bring nothing back that is not held now: this worker stops."""
@@ -152,15 +153,11 @@ class Resumer:
 
     def _is_a_twins(self, lease: Lease) -> bool:
         """Return whether a twin renews it: two processes with our worker id would take it from each other for ever."""
-        contested = self._contested.get(lease.key)
-        if contested is None:
+        if lease.key not in self._contested:
             return False
         now = self.clock.monotonic()
-        counter, since = contested
-        if lease.counter != counter:
-            self._contested[lease.key] = (lease.counter, now)
-            return True
-        return now - since <= self._lease_duration_s
+        self._contested.saw(lease.key, lease.counter, now)
+        return not self._contested.is_still(lease.key, now, self._lease_duration_s)
 
     async def _reacquire_one(self, lease: Lease) -> bool:
         tries = _Tries(lease)

@@ -152,8 +152,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a lease that a twin goes on with is resumed within a second, for ever",
         (
             "leases.resumer",
-            "        contested = self._contested.get(lease.key)\n        if contested is None:\n",
-            "        contested = self._contested.get(lease.key)\n        if contested is None or lease.counter >= 0:\n",
+            "        if lease.key not in self._contested:\n",
+            "        if lease.key not in self._contested or lease.counter >= 0:\n",
         ),
         needs="twin",
     ),
