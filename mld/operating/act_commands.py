@@ -19,7 +19,7 @@ from mld.operating.acting import PlanInput, act
 from mld.operating.application import Application, run_on
 from mld.operating.leaving import make_room_for_2x
 from mld.operating.leaving_out import Unwanted, leave_out
-from mld.operating.operator_hold import user_name
+from mld.operating.operator_id import user_name
 from mld.operating.options import Asked, PointType, asks, stream_option
 from mld.operating.plan import ActPlan
 from mld.operating.points import Point, PointKind

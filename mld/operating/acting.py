@@ -29,6 +29,7 @@ from mld.operating.backup import forget, save_rows, saved_file
 from mld.operating.events import EventsTable, fit
 from mld.operating.fleet_reader import FleetReader, fleet_reader
 from mld.operating.fleet_status import FleetStatus
+from mld.operating.operator_id import user_name
 from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.properties.printable import printable
@@ -144,8 +145,6 @@ def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
 
 async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Sequence[Outcome]) -> None:
     """Add what an operator did to the history of the fleet, if it has one. It costs the act nothing if that fails."""
-    from mld.operating.operator_hold import user_name
-
     if not _may_be_made(outcomes):
         return
     done = sum(one.fate is Fate.DONE for one in outcomes)

@@ -32,7 +32,8 @@ from mld.operating.backup import save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, if_there, with_stream
 from mld.operating.naming import only_stream, settings_of_one
 from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
-from mld.operating.operator_hold import OperatorHold, is_operator, operator_hold, operator_id
+from mld.operating.operator_hold import OperatorHold, operator_hold
+from mld.operating.operator_id import is_operator, operator_id
 from mld.operating.options import Asked, finish
 from mld.operating.owner_life import Observed, living, owners_of, refusal
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table

@@ -17,9 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
-import os
-import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,30 +29,12 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
 from mld.operating.acting import write_change
+from mld.operating.operator_id import is_operator
 from mld.operating.plan import ActRefusedError, Change, Fate, Outcome
 
-OPERATOR_PREFIX = "mld-operator-"
 TRIES_MAX = 6
 """How often a lease is taken that changes hands at the same moment, and a request is sent."""
 PAUSE_S = 0.2
-
-
-def user_name() -> str:
-    """Return the name of the operator's account, its number if it has none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # the former before Python 3.13
-        return str(os.getuid())
-
-
-def operator_id() -> str:
-    """Return an id for one run of one command; it tells other operators who is at work."""
-    plain = "".join(one for one in user_name() if one.isascii() and one.isalnum())[:32]
-    return f"{OPERATOR_PREFIX}{plain}-{uuid.uuid4().hex[:8]}"
-
-
-def is_operator(owner: str | None) -> bool:
-    return owner is not None and owner.startswith(OPERATOR_PREFIX)
 
 
 class OperatorHold:

@@ -13,7 +13,7 @@ from mld.core.clock import Clock
 from mld.core.stillness import Stillness
 from mld.leases import rows
 from mld.operating.naming import names_of
-from mld.operating.operator_hold import is_operator
+from mld.operating.operator_id import is_operator
 from mld.operating.plan import RawTable, Row
 
 LOOKS_PER_LEASE = 5

@@ -11,7 +11,7 @@ from mld.core.errors import TableThrottledError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.operating import operator_hold
+from mld.operating import operator_id
 from mld.operating.acting import READ_AGAIN_S, Report, perform, read_table
 from mld.operating.application import application_with
 from mld.operating.options import Asked
@@ -114,5 +114,5 @@ def test_an_operator_whose_account_has_no_name_is_named_by_its_number(
     def nameless() -> str:
         raise error
 
-    monkeypatch.setattr(operator_hold.getpass, "getuser", nameless)
-    assert operator_hold.user_name().isdigit()
+    monkeypatch.setattr(operator_id.getpass, "getuser", nameless)
+    assert operator_id.user_name().isdigit()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mld.operating.application import Application
-from mld.operating.operator_hold import OPERATOR_PREFIX
+from mld.operating.operator_id import OPERATOR_PREFIX
 from mld.operating.options import Asked
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import reset_to

@@ -1,0 +1,27 @@
+"""The name of an operator: of the account, and the worker id under which one command owns leases."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import uuid
+
+OPERATOR_PREFIX = "mld-operator-"
+
+
+def user_name() -> str:
+    """Return the name of the operator's account, its number if it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the former before Python 3.13
+        return str(os.getuid())
+
+
+def operator_id() -> str:
+    """Return an id for one run of one command; it tells other operators who is at work."""
+    plain = "".join(one for one in user_name() if one.isascii() and one.isalnum())[:32]
+    return f"{OPERATOR_PREFIX}{plain}-{uuid.uuid4().hex[:8]}"
+
+
+def is_operator(owner: str | None) -> bool:
+    return owner is not None and owner.startswith(OPERATOR_PREFIX)
