@@ -12,19 +12,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from random import Random
+from typing import TypeVar
 
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.log_fields import about
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseWrite, Refusal
+from mld.leases.table import LeaseTable, LeaseWrite, Refusal
 from mld.leases.validity import Holding, may_be_applied, retry_delay_s
 from mld.metrics.events import NOBODY, EventKind
-from mld.metrics.registry import LeaseMove
-
-if TYPE_CHECKING:
-    from mld.leases.keeper import LeaseKeeper
+from mld.metrics.registry import LeaseMove, Metrics
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,7 +36,13 @@ ReceiverOf = Callable[[Lease], Awaitable[str | None]]
 
 @dataclass(eq=False)
 class GivingAway:
-    keeper: LeaseKeeper
+    """Gives away what `worker_id` holds."""
+
+    table: LeaseTable
+    clock: Clock
+    rng: Random
+    worker_id: str
+    metrics: Metrics
 
     def __post_init__(self) -> None:
         self._receiver_of: ReceiverOf | None = None
@@ -72,8 +77,8 @@ class GivingAway:
         release = writes.release(holding.lease)
         released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
         if released:
-            self.keeper.metrics.worker.lease_moves.add(LeaseMove.RELEASED.value)
-            self._note_move(holding, NOBODY, f"given back by {self.keeper.worker_id}")
+            self.metrics.worker.lease_moves.add(LeaseMove.RELEASED.value)
+            self._note_move(holding, NOBODY, f"given back by {self.worker_id}")
         return released
 
     async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> Lease | Refusal | None:
@@ -83,12 +88,12 @@ class GivingAway:
             refused = "lease %s not given to %s: %s"
             log.info(refused, lease.key, to, answer.why, extra=about("assign_refused", lease.key))
         elif answer is not None:
-            self.keeper.metrics.worker.lease_moves.add(LeaseMove.HANDED_OFF.value)
-            self._note_move(holding, to, f"from {self.keeper.worker_id}")
+            self.metrics.worker.lease_moves.add(LeaseMove.HANDED_OFF.value)
+            self._note_move(holding, to, f"from {self.worker_id}")
         return answer
 
     def _note_move(self, holding: Holding, to: str, words: str) -> None:
-        self.keeper.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
+        self.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
 
     async def _give(
         self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
@@ -97,17 +102,17 @@ class GivingAway:
 
         `make` gets whether an earlier attempt may have worked.
         """
-        key, clock, valid_until = holding.lease.key, self.keeper.clock, holding.until
+        key, valid_until = holding.lease.key, holding.until
         attempt, resent = 0, False
         while True:
             attempt += 1
             try:
-                return await self.keeper.table.apply(make(resent))
+                return await self.table.apply(make(resent))
             except Exception as error:
                 failure = survived(error, "giving a lease away", key)
                 resent = resent or may_be_applied(failure)
-                delay_s = retry_delay_s(attempt, valid_until - clock.monotonic(), self.keeper.rng)
+                delay_s = retry_delay_s(attempt, valid_until - self.clock.monotonic(), self.rng)
                 if delay_s is None or attempt == attempts_max:
                     log.warning("cannot give %s away: %s", key, failure, extra=about("release_failed", key))
                     return None
-            await clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)

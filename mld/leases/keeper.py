@@ -109,8 +109,10 @@ class LeaseKeeper:
         self._times_changed = asyncio.Event()
         self._minded_at = math.inf
         """When the holdings are looked at next, unless something happens before."""
-        self.resumer = Resumer(self, self._rows, self._slots)
-        self.giving = GivingAway(self)
+        self.resumer = Resumer(
+            self, self._rows, self._slots, self.clock, self.rng, worker_id=self.worker_id, settings=self.settings
+        )
+        self.giving = GivingAway(self.table, self.clock, self.rng, self.worker_id, self.metrics)
 
     # --- what is held -------------------------------------------------------------------------------------------------
 

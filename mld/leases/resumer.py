@@ -18,26 +18,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, replace
+from random import Random
+from typing import Protocol
 
+from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
 from mld.core.log_fields import about
+from mld.core.periods import renew_interval_s
 from mld.core.stillness import Stillness
 from mld.core.tasks import BackgroundTasks
 from mld.core.waits import wait_for_event
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.own_writes import OPEN_MAX, OwnWrites
+from mld.leases.own_writes import OPEN_MAX, OwnWrites, RowShown, Span
 from mld.leases.slots import Slots
 from mld.leases.table import Refusal
-from mld.leases.validity import retry_delay_s
+from mld.leases.validity import HeldLease, retry_delay_s
 from mld.metrics.registry import LeaseMove
-
-if TYPE_CHECKING:
-    from mld.leases.keeper import LeaseKeeper
+from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +65,37 @@ class _Tries:
         """It is known whether it is held."""
 
 
+class Holdings(Protocol):
+    """The part of `LeaseKeeper` by which a lease is held again."""
+
+    def has(self, key: str) -> bool: ...
+
+    def look_again(self) -> None: ...
+
+    def adopt(
+        self, lease: Lease, sent_at: float, how: LeaseMove = ..., *, answered_at: float | None = None
+    ) -> HeldLease | None: ...
+
+    def confirmed(self, shown: RowShown) -> None: ...
+
+    async def send(self, seen: Lease, make: Callable[[Span], writes.HolderWrite]) -> RowShown | Refusal: ...
+
+
 @dataclass(eq=False)
 class Resumer:
     """`slots` bounds the keeper's requests, `rows` is the keeper's own."""
 
-    keeper: LeaseKeeper
+    keeper: Holdings
     rows: OwnWrites
     slots: Slots
+    clock: Clock
+    rng: Random
+    _: KW_ONLY
+    worker_id: str
+    settings: LeaseSettings
 
     def __post_init__(self) -> None:
-        self.clock, self.rng = self.keeper.clock, self.keeper.rng
-        self.worker_id, self._lease_duration_s = self.keeper.worker_id, self.keeper.settings.duration_s
+        self._lease_duration_s = self.settings.duration_s
         self._under_way: set[str] = set()
         self._lapsed: dict[str, Lease] = {}
         """As we wrote them last."""
@@ -196,7 +217,7 @@ class Resumer:
                 failure = await self._try_again(tries, LeaseMove.RESUMED)
                 if failure is not None and tries.is_held is None:
                     log.debug("cannot resume %s yet: %s", key, failure, extra=about("resume_failed", key))
-                    pause_s = self.keeper.renew_interval_s * self.rng.uniform(PAUSE_SHARE_MIN, 1.0)
+                    pause_s = renew_interval_s(self._lease_duration_s) * self.rng.uniform(PAUSE_SHARE_MIN, 1.0)
                     await wait_for_event(tries.settled, pause_s)
         finally:
             self._under_way.discard(key)
