@@ -31,7 +31,7 @@ from mld.core.streams import ChildBatch, ChildShard, Page
 from mld.leases.lease import Lease, read_to_s
 from mld.leases.validity import HeldLease
 from mld.metrics.events import EventKind
-from mld.metrics.shard import Trend
+from mld.metrics.trend import Trend
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize

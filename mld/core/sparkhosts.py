@@ -17,7 +17,7 @@ from mld.properties.spark_names import PROGRAM
 from mld.protocol import meeting
 
 if TYPE_CHECKING:
-    from mld.metrics.worker import SparkFigures
+    from mld.metrics.spark_figures import SparkFigures
 
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
@@ -58,7 +58,7 @@ def told(application: str) -> list[dict[str, Any]]:
 
 def figures(application: str, daemon_pid: int) -> SparkFigures | None:
     """Return what the host of a daemon tells of its work; None if it has none, or tells nothing of it."""
-    from mld.metrics.worker import SparkFigures  # not for `mld check`, which would wait for it
+    from mld.metrics.spark_figures import SparkFigures  # not for `mld check`, which would wait for it
 
     for host in running(application):
         if host.daemon_pid == daemon_pid:

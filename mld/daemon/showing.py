@@ -26,8 +26,9 @@ from mld.core.whereabouts import host_name
 from mld.daemon.systemd import ServiceManager
 from mld.daemon.worker import Worker
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.registry import Metrics
 from mld.operating.events import EventRecorder, EventsTable, recording
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
 from mld.properties.scrubber import Scrubber

@@ -23,7 +23,8 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, LeaseWrite, Refusal
 from mld.leases.validity import Holding, may_be_applied, retry_delay_s
 from mld.metrics.events import NOBODY, EventKind
-from mld.metrics.registry import LeaseMove, Metrics
+from mld.metrics.registry import Metrics
+from mld.metrics.worker import LeaseMove
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

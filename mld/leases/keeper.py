@@ -58,7 +58,8 @@ from mld.leases.validity import (
     retry_delay_s,
 )
 from mld.metrics.events import NOBODY, EventKind
-from mld.metrics.registry import LeaseMove, Metrics
+from mld.metrics.registry import Metrics
+from mld.metrics.worker import LeaseMove
 from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from mld.leases.own_writes import OPEN_MAX, OwnWrites, RowShown, Span
 from mld.leases.slots import Slots
 from mld.leases.table import Refusal
 from mld.leases.validity import HeldLease, retry_delay_s
-from mld.metrics.registry import LeaseMove
+from mld.metrics.worker import LeaseMove
 from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
 from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
-from mld.metrics.shard import TREND_STEPS
+from mld.metrics.trend import TREND_STEPS
 
 LEASE_TABLE_KEY = KEY = "leaseKey"
 COORDINATOR_TABLE_KEY = "key"

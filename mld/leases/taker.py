@@ -26,7 +26,8 @@ from mld.leases.lease import Lease
 from mld.leases.table import Refusal, TableScan
 from mld.leases.take_plan import Choice, SeenCounters, TakePlan, decide, observe
 from mld.leases.validity import may_be_applied, retry_delay_s
-from mld.metrics.registry import LeaseMove, Metrics
+from mld.metrics.registry import Metrics
+from mld.metrics.worker import LeaseMove
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""What this worker counts, and under which names it is published."""
+"""What this worker counts, and the names under which that is published."""

@@ -1,8 +1,8 @@
-"""What a daemon knows of its own files: how they were when it last read them, and which keys wait for a restart.
+"""What a daemon knows of its own files: how they were when last read, and which keys wait for a restart.
 
-A file that cannot be used changes nothing today, and is the end of the next start: so the fault is kept here, where
-every view finds it, until the file is read without one. The files are the properties file, read again when somebody
-asks, and the list of streams, read every minute.
+A file that cannot be used changes nothing in a running daemon, but makes its next start fail. So the fault is kept here
+for all views, until the file is read without a fault. The files are the properties file, which is read again on
+request, and the list of streams, which is read every minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHY_CHARACTERS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """Why a file could not be used, and when it was read so last, in epoch seconds."""
+    """Why a file could not be used, and when it was last read so, in epoch seconds."""
 
     why: str
     at: float
@@ -27,14 +27,14 @@ class RefusedFile:
 
 @dataclass(slots=True, eq=False)
 class ConfigurationMetrics:
-    """Of one daemon; `waiting` are the keys whose new values in the file need a restart."""
+    """The state of one daemon's files. `waiting` has the keys whose new values in the file need a restart."""
 
     loaded_at: float | None = gauge(
         "mld_config_last_reload_success_timestamp_seconds",
         "When a file of the configuration was last read, at the start or later, and could be used.",
     )
     refused: dict[str, RefusedFile] = field(init=False, default_factory=dict)
-    """By file."""
+    """The files that could not be used when last read, by name."""
     waiting: tuple[str, ...] = field(init=False, default=())
 
     @shown(
@@ -58,20 +58,20 @@ class ConfigurationMetrics:
         self.refused[file] = RefusedFile(why[:WHY_CHARACTERS_MAX], at)
 
     def reasons(self) -> dict[str, str]:
-        """Return by file why it could not be used, and when it was read."""
+        """Return, by file, why it could not be used and when it was read."""
         return {file: f"{one.why} (read at {iso_time(one.at)})" for file, one in sorted(self.refused.items())}
 
     def value(self) -> dict[str, Any]:
-        """Return all of it in plain values."""
+        """Return everything as plain values, for JSON."""
         refused = [{"file": file, "why": one.why, "at": one.at} for file, one in sorted(self.refused.items())]
         return {"loadedAt": self.loaded_at, "refused": refused, "needsRestart": list(self.waiting)}
 
 
 def refusal_words(why: str) -> str:
-    """Return what is wrong with a file, and what follows from it."""
+    """Return the text that says what is wrong with a file, and what follows."""
     return f"cannot be used: {why}; nothing changes until it can, and a start fails"
 
 
 def restart_words(keys: Sequence[str]) -> str:
-    """Return which keys wait for a restart."""
+    """Return the text that says which keys wait for a restart."""
     return f"the new value of {', '.join(keys)} needs a restart"

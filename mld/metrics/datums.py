@@ -1,11 +1,11 @@
-"""What CloudWatch is sent: KCL's names, units, levels and dimensions, filled with this worker's values. Pure.
+"""The values that CloudWatch gets, under KCL's names, units, levels and dimensions. Pure.
 
-Rules: metrics#names, metrics#level-and-dimensions. Each value counts once: taking datums empties the statistic sets of
-the instruments. Where Java records a point of zero before each value, which halves its averages, we do not; sums and
-maxima are the same.
+Rules: metrics#names, metrics#level-and-dimensions. Each value is sent once: taking datums empties the statistic sets of
+the instruments. Java adds a point of zero before each value, which halves its averages. We do not; sums and maxima are
+the same.
 
-Values are taken at whole periods of the wall clock and bear the time at which their period began: with a period of a
-minute CloudWatch gets exactly one statistic set for each of its minutes, however late the request is.
+Values are taken at whole periods of the wall clock, and are stamped with the beginning of their period. So with a
+period of a minute CloudWatch gets exactly one statistic set for each minute, however late the request is.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from mld.core.steps import SLICE, Steps
 from mld.metrics.declaring import Declared, Dimension, JavaMetric
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.operations import OPERATIONS
-from mld.metrics.registry import JAVA_OF_SHARD, Metrics
+from mld.metrics.published import JAVA_OF_SHARD
+from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel
 
 EARLY_S = 0.1
-"""A timer may fire so much before the wall clock says so; that ends the period all the same."""
+"""A timer may fire this much before the wall clock reaches the end of the period; the period then counts as ended."""
 
 OPERATION = "Operation"
 ALL_DIMENSIONS = "ALL"
 _VALUE_MAX = 2.0**360
-"""CloudWatch refuses a request in which one value is larger, or not a number."""
+"""CloudWatch refuses the whole request if one value is larger, or is not a number."""
 
 DATUMS_PER_REQUEST_MAX = 1_000
 REQUEST_BYTES_MAX = 900_000
-"""Below the 1 MB of PutMetricData even if nothing is compressed."""
+"""Below the 1 MB limit of PutMetricData even without compression."""
 _DATUM_OVERHEAD_BYTES = 450
-"""Of a datum without its names, in the most wordy of CloudWatch's protocols."""
+"""Bytes of a datum besides its names, in the longest of CloudWatch's protocols."""
 
 
 def wait_s(wall_s: float, length_s: float) -> float:
-    """Return seconds from `wall_s` to the end of the period that it is in, or of the next one if it has as good as
-    ended.
+    """Return the seconds from `wall_s` to the end of its period; to the end of the next one if it ends
+    within EARLY_S.
     """
     left_s = length_s - math.fmod(wall_s, length_s)
     return left_s if left_s > EARLY_S else left_s + length_s
@@ -49,14 +50,14 @@ def wait_s(wall_s: float, length_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Datum:
-    """One statistic set under one name; `dimensions` are sorted pairs of name and value."""
+    """One statistic set under one name. `dimensions` are pairs of name and value, sorted."""
 
     name: str
     dimensions: tuple[tuple[str, str], ...]
     unit: str
     values: StatisticSet
     stamp_s: float = 0.0
-    """The time of its values, in epoch seconds, which decides in which minute CloudWatch puts them."""
+    """Time of the values in epoch seconds; it decides to which minute CloudWatch adds them."""
 
     @property
     def series(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -65,10 +66,11 @@ class Datum:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The settings: `metricsLevel`, `metricsEnabledDimensions`, and the values of the dimensions that exist here.
+    """Settings that decide what is sent: `metricsLevel`, `metricsEnabledDimensions`, and the values of the dimensions.
 
-    `worker` is None without a configured `workerId`: an id that is new with every start would make new metrics each
-    time. `stream` is None for a stream that is configured by name, as in KCL; of several, the values name theirs.
+    `worker` is None unless `workerId` is configured: an id that changes with each start would create new metrics each
+    time. `stream` is None for a stream that is configured by name, as in KCL. If there are several streams, the values
+    name theirs.
     """
 
     level: MetricsLevel
@@ -78,7 +80,7 @@ class Wanted:
 
     @classmethod
     def of(cls, settings: Settings) -> Wanted:
-        """Return what the file asks for."""
+        """Return what these settings ask for."""
         return cls(
             settings.metrics.level,
             frozenset(settings.metrics.dimensions),
@@ -91,10 +93,10 @@ class Wanted:
 
 
 def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -> Steps[list[Datum]]:
-    """Return everything noted since the last time that is wanted, one datum for each series.
+    """Return all wanted values noted since the last call, one datum for each series.
 
-    Of a shard whose child has answered nothing since, its lag at `wall_s` is noted: silence must not look like health.
-    It is taken shard by shard; what is noted in between belongs to this time or to the next.
+    If the child of a shard has answered nothing since then, its lag at `wall_s` is noted, because silence must not look
+    like health. Shards are taken one after the other; a value noted meanwhile is in this result or in the next.
     """
     merged: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
     ended, metrics.ended = metrics.ended, []
@@ -140,8 +142,10 @@ def _is_sent(metric: JavaMetric, values: StatisticSet, wanted: Wanted) -> bool:
 def dimensions_of(
     metric: JavaMetric, wanted: Wanted, shard: str = "", stream: str | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Return the dimensions with which `metric` is sent, sorted; `shard` is that of the values, `stream` its stream's
-    identifier among several."""
+    """Return the dimensions with which `metric` is sent, sorted.
+
+    `shard` is the shard of the values. `stream` is the identifier of its stream if there are several.
+    """
     dimensions = [(OPERATION, metric.operation)]
     for dimension, text in (
         (Dimension.SHARD, shard),
@@ -159,7 +163,7 @@ def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
 
 
 class DatumQueue:
-    """Datums that wait to be sent, at most `size_max`; the oldest make room for new ones."""
+    """Datums that wait to be sent, at most `size_max`. If there are more, the oldest are dropped."""
 
     def __init__(self, size_max: int) -> None:
         self._waiting: deque[Datum] = deque()
@@ -167,17 +171,17 @@ class DatumQueue:
         self.dropped = 0
 
     def put(self, datums: Iterable[Datum]) -> None:
-        """Add datums that are newer than all that wait."""
+        """Add datums that are newer than all waiting ones."""
         self._waiting.extend(datums)
         self._drop_oldest()
 
     def put_back(self, datums: Iterable[Datum]) -> None:
-        """Put back what was taken, in this order, and not sent."""
+        """Put taken datums that could not be sent back in front, in this order."""
         self._waiting.extendleft(reversed(list(datums)))
         self._drop_oldest()
 
     def take(self) -> list[Datum]:
-        """Return everything that waits, oldest first."""
+        """Remove and return all waiting datums, the oldest first."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
@@ -189,7 +193,7 @@ class DatumQueue:
 
 
 def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
-    """Yield the datums in as few requests as CloudWatch takes."""
+    """Split the datums into as few requests as CloudWatch's limits allow."""
     batch: list[Datum] = []
     size = 0
     for datum in datums:
@@ -204,7 +208,7 @@ def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
 
 
 def request_of(namespace: str, datums: Iterable[Datum]) -> Steps[dict[str, object]]:
-    """Return parameters of PutMetricData."""
+    """Return the parameters of PutMetricData."""
     data = []
     for number, one in enumerate(datums, start=1):
         data.append(

@@ -1,8 +1,8 @@
-"""How an instrument is declared: with the names, units and words under which every view publishes it.
+"""Functions that declare an instrument together with the names, units and help texts under which it is published.
 
-What belongs together is a dataclass, and each of its instruments a field that is made here: with a `Metric` if
-Prometheus has a name for it, and with a `JavaMetric` for each of KCL's names. A value that is worked out when somebody
-looks is a method, marked `@shown`. So a new metric is one declaration, and the line that feeds it.
+Instruments that belong together are the fields of a dataclass, and each field is made by a function of this module:
+with a `Metric` if Prometheus has a name for it, and with a `JavaMetric` for each of KCL's names. A value that is
+computed when it is read is a method marked `@shown`. So a new metric takes its declaration, and the line that feeds it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S, D = MetricsLevel.SUMMARY, MetricsLevel.DETAILED
 
 Number: TypeAlias = float | int
 Value: TypeAlias = Number | SpreadValue | Mapping[str, Number] | None
-"""Of a mapping, each name holds one word for each label. None: unknown, nothing is published."""
+"""The value of a metric. The keys of a mapping have one word for each label. None: unknown, so nothing is published."""
 NOTHING: frozenset[Dimension] = frozenset()
 
 _METRIC, _JAVA = "metric", "java"
@@ -36,14 +36,14 @@ _METRIC, _JAVA = "metric", "java"
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """When somebody looks: in monotonic seconds and in epoch seconds."""
+    """The time at which metrics are read: monotonic seconds and epoch seconds."""
 
     now: float
     wall_s: float
 
 
 def age_s(since: float | None, now: float) -> float | None:
-    """Return seconds from `since` until now, never negative; None if there is no such time."""
+    """Return the seconds from `since` to now, never negative; None if `since` is None."""
     return None if since is None else max(0.0, now - since)
 
 
@@ -58,8 +58,11 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One name by the conventions of Prometheus. `labels` come after `application` and `stream`, which all have; `java`
-    names the nearest of KCL's. `read` gives the value, of what declares it."""
+    """One metric of Prometheus.
+
+    `labels` come after `application` and `stream`, which all metrics have. `java` names the nearest metric of KCL.
+    `read` returns the value, given the object that declares it.
+    """
 
     name: str
     kind: MetricKind
@@ -69,7 +72,7 @@ class Metric:
     read: Callable[[Any, Instant], Value] = lambda _, __: None
 
     def series(self, value: Value, *first: str) -> Iterator[tuple[tuple[str, ...], Number | SpreadValue]]:
-        """Yield the values of the labels, which begin with `first`, and what is published for them."""
+        """Yield the label values, which begin with `first`, and the value for each set of them."""
         if isinstance(value, Mapping):
             for words, number in value.items():
                 yield (*first, *words.split(" ")), number
@@ -81,7 +84,7 @@ class Metric:
 
 
 class Dimension(Enum):
-    """Every metric also has `Operation`."""
+    """The dimensions of KCL's metrics besides `Operation`, which all have."""
 
     SHARD = "ShardId"
     STREAM = "StreamId"
@@ -95,9 +98,9 @@ WORKER = frozenset({Dimension.WORKER})
 
 @dataclass(frozen=True, slots=True)
 class JavaMetric:
-    """One name of one operation, sent from `level` on: SUMMARY metrics are sent at DETAILED, too.
+    """One metric of one operation of KCL, sent from `level` on: SUMMARY metrics are also sent at DETAILED.
 
-    `part` is that of the instrument which is sent, `scale` what its values are multiplied with.
+    `part` names the attribute of the instrument whose values are sent; they are multiplied by `scale`.
     """
 
     operation: str
@@ -111,7 +114,7 @@ class JavaMetric:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An instrument, or a part of one, and all of KCL's names for what `take` takes from it."""
+    """An instrument, or a part of one, with all of KCL's metrics for the values that `take` returns."""
 
     take: Callable[[Any], StatisticSet | None]
     metrics: tuple[JavaMetric, ...]
@@ -119,7 +122,7 @@ class Declared:
 
 @dataclass_transform(eq_default=False)
 class Operation:
-    """A dataclass of what is counted in one of KCL's operations, which is called `name`."""
+    """Base of the dataclasses that count one operation of KCL; `name` is KCL's name of the operation."""
 
     OPERATION: ClassVar = ""
 
@@ -132,43 +135,43 @@ class Operation:
 
 
 def sent(make: Callable[[], Any], *java: JavaMetric) -> Any:
-    """Return a field with an instrument that only KCL has names for."""
+    """Return a field with an instrument that is published only under names of KCL."""
     return field(init=False, default_factory=make, metadata={_JAVA: java})
 
 
 def histogram(name: str, help_text: str, *java: JavaMetric, make: Callable[[], Any] = Spread) -> Any:
-    """Return a field with seconds; `make` is Calls if attempts are told apart."""
+    """Return a field for durations in seconds. With `make=Calls` it counts successes and failures separately."""
     return _instrument(make, Metric(name, MetricKind.HISTOGRAM, help_text, java=_nearest(java)), java)
 
 
 def total(name: str, help_text: str, *java: JavaMetric) -> Any:
-    """Return a field with values, of which the sum is published."""
+    """Return a field for values whose sum is published."""
     return _instrument(Spread, Metric(name, MetricKind.COUNTER, help_text, java=_nearest(java)), java)
 
 
 def tally(name: str, help_text: str, *labels: str, java: str = "") -> Any:
-    """Return a field with counts or amounts, by `labels`."""
+    """Return a field for counts or amounts by `labels`."""
     return _instrument(Tally, Metric(name, MetricKind.COUNTER, help_text, labels, java))
 
 
 def counter(name: str, help_text: str, java: str = "") -> Any:
-    """Return a field with a number that only rises."""
+    """Return a field for a number that only rises."""
     return field(init=False, default=0, metadata={_METRIC: Metric(name, MetricKind.COUNTER, help_text, java=java)})
 
 
 def gauge(name: str, help_text: str, java: str = "", initial: Number | None = None) -> Any:
-    """Return a field with the number of now; None: unknown."""
+    """Return a field for a current number; None: unknown."""
     return field(init=False, default=initial, metadata={_METRIC: Metric(name, MetricKind.GAUGE, help_text, java=java)})
 
 
 def given(name: str = "", help_text: str = "") -> Any:
-    """Return a field that whoever makes the object gives, published if it has a name."""
+    """Return a field whose value is passed to the constructor; it is published if it has a name."""
     kind = MetricKind.COUNTER if name.endswith("_total") else MetricKind.GAUGE
     return field(metadata={_METRIC: Metric(name, kind, help_text)} if name else {})
 
 
 def shown(name: str, help_text: str, *labels: str, java: str = "") -> Callable[[T], T]:
-    """Mark a method, which is given the instant, as the value of a gauge."""
+    """Mark a method as the value of a gauge. The method gets the `Instant` of the reading."""
 
     def mark(method: T) -> T:
         setattr(method, _METRIC, Metric(name, MetricKind.GAUGE, help_text, labels, java))
@@ -186,34 +189,34 @@ def _nearest(java: tuple[JavaMetric, ...]) -> str:
 
 
 def count(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, unit: str = COUNT) -> Any:
-    """Return a field with values of an operation, sent under KCL's `name`."""
+    """Return a field for values of an operation, sent under KCL's `name`."""
     return sent(Spread, JavaMetric("", name, unit, level, dimensions))
 
 
 def times(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
-    """Return a field with seconds of an operation."""
+    """Return a field for durations of an operation, in seconds."""
     return sent(Spread, _time("", name, level, dimensions, part=""))
 
 
 def calls(level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, step: str = "") -> Any:
-    """Return a field with attempts at an operation, or at one of its steps: their success and their time are sent."""
+    """Return a field for attempts at an operation, or at one step of it. Success and time are sent."""
     return sent(Calls, *success_and_time("", step, level, dimensions))
 
 
 def timed(step: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
-    """Declare as `calls`, for a step of which only the time is sent."""
+    """Return a field like that of `calls`, of which only the time is sent."""
     return sent(Calls, _time("", f"{step}.Time", level, dimensions))
 
 
 def succeeded(step: str, level: MetricsLevel) -> Any:
-    """Declare as `calls`, for a step of which only the success is sent."""
+    """Return a field like that of `calls`, of which only the success is sent."""
     return sent(Calls, JavaMetric("", f"{step}.Success", COUNT, level, part="ok"))
 
 
 def success_and_time(
     operation: str, step: str, level: MetricsLevel, dimensions: frozenset[Dimension]
 ) -> tuple[JavaMetric, JavaMetric]:
-    """Return KCL's two names for attempts at `operation`, or at one of its steps."""
+    """Return KCL's two metrics for attempts at `operation`, or at one step of it."""
     dot = f"{step}." if step else ""
     return (
         JavaMetric(operation, f"{dot}Success", COUNT, level, dimensions, part="ok"),
@@ -228,7 +231,7 @@ def _time(
 
 
 def seconds(operation: str, name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> JavaMetric:
-    """Return KCL's name for a spread of seconds."""
+    """Return KCL's metric for a spread of seconds."""
     return _time(operation, name, level, dimensions, part="")
 
 
@@ -236,9 +239,10 @@ def seconds(operation: str, name: str, level: MetricsLevel, dimensions: frozense
 
 
 def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda owner: owner) -> Iterator[Metric]:
-    """Yield the names of Prometheus that the dataclass declares; `reach` leads to it, or to None, from what is read.
+    """Yield the metrics of Prometheus that a dataclass declares.
 
-    `labels` come before those of each metric.
+    `reach` leads from the object that is read to the instance of the dataclass, or to None if there is none. `labels`
+    come before the labels of each metric.
     """
     marked = ((getattr(method, _METRIC, None), method) for method in vars(part).values())
     held = ((one.metadata.get(_METRIC), _value_of(_public(one.name))) for one in fields(part))
@@ -273,7 +277,9 @@ def _reading(
 
 
 def declared(part: type) -> Iterator[Declared]:
-    """Yield the instruments of the dataclass that have names of KCL; its own `OPERATION` stands where none is given."""
+    """Yield the instruments of a dataclass that have names of KCL. Metrics without an operation get the `OPERATION` of
+    the class.
+    """
     for one in fields(part):
         java: tuple[JavaMetric, ...] = one.metadata.get(_JAVA, ())
         named = [replace(metric, operation=metric.operation or part.OPERATION) for metric in java]  # type: ignore[attr-defined]
@@ -293,5 +299,5 @@ def _taking(name: str, piece: str) -> Callable[[Any], StatisticSet | None]:
 
 
 def _public(name: str) -> str:
-    """Return the property through which a private field is read."""
+    """Return the name of the property that reads a private field."""
     return name.removeprefix("_")

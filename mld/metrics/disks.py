@@ -1,4 +1,4 @@
-"""Room on the file systems that a daemon writes to, by place: `deadLetter`, `archive`, `spool` and the like."""
+"""Free room on the file systems that a daemon writes to, by place: `deadLetter`, `archive`, `spool` and so on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mld.metrics.declaring import Instant, shown
 
 @dataclass(slots=True, eq=False)
 class DiskMetrics:
-    """What the last look has shown; a place that does not answer is there without its room."""
+    """Results of the last look. A place that did not answer has None instead of its room."""
 
     rooms: dict[DiskPlace, DiskRoom | None] = field(init=False, default_factory=dict)
 
@@ -32,7 +32,7 @@ class DiskMetrics:
         return {place.name: int(room is not None and room.why is None) for place, room in self.rooms.items()}
 
     def faults(self) -> dict[str, str]:
-        """Return by place, in words, what is wrong there."""
+        """Return, by place, a text that says what is wrong there."""
         found = {
             place.name: f"{place.name}: {place.path} does not answer" if room is None else in_words(place, room)
             for place, room in self.rooms.items()
@@ -40,7 +40,9 @@ class DiskMetrics:
         return {name: words for name, words in found.items() if words is not None}
 
     def troubles(self) -> Iterator[tuple[str, str, str, bool]]:
-        """Yield each place where something is wrong: its name, what, the remedy, and whether nothing can be written."""
+        """Yield each place where something is wrong: its name, the fault, the remedy, and whether nothing can be
+        written there.
+        """
         for name, words in self.faults().items():
             room = next(room for place, room in self.rooms.items() if place.name == name)
             remedy = "see what hangs: a disk, or a mount of the network" if room is None else room.remedy
@@ -48,7 +50,7 @@ class DiskMetrics:
             yield name, words.partition(": ")[2], remedy or "free some room there before it is full", is_lost
 
     def value(self) -> list[dict[str, Any]]:
-        """Return all of it in plain values."""
+        """Return everything as plain values, for JSON."""
         faults = self.faults()
         return [
             {

@@ -1,7 +1,7 @@
-"""What happened to a fleet, for people: `mld events` and the status page. Pure. Rule: coordination#event-history.
+"""Events: what happened to a fleet, for `mld events` and the status page. Pure. Rule: coordination#event-history.
 
-The parts of a worker note what they see in its `EventBuffer`. The newest events of all workers stand in one row of the
-lease table, packed, so that writing one costs a few write units. Nothing is decided by an event, and any may be lost.
+The parts of a worker note events in its `EventBuffer`. The newest events of all workers are packed into one row of the
+lease table, so that writing one costs a few write units. Nothing depends on an event, and any may be lost.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from mld.core.stream_ids import shard_of_key
 EVENTS_MAX = 200
 KEPT_S = 7 * 86_400.0
 PACKED_BYTES_MAX = 4_000
-"""Of the row: four write units, and one read unit."""
+"""Longest content of the row: four write units, and one read unit."""
 TOLD_CHARACTERS_MAX = 40_000
-"""Of the events that are packed: ten times what has room, so that packing takes a millisecond or two."""
+"""Most characters of the events that are packed: ten times what fits, so that packing takes a millisecond or two."""
 COMPRESSION_LEVEL = 3
 UNPACKED_BYTES_MAX = 256 * 1024
-"""More than `EVENTS_MAX` events can have; what is longer was not packed here."""
+"""More than `EVENTS_MAX` events can have. Longer content was not packed by us."""
 BUFFERED_MAX = 500
-"""Events of one worker that wait for a write; a fleet that loses more in a few seconds has other needs."""
+"""Events of one worker that wait for a write. A fleet that has more in a few seconds has more urgent problems."""
 TEXT_CHARACTERS_MAX = 200
 CUT = " …"
 TIME_S_MAX = 253_402_300_799  # the end of the year 9999
 LINES_MAX, LINES_CHARACTERS_MAX = 20, 1_500
-"""Last lines of a record processor that one event keeps: a trace, and not so much that it pushes out the others."""
+"""Last lines of a record processor that an event keeps: enough for a traceback, without displacing other events."""
 WITH_LINES_MAX = 5
-"""Events whose lines are kept, the newest; one if more leave no room for other events."""
+"""How many of the newest events keep their lines; only one if otherwise other events have no room."""
 FAILURES_OF_SHARD_MAX = 2
-"""The first and the last failure of a shard say all; those between would push out everything else."""
+"""Of the failures of a shard only the first and the last are kept; those between would displace everything else."""
 MOVES_MAX = 3
-"""From and to the same worker, in the seconds between two writes; more become one event."""
+"""More moves than this between the same two workers, in the seconds between two writes, become one event."""
 NAMED_MAX = 10
 """Shards that such an event names."""
 NOBODY = "nobody"
-"""Who has a lease that was given back, or that another worker has taken from us."""
+"""Shown as the owner of a lease that was given back, or that another worker has taken from us."""
 
 
 class EventKind(Enum):
-    """What can happen, in a word for people."""
+    """The kinds of events, as words for people."""
 
     STARTED = "started"
     ENDED = "ended"
@@ -69,29 +69,31 @@ KINDS = frozenset(kind.value for kind in EventKind)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `worker` is whom it is about: of a move the new owner, of an act the operator."""
+    """One event. `worker` is the worker that it is about: for a move the new owner, for an act the operator."""
 
     kind: EventKind
     text: str = ""
     shard: str = ""
-    """The key of the lease; empty if it is about none, or about several."""
+    """Key of the lease; empty if the event is about none, or about several."""
     worker: str = ""
-    """In a buffer: empty for the worker that notes it."""
+    """In a buffer, empty means the worker that noted the event."""
     at_s: int = 0
-    """Epoch seconds, by the clock of whoever noted it."""
+    """Epoch seconds, by the clock of the worker that noted it."""
     lines: tuple[str, ...] = ()
     """The last lines of a record processor that failed."""
 
 
 class EventBuffer:
-    """Events of one worker that nobody has written yet. Of moves from and to the same worker it keeps the first few."""
+    """Events of one worker that are not written yet. Of the moves between the same two workers it keeps only the first
+    few.
+    """
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=BUFFERED_MAX)
         self._moves: dict[tuple[str, str], tuple[list[Event], int]] = {}
-        """By the new owner and the text, with how many there were."""
+        """Moves by new owner and text: the first few, and how many there were."""
         self.wall: Callable[[], float] = lambda: 0.0
-        """Tells the time; whoever takes the events sets it."""
+        """Returns epoch seconds; set by the part that takes the events."""
 
     def note(
         self,
@@ -103,7 +105,7 @@ class EventBuffer:
         lines: Sequence[str] = (),
         ago_s: float = 0.0,
     ) -> None:
-        """Take note of an event that happened `ago_s` seconds ago."""
+        """Add an event that happened `ago_s` seconds ago."""
         event = Event(kind, text, shard, worker, int(self.wall() - ago_s), tuple(lines)[-LINES_MAX:])
         if kind is not EventKind.MOVED:
             self._events.append(event)
@@ -112,7 +114,7 @@ class EventBuffer:
             self._moves[worker, text] = [*first, event][:NAMED_MAX], count + 1
 
     def take(self) -> tuple[Event, ...]:
-        """Return what was noted since the last call, many moves as one event."""
+        """Remove and return the noted events. Many moves become one event."""
         moves = [one for first, count in self._moves.values() for one in _in_short(first, count)]
         taken = (*moves, *self._events)
         self._events.clear()
@@ -129,9 +131,9 @@ def _in_short(first: list[Event], count: int) -> list[Event]:
 
 
 def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:
-    """Return the history with `new` events, the newest last.
+    """Return the history with the `new` events, the newest last.
 
-    A move that was noted by both sides counts once, and of the failures of a shard the first and the last remain.
+    A move that both workers noted counts once. Of the failures of a shard the first and the last remain.
     """
     kept: dict[int, Event] = {}
     last: dict[tuple[EventKind, str], list[int]] = {}
@@ -140,7 +142,7 @@ def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[
         if event.kind is EventKind.MOVED and event.shard and alike and kept[alike[-1]].worker == event.worker:
             if len(event.text) <= len(kept[alike[-1]].text):
                 continue
-            del kept[alike.pop()]  # the old owner says more
+            del kept[alike.pop()]  # the longer text is from the old owner, which knows more
         if event.kind is EventKind.FAILED and len(alike) >= FAILURES_OF_SHARD_MAX:
             del kept[alike.pop()]
         kept[number] = event
@@ -157,7 +159,9 @@ def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
 
 
 def pack_steps(events: Sequence[Event]) -> Steps[bytes]:
-    """Return the newest of the events in `PACKED_BYTES_MAX` bytes. The lines of all but the newest give way first."""
+    """Return the newest events in `PACKED_BYTES_MAX` bytes. If they do not fit, the lines of all but the newest are
+    dropped first.
+    """
     room = takewhile(lambda size: size <= TOLD_CHARACTERS_MAX, accumulate(_characters(one) for one in reversed(events)))
     kept, lines_max = list(events[-max(1, sum(1 for _ in room)) :]), WITH_LINES_MAX
     while True:
@@ -175,7 +179,9 @@ def pack_steps(events: Sequence[Event]) -> Steps[bytes]:
 
 
 def shortened(text: str) -> str:
-    """Return the text in `TEXT_CHARACTERS_MAX` characters, cut between two words: half an id names another thing."""
+    """Return the text in at most `TEXT_CHARACTERS_MAX` characters. It is cut between words, because half an id names
+    another thing.
+    """
     if len(text) <= TEXT_CHARACTERS_MAX:
         return text
     room = TEXT_CHARACTERS_MAX - len(CUT)
@@ -191,9 +197,9 @@ pack = at_once(pack_steps)
 
 
 def unpack(packed: bytes) -> tuple[Event, ...]:
-    """Return the events, without those of a kind that only a newer version knows.
+    """Return the packed events, without those of kinds that only a newer version knows.
 
-    Raises an exception of any kind for what `pack` has not made.
+    Raises exceptions of any kind for content that `pack` has not made.
     """
     told = json.loads(zlib.decompressobj().decompress(packed, UNPACKED_BYTES_MAX))
     return tuple(_event(*one) for one in told[-EVENTS_MAX:] if one[1] in KINDS)

@@ -1,6 +1,6 @@
-"""The instruments: plain numbers that shells raise on the event loop, without a lock and without a library.
+"""Instruments: plain numbers that are raised on the event loop, without locks and without a library.
 
-Each costs an attribute and an addition, so that they may stand on the hot path.
+Using one costs an attribute access and an addition, so instruments may be used where every record passes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the buckets of a `Spread`, in seconds; a last bucket without bound follows."""
+"""Upper bounds of the buckets of a `Spread`, in seconds. One more bucket without a bound follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadValue:
-    """A `Spread` at one moment. `buckets` has one count more than there are bounds."""
+    """A `Spread` at one moment. `buckets` has one count more than SECONDS_BOUNDS."""
 
     count: int
     total: float
@@ -26,7 +26,7 @@ class SpreadValue:
 
 @dataclass(frozen=True, slots=True)
 class StatisticSet:
-    """What is sent of several values: how many, their sum, the least and the greatest."""
+    """A summary of several values, as it is sent: their number and sum, the least and the greatest."""
 
     count: int
     total: float
@@ -34,7 +34,7 @@ class StatisticSet:
     greatest: float
 
     def __add__(self, other: StatisticSet) -> StatisticSet:
-        """Return both together."""
+        """Return the summary of the values of both."""
         return StatisticSet(
             self.count + other.count,
             self.total + other.total,
@@ -44,7 +44,7 @@ class StatisticSet:
 
 
 class Spread:
-    """Values that were noted: their number, sum and histogram since the start, and a statistic set since `take`."""
+    """Noted values: their number, sum and histogram since the start, and a statistic set since the last `take`."""
 
     __slots__ = ("_taken_count", "_taken_total", "buckets", "count", "greatest", "least", "total")
 
@@ -58,7 +58,7 @@ class Spread:
         self._taken_total = 0.0
 
     def note(self, value: float) -> None:
-        """Add one more value, in seconds if the histogram is to mean anything."""
+        """Add a value. The histogram takes it as seconds."""
         self.count += 1
         self.total += value
         self.buckets[bisect_left(SECONDS_BOUNDS, value)] += 1
@@ -69,7 +69,7 @@ class Spread:
 
     @property
     def has_news(self) -> bool:
-        """Whether there are values that nobody has taken."""
+        """Whether values were noted since the last `take`."""
         return self.count != self._taken_count
 
     def value(self) -> SpreadValue:
@@ -77,7 +77,7 @@ class Spread:
 
     @contextmanager
     def faults(self) -> Iterator[None]:
-        """Note 1 if what is done within raises, else 0. What is cancelled is not counted."""
+        """Note 1 if the block raises, else 0. A cancelled block is not counted."""
         try:
             yield
         except Exception:
@@ -86,7 +86,7 @@ class Spread:
         self.note(0)
 
     def take(self) -> StatisticSet | None:
-        """Return the values since it was last taken; None if there were none. One publisher may take."""
+        """Return the values since the last `take`; None if there were none. Only one publisher may call it."""
         if not self.has_news:
             return None
         taken = StatisticSet(
@@ -101,9 +101,9 @@ class Spread:
 
 
 class Tally:
-    """How often each of a few things happened, or how much of it was used, by name: results, reasons.
+    """Counts or amounts by name, for example by result or by reason.
 
-    Their names must come from code, never from input.
+    The names must come from code, never from input.
     """
 
     __slots__ = ("_counts",)
@@ -120,7 +120,7 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """How often all of them happened."""
+        """The sum of all counts."""
         return int(sum(self._counts.values()))
 
     def __getitem__(self, name: str) -> float:
@@ -128,8 +128,7 @@ class Tally:
 
 
 class Successes:
-    """How many attempts there were, and how many failed; told as 1 for each success and 0 for each failure, as KCL's
-    `Success` metrics do."""
+    """Attempts and failures. They are sent as KCL's `Success` metrics are: 1 for each success, 0 for each failure."""
 
     __slots__ = ("_taken_count", "_taken_failed", "count", "failed")
 
@@ -140,7 +139,7 @@ class Successes:
         self._taken_failed = 0
 
     def take(self) -> StatisticSet | None:
-        """Return the attempts since it was last taken; None if there were none. One publisher may take."""
+        """Return the attempts since the last `take`; None if there were none. Only one publisher may call it."""
         count, failed = self.count - self._taken_count, self.failed - self._taken_failed
         if count == 0:
             return None
@@ -149,7 +148,7 @@ class Successes:
 
 
 class Calls:
-    """Attempts at one thing: how many went well, how many did not, and how long they took."""
+    """Attempts at one thing: how many succeeded, how many failed, and how long they took."""
 
     __slots__ = ("ok", "seconds")
 
@@ -169,9 +168,9 @@ class Calls:
 
     @contextmanager
     def timed(self, now: Callable[[], float]) -> Iterator[None]:
-        """Count what is done within as one attempt, failed if it raises. `now` gives monotonic seconds.
+        """Count the block as one attempt, which fails if the block raises. `now` returns monotonic seconds.
 
-        What is cancelled is not counted.
+        A cancelled block is not counted.
         """
         began_at = now()
         try:
@@ -180,6 +179,3 @@ class Calls:
             self.note(False, now() - began_at)
             raise
         self.note(True, now() - began_at)
-
-
-# --- progress --------------------------------------------------------------------------------------------------------

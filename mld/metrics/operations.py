@@ -1,7 +1,7 @@
-"""KCL's operations: what each of them counts, under every name, unit, level and dimension that KCL 3.5.1 sends.
+"""KCL's operations: what each of them counts, with the name, unit, level and dimensions that KCL 3.5.1 sends.
 
-Dashboards and alarms of users name these, so they never change (rules: metrics#names). What KCL counts for a
-shard is in `mld.metrics.shard`.
+Users' dashboards and alarms refer to these names, so they never change (rules: metrics#names). KCL's counts for a shard
+are in `mld.metrics.shard`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def _created() -> Any:
 
 
 class LeaseCreationCounts(Operation):
-    """What is counted where leases are created."""
+    """Counts of an operation that creates leases."""
 
     create_lease: Calls = calls(D, step="CreateLease")
     by_checkpoint: dict[str, Spread] = _created()
 
     def created(self, checkpoint: Position) -> None:
-        """Note that a lease was created that starts there."""
+        """Count a new lease by the kind of its first checkpoint."""
         self.by_checkpoint[checkpoint.sequence if checkpoint.is_sentinel else BY_NUMBER].note(1)
 
 
@@ -58,7 +58,7 @@ class RenewalCounts(Operation, name="RenewAllLeases"):
     lost: Spread = count("LostLeases", S, WORKER)
     current: Spread = count("CurrentLeases", S, WORKER)
     all: Calls = calls(S, WORKER)
-    """The renewals between two ticks, which KCL counts as one."""
+    """All renewals between two ticks, which KCL counts as one."""
     lease: Calls = calls(D, WORKER, "RenewLease")
     _lost: int = field(init=False, default=0)
     _began_at: float | None = field(init=False, default=None)
@@ -66,7 +66,7 @@ class RenewalCounts(Operation, name="RenewAllLeases"):
     _ok: bool = field(init=False, default=True)
 
     def ticked(self, held: int, now: float) -> None:
-        """Begin the renewals of all leases, and count those before them."""
+        """Begin to renew all leases, and count the renewals since the last tick."""
         if self._began_at is not None:
             self.all.note(self._ok, self._answered_at - self._began_at)
         self._began_at, self._answered_at, self._ok = now, now, True
@@ -75,12 +75,12 @@ class RenewalCounts(Operation, name="RenewAllLeases"):
         self._lost = 0
 
     def answered(self, ok: bool, sent_at: float, now: float) -> None:
-        """Count a renewal that was begun at `sent_at`."""
+        """Count a renewal that was sent at `sent_at`."""
         self.lease.note(ok, now - sent_at)
         self._answered_at, self._ok = now, self._ok and ok
 
     def lost_one(self) -> None:
-        """Count a lease that is gone at the next tick."""
+        """Count a lost lease; it is noted at the next tick."""
         self._lost += 1
 
 
@@ -199,7 +199,7 @@ class RowMoveCounts(Operation, name="TableMigrationAsyncMove"):
 
 @dataclass(slots=True, eq=False)
 class Operations:
-    """All of them, of one worker. Each field is named by what this worker does, its class says how KCL calls that."""
+    """The counts of all operations of one worker. A field's name is ours; its class has KCL's name of the operation."""
 
     shard_end: ShardEndCounts = field(default_factory=ShardEndCounts)
     renewals: RenewalCounts = field(default_factory=RenewalCounts)
@@ -224,4 +224,4 @@ OPERATIONS: tuple[tuple[str, tuple[Declared, ...]], ...] = tuple(
     (one.name, tuple(declared(one.default_factory)))  # type: ignore[arg-type]
     for one in fields(Operations)
 )
-"""What each field of `Operations` declares."""
+"""What each field of `Operations` declares, by the name of the field."""

@@ -1,8 +1,9 @@
-"""`Progress`: whether this worker is alive, by its loops.
+"""`Progress`: whether this worker is alive, judged by its loops.
 
-A loop that is about to wait says until when it will be heard of again at the latest: the renewals their period, a
-reader the time its call may take. A loop that waits for a child, for room in a buffer or for nothing at all promises
-nothing. So lag, an unreachable AWS and a worker without leases are no reason to restart a daemon; a loop that hangs is.
+Before a loop waits, it promises when it will report again: the loop of renewals within its period, a reader within the
+time that its call may take. A loop that waits for a child, for room in a buffer or for nothing in particular promises
+nothing. So a hanging loop is a reason to restart a daemon, but lag, an unreachable AWS or a worker without leases is
+not.
 """
 
 from __future__ import annotations
@@ -10,33 +11,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PERIODS = 3
-"""A loop counts as hanging once it is overdue by this many of its periods."""
+"""A loop hangs once it is overdue by this many of its periods."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateLoop:
-    """A loop that should have been heard of; `since_s` is how long it has been silent, or was until a moment ago."""
+    """A loop that is overdue. `since_s` is how long it has been silent, or was until its last step."""
 
     name: str
     since_s: float
 
 
 class Progress:
-    """The last step and the period of each loop that has promised one."""
+    """The last step of each loop that has promised another one, and the promised period."""
 
     def __init__(self) -> None:
         self._promises: dict[str, tuple[float, float]] = {}
-        self._came_late: dict[str, tuple[float, int]] = {}  # how long a loop was silent; how many steps it is to prove
+        self._came_late: dict[str, tuple[float, int]] = {}  # how long a loop was silent, and timely steps still needed
 
     def step(self, name: str, now: float, period_s: float) -> None:
-        """Note that the loop `name` made a step, and makes its next one within `period_s`."""
+        """Note that the loop `name` made a step, and will make the next one within `period_s`."""
         self._promises[name] = (now, period_s)
 
     def timely_step(self, name: str, now: float, period_s: float) -> None:
-        """Note a step of a loop that waits for nothing but its timer, so that only a blocked event loop makes it late.
+        """Note a step of a loop that waits only for its timer, so that it is late only if the event loop is blocked.
 
-        An event loop that hangs again and again answers a probe just when this loop gets its turn, too. So a step that
-        came late counts as overdue until `PERIODS` others have come in time.
+        An event loop that is blocked again and again answers a probe only after this loop had its turn, too, and would
+        look healthy. So after a late step the loop counts as overdue until `PERIODS` steps came in time.
         """
         before = self._promises.get(name)
         if before is not None and now - before[0] > PERIODS * before[1]:
@@ -52,7 +53,7 @@ class Progress:
         self._promises.pop(name, None)
 
     def overdue(self, now: float) -> list[LateLoop]:
-        """Return the loops that are overdue, the longest first."""
+        """Return the overdue loops, the longest silence first."""
         late = {name: silent_s for name, (silent_s, _) in self._came_late.items()}
         late |= {name: now - at for name, (at, period_s) in self._promises.items() if now - at > PERIODS * period_s}
         return sorted((LateLoop(name, since_s) for name, since_s in late.items()), key=lambda one: -one.since_s)

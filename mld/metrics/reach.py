@@ -1,7 +1,7 @@
-"""Whether a worker reaches its lease table: by the last answer to any request of any of its loops. Pure.
+"""`TableReach`: whether a worker reaches its lease table, judged by the answers to all its requests. Pure.
 
-Every worker asks its table for something again and again, with leases or without, so nothing is read for this. Noted
-where requests are counted (`aws.client_factory.CountedService`); asked by readiness.
+Every worker keeps sending requests to the table, even without leases, so this needs no reads of its own.
+`aws.client_factory.CountedService` notes the answers; the readiness probe asks.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 
 QUIET_S_MIN = 30.0
-"""A worker without leases asks every 10 s (`core.periods.QUERY_SPACING_S_MAX`), in the modes of 2.x every 2 leases."""
+"""A worker without leases asks every 10 s (`core.periods.QUERY_SPACING_S_MAX`), in the modes of 2.x every two lease
+durations."""
 QUIET_LEASES = 3
 THROTTLED_S = 60.0
-"""How long the table counts as throttled after it refused a request: as long as a worker may be silent."""
+"""How long the table counts as throttled after it refused a request."""
 
 
 class TableReach:
-    """The answers of one table; `lease_duration_s` is how long it may fail to answer. Times are monotonic seconds."""
+    """The answers of one table, which may fail to answer for `lease_duration_s`. Times are monotonic seconds."""
 
     def __init__(self, table: str, lease_duration_s: float, now: float) -> None:
         self.table = table
@@ -32,24 +33,25 @@ class TableReach:
             self._waiting_since = now
 
     def answered(self, sent_at: float) -> None:
-        """Note that a request sent at `sent_at` was answered, be it by a condition that did not hold."""
+        """Note an answer to a request sent at `sent_at`. An unfulfilled condition is an answer, too."""
         self._answered_at, self._failure = max(self._answered_at, sent_at), ""
         if self._waiting_since is not None and sent_at >= self._waiting_since:
             self._waiting_since = None
 
     def failed(self, why: str, now: float, *, is_throttled: bool) -> None:
-        """Note that a request was refused, or had no answer."""
+        """Note that a request was refused or not answered."""
         self._failure = why
         if is_throttled:
             self._throttled_at = now
 
     def is_throttled(self, now: float) -> bool:
-        """Return whether the table has refused a request for want of capacity lately."""
+        """Return whether the table recently refused a request for lack of capacity."""
         return now - self._throttled_at < THROTTLED_S
 
     def why_out_of_reach(self, now: float) -> str | None:
-        """Return why the table counts as out of reach; None if it was reached within the lease duration, or has not
-        been asked since it was.
+        """Return why the table counts as out of reach.
+
+        None if it answered within the lease duration, or no request is waiting for an answer.
         """
         silent_s = now - self._answered_at
         if self._waiting_since is not None and now - self._waiting_since > self._lease_duration_s:

@@ -1,9 +1,8 @@
-"""What is counted for one shard while this worker holds its lease, and what a view works out of that."""
+"""`ShardMetrics`: what is counted for one shard while this worker holds its lease, and what follows from the counts."""
 
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -33,38 +32,32 @@ from mld.metrics.declaring import (
     total,
 )
 from mld.metrics.events import EventBuffer, EventKind
+from mld.metrics.failed_reads import FailedReads
 from mld.metrics.instruments import Calls, Spread, Tally
 from mld.metrics.operations import ShardEndCounts
 from mld.metrics.progress import Progress
+from mld.metrics.trend import Trend
 
 EMPTY_FETCHES_MAX = 256
 """Reads without records that are counted together."""
 LAG_KNOWN_S = 60.0
-"""How long what Kinesis said of a shard that waits for records stands; from then on its lag counts on."""
+"""How long a lag reported by Kinesis holds for an idle shard. After that, the passed time is added to it."""
 SLOW_READ_S = 5.0
-"""A read that takes longer is slow: one of 10 MB takes less than a second."""
+"""A read that takes longer is slow; an answer of 10 MB takes less than a second."""
 SLOW_READS = 3
-"""Answered so in a row, they are no accident."""
+"""So many slow reads in a row are no accident."""
 UNREADABLE_AFTER_S = 10.0
-"""A shard cannot be read once all of its reads have failed for so long: a single error of a service ends earlier."""
+"""A shard is unreadable once all its reads have failed for this long; a single error of a service ends earlier."""
 STALLED_AFTER_S = 60.0
-"""A shard is stalled once its child has neither answered nor checkpointed for so long, with records in its hands."""
+"""A shard is stalled once its child has records and has neither answered nor checkpointed for this long."""
 STALLED = "its record processor neither answers nor checkpoints"
-TREND_STEP_S, TREND_STEPS = 120, 30
-"""What a row tells of the last hour."""
-NO_LAG = "-"
-LAG_LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-"""In the order of their codes, the first for less than a second."""
-LEVELS_PER_DOUBLING = 3
-SAID_AGAIN_FIRST_S, SAID_AGAIN_MAX_S = 60.0, 3600.0
-"""Reads that go on failing are logged after this time, then after twice that, and so on up to once an hour."""
 
 PROCESS, INITIALIZE, TRACKER = "ProcessTask", "InitializeTask", "ApplicationTracker"
-"""KCL's operations on a shard; that of its end is `ShardEndCounts.OPERATION`."""
+"""KCL's operations on a shard. The operation at its end is `ShardEndCounts.OPERATION`."""
 
 
 class ShardActivity(Enum):
-    """What a shard's consumer is about, in an operator's words."""
+    """What a shard's consumer is doing, in an operator's words."""
 
     PROCESSING = "processing"
     IDLE = "idle"
@@ -77,7 +70,7 @@ class ShardActivity(Enum):
 
 
 NO_READER = frozenset({ShardActivity.UNREADABLE, ShardActivity.PARKED})
-"""What a consumer is about that gets no records from Kinesis."""
+"""Activities in which the consumer gets no records from Kinesis."""
 
 
 class FetchResult(Enum):
@@ -90,77 +83,6 @@ class FetchResult(Enum):
     ERROR = "error"
 
 
-class Trend:
-    """The lag of a shard in the last hour, in one letter for each step; it goes with the lease to the next worker.
-
-    A letter stands for a lag and all up to 1.26 times as much, from a second to twelve days. `text` and `at_s` are what
-    the row has told so far.
-    """
-
-    def __init__(self, text: str = "", at_s: int = 0) -> None:
-        self._text = text[-TREND_STEPS:]
-        self._step = at_s // TREND_STEP_S
-
-    def noted(self, lag_ms: int | None, wall_s: float) -> str:
-        """Return the letters with this lag; the greatest of a step stays."""
-        letter = NO_LAG
-        if lag_ms is not None:
-            level = 0 if lag_ms < 1000 else 1 + int(LEVELS_PER_DOUBLING * math.log2(lag_ms / 1000))
-            letter = LAG_LETTERS[min(level, len(LAG_LETTERS) - 1)]
-        step = max(self._step, int(wall_s) // TREND_STEP_S)
-        passed = min(step - self._step, TREND_STEPS) if self._text else 1
-        before, last = (self._text, NO_LAG) if passed else (self._text[:-1], self._text[-1])
-        self._text = f"{before}{NO_LAG * (passed - 1)}{max(last, letter)}"[-TREND_STEPS:]
-        self._step = step
-        return self._text
-
-    def values(self, wall_s: float) -> list[float | None]:
-        """Return what `trend_values` makes of it."""
-        return trend_values(self._text, self._step * TREND_STEP_S, wall_s)
-
-
-def trend_values(text: str, at_s: int, wall_s: float) -> list[float | None]:
-    """Return the seconds behind in the last hour, a value for each step, the oldest first; None where nobody knew."""
-    passed = max(0, int(wall_s) // TREND_STEP_S - at_s // TREND_STEP_S)
-    values = []
-    for letter in (text + NO_LAG * min(passed, TREND_STEPS))[-TREND_STEPS:]:
-        level = LAG_LETTERS.find(letter)
-        values.append(None if level < 0 else 0.0 if level == 0 else round(2 ** ((level - 1) / LEVELS_PER_DOUBLING), 1))
-    return values
-
-
-class FailedReads:
-    """The reads of a shard that have failed since the last one that succeeded. Times are epoch seconds."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.since_s: float | None = None
-        """When the first of them failed; None while reads succeed."""
-        self.last = ""
-        """Why the last one failed."""
-        self._kinds: set[type[Exception]] = set()
-        self._say_at_s = math.inf
-        self._pause_s = SAID_AGAIN_FIRST_S
-
-    def failed(self, error: Exception, wall_s: float) -> bool:
-        """Count one; True if the log is to say it: the first of its kind, and then one at growing intervals."""
-        self.count += 1
-        self.last = str(error)
-        if self.since_s is None:
-            self.since_s, self._say_at_s = wall_s, wall_s + self._pause_s
-        is_due = wall_s >= self._say_at_s
-        if is_due:
-            self._pause_s = min(2 * self._pause_s, SAID_AGAIN_MAX_S)
-            self._say_at_s = wall_s + self._pause_s
-        is_new = type(error) not in self._kinds
-        self._kinds.add(type(error))
-        return is_due or is_new
-
-    def for_s(self, wall_s: float) -> float:
-        """Return how long reads have failed; 0 while they succeed."""
-        return 0.0 if self.since_s is None else max(0.0, wall_s - self.since_s)
-
-
 def none_waits() -> int:
     return 0
 
@@ -171,18 +93,18 @@ def nobody_asks(_key: str, _is_reached: bool) -> None:
 
 @dataclass(slots=True, eq=False)
 class ShardMetrics:
-    """What is counted for one shard while its lease is held. Times are monotonic seconds unless named otherwise."""
+    """What is counted for one shard while its lease is held. Times are monotonic seconds unless stated otherwise."""
 
     key: str
     since: float
     progress: Progress = field(default_factory=Progress)
-    """Of the whole worker; the shard's reader tells it of its steps."""
+    """The progress of the whole worker, to which the shard's reader reports its steps."""
     stream_id: str | None = field(init=False)
-    """The stream's identifier, among several; None if there is one."""
+    """Identifier of the stream if there are several; else None."""
     shard_id: str = field(init=False)
-    """The shard's own name."""
+    """The shard's own id, without the stream."""
     stream_label: str | None = field(init=False)
-    """What people call the stream, among several."""
+    """Name of the stream for people if there are several; else None."""
     # --- reading
     _fetches: Tally = tally(
         "mld_fetches_total",
@@ -197,15 +119,15 @@ class ShardMetrics:
         make=Calls,
     )
     _empty_fetches: list[float] = field(init=False, default_factory=list)
-    """Their seconds; counted a few hundred at a time, when code is warm."""
+    """Durations of reads without records. They are counted a few hundred at a time, while the code is in the cache."""
     failed_reads: FailedReads = field(init=False, default_factory=FailedReads)
     slow_reads: int = field(init=False, default=0)
-    """Reads in a row that were answered, and slowly."""
+    """Slow answers in a row."""
     read_took_s: float = field(init=False, default=0.0)
-    """The last one that was answered."""
+    """Duration of the last read that was answered."""
     iterator: Calls = sent(Calls, *success_and_time(PROCESS, "KinesisDataFetcher.getShardIterator", D, SHARD))
     expired_iterators: Spread = sent(Spread, JavaMetric(PROCESS, "ExpiredIterator", COUNT, S, STREAM))
-    """1 for each."""
+    """1 for each expired iterator."""
     subscriptions: Tally = tally(
         "mld_subscriptions_total",
         "Subscriptions of enhanced fan-out: opened, renewed, ended, refused, broken or taken (by somebody who "
@@ -214,39 +136,39 @@ class ShardMetrics:
     )
     is_subscribed: bool = field(init=False, default=False)
     contested_words: str = field(init=False, default="")
-    """Who else takes the subscription, by the consumer of this application."""
+    """A text about the other application that takes over the subscription by our consumer."""
     contested_until_s: float = field(init=False, default=-math.inf)
-    """In epoch seconds: not told any more if nobody has taken it again by then."""
+    """In epoch seconds: if nobody takes it over again until then, it is no longer reported."""
     waiting_bytes: Callable[[], int] = field(init=False, default=none_waits)
-    """Payload in the reader's buffer; its reader sets it."""
+    """Returns the payload bytes in the reader's buffer; set by the reader."""
     behind_ms: int | None = field(init=False, default=None)
-    """How far the shard's newest answer was behind the tip; None until Kinesis has said."""
+    """How far the newest answer was behind the tip; None before Kinesis reported it."""
     behind_wall_s: float = field(init=False, default=0.0)
-    """When it said so, in epoch seconds."""
+    """Time of that report, in epoch seconds."""
     trend: Trend = field(init=False, default_factory=Trend)
     on_tip: Callable[[str, bool], None] = field(init=False, default=nobody_asks)
-    """Is told when the shard's child has answered for everything that there was, and when that is in doubt again,
-    because the child has failed."""
+    """Called with True when the shard's child has processed all records that there were, and with False when that is in
+    doubt again because the child failed."""
     # --- the child
     forced_activity: ShardActivity | None = field(init=False, default=None)
-    """What the state of the consumer makes it, whatever its child does."""
+    """Activity that follows from the consumer's state, whatever its child does; None if the child decides."""
     is_ending: bool = field(init=False, default=False)
-    """Whether checkpoints are those of an end."""
+    """Whether checkpoints are now requested by an ending child."""
     is_failing: bool = field(init=False, default=False)
     is_paused: bool = field(init=False, default=False)
     busy_since: float | None = field(init=False, default=None)
-    """Since when a batch is in the child's hands."""
+    """Time at which the current batch was given to the child; None if it has none."""
     oldest_wall_s: float | None = field(init=False, default=None)
-    """When the first record arrived that is in hand, in epoch seconds; also while a child that failed on it starts
-    again."""
+    """Arrival of the oldest record that is not processed, in epoch seconds. It stays while a child that failed on the
+    record is restarted."""
     moved_wall_s: float | None = field(init=False, default=None)
-    """When records were taken in hand, or the child last moved on with them, in epoch seconds; None without any."""
+    """Last progress of the child with the current records, in epoch seconds; None if there are none."""
     batches: Spread = total(
         "mld_records_total",
         "User records given to the child, after de-aggregation.",
         JavaMetric(PROCESS, "RecordsProcessed", COUNT, S, SHARD),
     )
-    """Records of each batch."""
+    """Number of records of each batch."""
     record_bytes: Spread = total(
         "mld_record_bytes_total",
         "Payload bytes given to the child.",
@@ -260,7 +182,7 @@ class ShardMetrics:
     )
     """`behind_ms` at each batch."""
     tasks: Calls = sent(Calls, *success_and_time(PROCESS, "", S, SHARD))
-    """A batch from its preparation to the child's answer."""
+    """Time of each batch, from its preparation to the child's answer."""
     process_records: Spread = histogram(
         "mld_process_records_seconds",
         "From the sending of a batch to the child's answer.",
@@ -268,7 +190,7 @@ class ShardMetrics:
     )
     initialize: Spread = sent(Spread, seconds(INITIALIZE, "RecordProcessor.initialize.Time", S))
     shutdown: Spread = sent(Spread, seconds(ShardEndCounts.OPERATION, "RecordProcessor.shutdown.Time", S))
-    """`leaseLost` and `shardEnded`, from their sending to the child's answer."""
+    """Time of `leaseLost` and `shardEnded`, from sending to the child's answer."""
     delivered: Position | None = field(init=False, default=None)
     """Position of the newest record given to the child."""
     restarts: Tally = tally(
@@ -286,12 +208,12 @@ class ShardMetrics:
         "Times that records left the stream before they were read; how many each time cannot be known.",
     )
     lost_last: tuple[str, str | None] | None = field(init=False, default=None)
-    """The last record that was read before the newest loss, and the first one after it."""
+    """The last record that was read before the newest loss, and the first record after it."""
     lost_words: str = field(init=False, default="")
     lost_wall_s: float = field(init=False, default=0.0)
-    """When the newest loss was found, in epoch seconds."""
+    """Time at which the newest loss was found, in epoch seconds."""
     events: EventBuffer = field(init=False, default_factory=EventBuffer)
-    """Those of the worker."""
+    """The event buffer of the worker."""
     # --- the lease
     checkpoints: Calls = histogram(
         "mld_checkpoint_seconds",
@@ -299,9 +221,9 @@ class ShardMetrics:
         *success_and_time(PROCESS, "UpdateLease", D, SHARD),
         make=Calls,
     )
-    """Counted when the table has answered."""
+    """Checkpoints, counted when the table has answered."""
     ending_checkpoints: Calls = sent(Calls, *success_and_time(ShardEndCounts.OPERATION, "UpdateLease", D, SHARD))
-    """Those of `checkpoints` that a child asked for at the end of its shard or of its life."""
+    """Those of `checkpoints` that a child requested at the end of its shard or of its own life."""
     checkpoints_by: Tally = tally(
         "mld_checkpoints_total",
         "Checkpoints, counted when the table has answered: stored, refused or error.",
@@ -352,7 +274,7 @@ class ShardMetrics:
         return self.busy_s(at) or 0.0
 
     def busy_s(self, at: Instant) -> float | None:
-        """Return the age of the batch in the child's hands; None while it has none."""
+        """Return the age of the batch that the child has; None if it has none."""
         return age_s(self.busy_since, at.now)
 
     @shown("mld_lease_renewal_age_seconds", "How long ago the lease was last renewed.")
@@ -366,32 +288,34 @@ class ShardMetrics:
     # --- what happens
 
     def entered(self, forced: ShardActivity | None, *, is_ending: bool) -> None:
-        """Note that the consumer is in another state now."""
+        """Note that the consumer has changed its state."""
         self.forced_activity, self.is_ending = forced, is_ending
 
     def paused(self, is_paused: bool) -> None:
-        """Note that an operator has paused the shard, or lets it go on."""
+        """Note that an operator has paused the shard, or resumed it."""
         self.is_paused = is_paused
 
     def took(self, page: Page, delivered: Position, wall_s: float) -> None:
-        """Note that a page came from the reader; what comes after `delivered` is to be given to the child."""
+        """Note that a page came from the reader. Its records after `delivered` will be given to the child."""
         if page.millis_behind_latest is not None:
             self.saw_lag(page.millis_behind_latest, wall_s)
         if page.count:
             self.moved_wall_s = wall_s
-            arrival_ms = page.first_arrival_ms_after(delivered)  # of Kinesis's clock
+            arrival_ms = page.first_arrival_ms_after(delivered)  # by the clock of Kinesis
             self.oldest_wall_s = min(wall_s, (arrival_ms or math.inf) / 1000)
 
     def done(self) -> None:
-        """Note that the page that was taken last is delivered."""
+        """Note that the page taken last was delivered completely."""
         self.moved_wall_s = self.oldest_wall_s = None
 
     def handed_over(self, now: float) -> None:
-        """Note that a batch goes to the child."""
+        """Note that a batch is given to the child."""
         self.busy_since = now
 
     def lost(self, asked: str, first: str | None, words: str, wall_s: float) -> bool:
-        """Note records that left the stream between `asked`, which was read, and `first`; False if that is known."""
+        """Note that records between `asked`, which was read, and `first` are lost. False if this loss
+        was noted before.
+        """
         if self.lost_last == (asked, first):
             return False
         self.lost_last = asked, first
@@ -401,7 +325,7 @@ class ShardMetrics:
         return True
 
     def answered(self, batch: ChildBatch | None, took_s: float, wall_s: float) -> None:
-        """Note that the child has answered for `batch`; None: it did not, or not well."""
+        """Note the child's answer to `batch`. None: it did not answer, or reported an error."""
         self.busy_since = None
         self.process_records.note(took_s)
         self.tasks.note(batch is not None, took_s)
@@ -415,9 +339,7 @@ class ShardMetrics:
             self._moved(wall_s)
 
     def stored(self, result: str, since: float, now: float, wall_s: float) -> None:
-        """Note that the table has answered a checkpoint, sent at `since`, with this result: stored, refused or
-        error.
-        """
+        """Note the table's answer to a checkpoint sent at `since`. `result` is stored, refused or error."""
         is_stored = result == "stored"
         self.checkpoints.note(is_stored, now - since)
         if self.is_ending:
@@ -429,11 +351,11 @@ class ShardMetrics:
             self.recovered()
 
     def recovered(self) -> None:
-        """Note that the child works again, or still does."""
+        """Note that the child works."""
         self.is_failing = False
 
     def failed(self, reason: str, words: str, wall_s: float) -> None:
-        """Note that the child has failed, and is to be started again."""
+        """Note that the child failed and will be restarted. `reason` is a label, `words` a text for people."""
         self.moved_wall_s = None
         self.on_tip(self.key, False)
         self.restarts.add(reason)
@@ -441,7 +363,7 @@ class ShardMetrics:
         self.is_failing = True
 
     def erred(self, words: str, wall_s: float) -> None:
-        """Keep what went wrong last, in words."""
+        """Keep the text of the last error."""
         self.last_error, self.last_error_wall_s = words, wall_s
 
     def _moved(self, wall_s: float) -> None:
@@ -450,7 +372,7 @@ class ShardMetrics:
 
     @property
     def activity(self) -> ShardActivity:
-        """What the consumer is about, as far as it has said so."""
+        """The current activity, as far as it does not depend on the time."""
         if self.forced_activity is not None:
             return self.forced_activity
         if self.is_failing:
@@ -460,16 +382,15 @@ class ShardMetrics:
         return ShardActivity.PAUSED if self.is_paused else ShardActivity.IDLE
 
     def saw_lag(self, behind_ms: int, wall_s: float) -> None:
-        """Note that Kinesis reported at `wall_s` how far behind the newest page is."""
+        """Note that Kinesis reported at `wall_s` how far the newest page is behind."""
         self.behind_ms = behind_ms
         self.behind_wall_s = wall_s
 
     def lag_ms(self, wall_s: float) -> int | None:
-        """Return how far the shard is behind at `wall_s`: the age of its oldest record that is not done; None if
-        nobody knows.
+        """Return the lag of the shard at `wall_s`: the age of its oldest unprocessed record; None if unknown.
 
-        That record is the first one in hand. Else what Kinesis said last counts on with the time, unless the shard is
-        idle and Kinesis has just said it.
+        If records are in hand, it is the age of the first of them. Otherwise it is the lag that Kinesis reported last,
+        plus the time since then. For an idle shard that time is added only if the report is old.
         """
         known = [] if self.oldest_wall_s is None else [wall_s - self.oldest_wall_s]
         if self.behind_ms is not None:
@@ -479,9 +400,7 @@ class ShardMetrics:
         return round(1000 * max(0.0, *known)) if known else None
 
     def activity_at(self, wall_s: float) -> ShardActivity:
-        """Return what the consumer is about at `wall_s`, with what only time shows: that it cannot read, or stands
-        still.
-        """
+        """Return the activity at `wall_s`, which may also be STALLED or UNREADABLE: these show only with time."""
         if self.activity not in (ShardActivity.IDLE, ShardActivity.PROCESSING):
             return self.activity
         if self.moved_wall_s is not None and wall_s - self.moved_wall_s >= STALLED_AFTER_S:
@@ -492,7 +411,7 @@ class ShardMetrics:
         return self.activity
 
     def why_at(self, wall_s: float) -> str | None:
-        """Return since when the shard is in trouble, and why, in words; None if it is not."""
+        """Return a text that says since when and why the shard is in trouble; None if it is not."""
         match self.activity_at(wall_s):
             case ShardActivity.UNREADABLE:
                 since_s, why = self.failed_reads.since_s, self.failed_reads.last
@@ -502,14 +421,14 @@ class ShardMetrics:
                 since_s, why = self.last_error_wall_s, self.last_error
             case ShardActivity.FAILING if self.last_error is not None:
                 return f"at {iso_time(self.last_error_wall_s)}: {self.last_error}"
-            case ShardActivity.IDLE if self.behind_ms is None and self.failed_reads.count:  # from its first read on
+            case ShardActivity.IDLE if self.behind_ms is None and self.failed_reads.count:  # never read successfully
                 since_s, why = self.failed_reads.since_s, self.failed_reads.last
             case _:
                 return None
         return f"since {iso_time(since_s or 0.0)}: {why}"
 
     def read_again(self) -> int:
-        """Note that a read succeeded; returns how many had failed before it."""
+        """Note that a read succeeded, and return how many had failed before it."""
         failed = self.failed_reads.count
         if failed:
             self.failed_reads = FailedReads()
@@ -517,18 +436,18 @@ class ShardMetrics:
 
     @property
     def fetches(self) -> Tally:
-        """Reads of the shard, by `FetchResult`."""
+        """Number of reads by `FetchResult`."""
         self._count_empty_fetches()
         return self._fetches
 
     @property
     def fetch(self) -> Calls:
-        """Reads of the shard."""
+        """Reads with their success and time."""
         self._count_empty_fetches()
         return self._fetch
 
     def fetched(self, result: FetchResult, seconds: float) -> None:
-        """Note that a read of the shard has ended."""
+        """Note the end of a read."""
         self._fetches.add(result.value)
         self._fetch.note(result in _ANSWERED, seconds)
         if result in _ANSWERED:
@@ -537,7 +456,9 @@ class ShardMetrics:
             self.expired_iterators.note(1)
 
     def fetched_nothing(self, seconds: float) -> None:
-        """Note that a read of the shard has ended and brought no records, as nearly all do at the tip."""
+        """Note the end of a read without records. It costs less than `fetched`, as nearly all reads at the tip are of
+        this kind.
+        """
         self._empty_fetches.append(seconds)
         self._took(seconds)
         if len(self._empty_fetches) >= EMPTY_FETCHES_MAX:
@@ -548,7 +469,9 @@ class ShardMetrics:
         self.slow_reads = self.slow_reads + 1 if seconds > SLOW_READ_S else 0
 
     def contested(self, words: str, wall_s: float, for_s: float) -> None:
-        """Note that somebody else has taken the subscription once more; it counts as so for `for_s`."""
+        """Note that another subscriber took over the subscription again. It is reported for the next
+        `for_s` seconds.
+        """
         self.contested_words, self.contested_until_s = words, wall_s + for_s
 
     def _count_empty_fetches(self) -> None:

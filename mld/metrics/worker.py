@@ -1,128 +1,46 @@
-"""What is counted for the worker as a whole: leases, requests, what it sees of the table, and its session of Spark."""
+"""`WorkerMetrics`: what is counted for the worker as a whole."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from mld.metrics.configuration import ConfigurationMetrics
-from mld.metrics.declaring import Instant, age_s, counter, gauge, given, histogram, shown, tally
+from mld.metrics.declaring import Instant, counter, gauge, histogram, shown, tally
 from mld.metrics.disks import DiskMetrics
 from mld.metrics.instruments import Spread, Tally
+from mld.metrics.lease_table import TableMetrics
 from mld.metrics.operations import Operations
+from mld.metrics.spark_figures import SparkFigures
 
+CREATED, DELETED = "created", "deleted"
+"""The labels of `mld_lease_rows_total`."""
 LATE_S_MIN = 60.0
-"""How long answers count as late after the last one that was, or for a lease duration, in which each is renewed."""
+"""How long answers count as late after the last late one: this long, or the time within which each lease is renewed."""
 
 
-@dataclass(slots=True, eq=False)
-class TableMetrics:
-    """What reads of the whole lease table have shown last. None: this worker does not look, or does not lead."""
+class LeaseMove(Enum):
+    """How a lease came to this worker or went from it."""
 
-    workers: int | None = gauge(
-        "mld_workers", "Live workers, as the leader sees them.", "LeaseAssignmentManager NumWorkers"
-    )
-    unassigned: int | None = gauge(
-        "mld_unassigned_leases",
-        "Leases without a live owner, as the leader sees them.",
-        "LeaseAssignmentManager ExpiredLeases",
-    )
-    without_room: int | None = gauge(
-        "mld_leases_without_room",
-        "Leases of open shards that no worker has had room for (maxLeasesForWorker) for a minute.",
-    )
-    corrupt: int | None = gauge(
-        "mld_rows_corrupt",
-        "Rows of the lease table that cannot be read.",
-        "LeaseAssignmentManager LeaseDeserializationFailureCount",
-    )
-    strangers: int | None = gauge(
-        "mld_workers_of_other_applications",
-        "Live workers in the lease table that read another stream than this one: two applications have one table.",
-    )
-    corrupt_rows: tuple[tuple[str, str], ...] = field(init=False, default=())
-    """Key and reason of those that are leases."""
-    lease_counts: tuple[int, int] | None = field(init=False, default=None)
-    """Leases, and those of open shards, as the leader sees them."""
-    clocks_off: Mapping[str, float] | None = field(init=False, default=None)
-    """By how many seconds the clocks of other workers are ahead, as the leader sees them; none that is right."""
-    holes_of: dict[str | None, int] = field(init=False, default_factory=dict)
-    """Gaps in the hash range that no lease covers, by stream; None is the only stream."""
-
-    def forget_leadership(self) -> None:
-        """Forget what only the leader looks for."""
-        self.workers = self.unassigned = self.lease_counts = self.clocks_off = None
-        self.holes_of = {}
-
-    @shown("mld_clocks_disagree", "Workers whose clocks are more than a minute off, as the leader sees them.")
-    def clocks_disagree(self, _: Instant) -> int | None:
-        return None if self.clocks_off is None else len(self.clocks_off)
-
-    @shown(
-        "mld_lease_table_holes",
-        "Gaps in the hash range that no lease covers, as the leader sees them.",
-        java="PeriodicShardSyncManager NumStreamsWithPartialLeases",
-    )
-    def holes(self, _: Instant) -> int | None:
-        return sum(self.holes_of.values()) if self.holes_of else None
-
-
-@dataclass(frozen=True, slots=True)
-class SparkFigures:
-    """What the session host of `mld-spark` told last of its work; times in epoch seconds, counts since its start."""
-
-    written_at: float
-    interval_s: float = given(
-        "mld_spark_trigger_interval_seconds", "Longest regular time from one trigger of mld-spark to the next."
-    )
-    uncommitted_since: float | None = given()
-    """When the oldest record that is not in every sink was accepted."""
-    trigger_since: float | None = given()
-    """Since when a trigger has been at it."""
-    dropped: int = given(
-        "mld_spark_records_dropped_total",
-        "Records delivered again that a sink of mld-spark was not given, because it has them.",
-    )
-    malformed: int = given("mld_spark_records_malformed_total", "Records that mld-spark could not decode.")
-    poisoned: int = given(
-        "mld_spark_records_poisoned_total",
-        "Records with which the pipeline or a sink of mld-spark failed, and that are in its dead letter.",
-    )
-    stray: int = given(
-        "mld_spark_records_stray_total",
-        "Records with fields that mld.spark.schema does not name, of the first 1,000 of each task that are looked at, "
-        "or of all with mld.spark.rescuedColumn.",
-    )
-
-    @shown(
-        "mld_spark_uncommitted_age_seconds",
-        "How long the oldest record that mld-spark has accepted has waited to be in every sink; 0 while none waits.",
-    )
-    def uncommitted_age_s(self, at: Instant) -> float:
-        return age_s(self.uncommitted_since, at.wall_s) or 0.0
-
-    @shown(
-        "mld_spark_trigger_age_seconds",
-        "Age of the trigger of mld-spark that has not ended; 0 while none is under way.",
-    )
-    def trigger_age_s(self, at: Instant) -> float:
-        return age_s(self.trigger_since, at.wall_s) or 0.0
-
-    @shown(
-        "mld_spark_silence_seconds",
-        "How long ago the session host of mld-spark wrote its figures, which it does every 5 seconds.",
-    )
-    def silence_s(self, at: Instant) -> float:
-        return max(0.0, at.wall_s - self.written_at)
+    TAKEN = "taken"
+    ASSIGNED = "assigned"
+    RESUMED = "resumed"
+    HANDED_OFF = "handed_off"
+    RELEASED = "released"
+    LOST = "lost"
+    TWIN = "twin"
+    EXPIRED = "expired"
 
 
 @dataclass(slots=True, eq=False)
 class WorkerMetrics:
-    """What is counted for the worker as a whole."""
+    """What is counted for the worker as a whole, and the last state of its table, files, disks and Spark session."""
 
     records: int = field(init=False, default=0)
-    """Of shards whose leases are gone; so are the next two. `Metrics` adds those that are held."""
+    """Records of shards whose leases are gone. `Metrics.records` adds those of the held leases; the next two are
+    alike."""
     record_bytes: int = field(init=False, default=0)
     child_restarts: int = field(init=False, default=0)
     leases_lost: int = counter(
@@ -138,9 +56,10 @@ class WorkerMetrics:
     )
     late_words: str = field(init=False, default="")
     late_until: float = field(init=False, default=-math.inf)
-    """Monotonic: answers count as late until then."""
+    """Answers count as late until this time, in monotonic seconds."""
     left_behind: str | None = field(init=False, default=None)
-    """The mode that the fleet has gone on to, if this worker takes no leases because it was told to stay."""
+    """The mode that the fleet has changed to, if this worker takes no leases because it is configured to stay in its
+    mode."""
     lease_moves: Tally = tally(
         "mld_lease_moves_total",
         "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired, twin), by how.",
@@ -187,14 +106,14 @@ class WorkerMetrics:
     configuration: ConfigurationMetrics = field(init=False, default_factory=ConfigurationMetrics)
     disks: DiskMetrics = field(init=False, default_factory=DiskMetrics)
     fault_counts: Mapping[str, int] = field(init=False, default_factory=dict)
-    """Of each kind, as judged last."""
+    """How many faults of each kind were found last."""
     spark: SparkFigures | None = field(init=False, default=None)
-    """Of this daemon's session host; None where there is none."""
+    """The last report of this daemon's session host; None if there is none."""
     operations: Operations = field(init=False, default_factory=Operations)
 
     def answered_late(self, words: str, now: float, late_for_s: float) -> None:
-        """Count an answer of DynamoDB that confirmed a lease too late: they are late until some come in time, for
-        `late_for_s` at least.
+        """Count an answer of DynamoDB that confirmed a lease too late. Answers now count as late for at least
+        `late_for_s`.
         """
         self.late_answers += 1
         self.late_words, self.late_until = words, now + max(LATE_S_MIN, late_for_s)

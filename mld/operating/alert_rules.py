@@ -92,7 +92,7 @@ def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = 
     """
     from mld.metrics.datums import Wanted, dimensions_of
     from mld.metrics.declaring import Dimension
-    from mld.metrics.registry import JAVA_BY_NAME
+    from mld.metrics.published import JAVA_BY_NAME
 
     wanted = Wanted.of(settings)
     resources: dict[str, Any] = {}

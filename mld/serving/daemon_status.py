@@ -24,10 +24,11 @@ from mld.core.turns import in_turns
 from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
+from mld.metrics.identity import Identity
 from mld.metrics.progress import LateLoop
 from mld.metrics.reach import TableReach
-from mld.metrics.registry import Identity, Metrics
-from mld.metrics.worker import SparkFigures
+from mld.metrics.registry import Metrics
+from mld.metrics.spark_figures import SparkFigures
 from mld.operating.faults import DiskTrouble, FleetSight, Own, Probe, fault_value
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import LAG_MAX_S, THROTTLED, FleetStatus, ShardView, own_view

@@ -18,7 +18,7 @@ from typing import Any
 from mld.aws.threads import HostReadError
 from mld.core.clock import Clock, iso_time
 from mld.core.error_boundary import survived
-from mld.metrics.registry import Identity
+from mld.metrics.identity import Identity
 from mld.operating.events import EventsTable
 from mld.operating.faults import HOLD_S, KINDS, FleetFault, FleetSight, runbook_of
 from mld.operating.fleet_status import FleetStatus

@@ -20,8 +20,10 @@ from prometheus_client.process_collector import ProcessCollector
 
 from mld.core.steps import Steps
 from mld.metrics.declaring import Instant, Metric, MetricKind, Value
+from mld.metrics.identity import Identity
 from mld.metrics.instruments import SECONDS_BOUNDS, SpreadValue
-from mld.metrics.registry import OF_SHARD, OF_WORKER, Identity, Metrics
+from mld.metrics.published import OF_SHARD, OF_WORKER
+from mld.metrics.registry import Metrics
 
 _COMMON = ("application", "stream")
 WORKER = "worker"

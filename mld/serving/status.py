@@ -17,8 +17,10 @@ from typing import Any
 from mld.core.steps import Steps
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
-from mld.metrics.registry import Identity, Metrics
-from mld.metrics.shard import TREND_STEP_S, ShardMetrics, trend_values
+from mld.metrics.identity import Identity
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardMetrics
+from mld.metrics.trend import TREND_STEP_S, trend_values
 from mld.operating.faults import FleetSight, fault_value
 from mld.operating.fleet_status import (
     LAG_MAX_S,

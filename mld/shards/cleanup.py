@@ -21,7 +21,7 @@ from mld.core.log_fields import about
 from mld.core.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.metrics.registry import DELETED
+from mld.metrics.worker import DELETED
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.stream_leases import StreamLeases

@@ -10,7 +10,8 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.operations import LeaseCreationCounts
-from mld.metrics.registry import CREATED, Metrics
+from mld.metrics.registry import Metrics
+from mld.metrics.worker import CREATED
 from mld.shards.detector import Listing, ShardDetector, ShardsListed
 from mld.shards.identity import Survey
 from mld.shards.shard_rows import ShardRows

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from mld.metrics.registry import JAVA_METRICS
+from mld.metrics.published import JAVA_METRICS
 from mld.properties.values import MetricsLevel
 from tests.integration import metric_story
 from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.metrics.registry import JAVA_METRICS
+from mld.metrics.published import JAVA_METRICS
 from tests.integration import metric_story
 from tests.interop.conftest import MakeWorld
 from tests.interop.world import JAVA_START_S

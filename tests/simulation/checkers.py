@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mld.metrics.instruments import Tally
-from mld.metrics.registry import LeaseMove
+from mld.metrics.worker import LeaseMove
 from tests.simulation.beliefs import NEVER, Beliefs
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mld.metrics.declaring import BYTES, MILLIS, NO_UNIT, JavaMetric
 from mld.metrics.instruments import SECONDS_BOUNDS
-from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER
+from mld.metrics.published import JAVA_METRICS, OF_SHARD, OF_WORKER
 
 ABSENT = {
     ("MultiStreamTracker", "NonExistingStreamDelete.Count"): (

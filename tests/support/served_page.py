@@ -19,7 +19,8 @@ from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.identity import Identity
+from mld.metrics.registry import Metrics
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
 from mld.serving.status import RecordRates, StatusView, in_pieces

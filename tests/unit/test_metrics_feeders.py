@@ -28,6 +28,7 @@ from mld.local.kinesis import PutEntry
 from mld.logging.logs import QUEUED_BYTES_MAX, QueuedStream
 from mld.metrics.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from mld.metrics.declaring import Instant, JavaMetric
+from mld.metrics.identity import Identity
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.operations import (
     RowMoveCounts,
@@ -36,9 +37,10 @@ from mld.metrics.operations import (
     TableMigrationCounts,
     VersionMigrationCounts,
 )
+from mld.metrics.published import JAVA_METRICS, OF_SHARD, OF_WORKER
 from mld.metrics.reach import TableReach
-from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER, Identity, Metrics
-from mld.metrics.worker import SparkFigures
+from mld.metrics.registry import Metrics
+from mld.metrics.spark_figures import SparkFigures
 from mld.properties.loader import load
 from mld.properties.scrubber import Scrubber
 from mld.properties.values import MetricsLevel, SchemaMode

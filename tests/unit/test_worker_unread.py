@@ -9,7 +9,8 @@ import pytest
 from mld.core.errors import StreamError
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.identity import Identity
+from mld.metrics.registry import Metrics
 from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus, Verdict, known_here

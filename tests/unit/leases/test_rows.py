@@ -20,7 +20,7 @@ from mld.leases.rows import (
     parse_row,
     status_values,
 )
-from mld.metrics.shard import TREND_STEPS
+from mld.metrics.trend import TREND_STEPS
 from tests.twins.dynamo_prices import WRITE_UNIT_BYTES, item_bytes
 
 SEQUENCE = "49039857314204006299212589664082056738427629321519628402"

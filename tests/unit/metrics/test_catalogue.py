@@ -12,9 +12,10 @@ import pytest
 from mld.core.disks import DiskPlace, DiskRoom
 from mld.metrics.declaring import Instant, Metric, MetricKind, Number
 from mld.metrics.instruments import SpreadValue
-from mld.metrics.registry import JAVA_METRICS, OF_SHARD, Metrics
+from mld.metrics.published import JAVA_METRICS, OF_SHARD
+from mld.metrics.registry import Metrics
 from mld.metrics.shard import FetchResult, ShardActivity
-from mld.metrics.worker import SparkFigures
+from mld.metrics.spark_figures import SparkFigures
 from tests.support.metrics_page import CATALOGUE
 
 SHARD = "shardId-000000000000"

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from mld.metrics.declaring import Dimension
-from mld.metrics.registry import JAVA_METRICS
+from mld.metrics.published import JAVA_METRICS
 from mld.properties.values import MetricsLevel
 from tests.integration.metric_story import recorded
 

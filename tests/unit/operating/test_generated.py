@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mld.metrics.declaring import MetricKind
-from mld.metrics.registry import JAVA_METRICS
+from mld.metrics.published import JAVA_METRICS
 from mld.operating.alert_rules import cloudformation_alarms, grafana_dashboard, prometheus_rules, unseen
 from mld.operating.generate import lease_table, resource_name
 from mld.operating.iam_policy import policy

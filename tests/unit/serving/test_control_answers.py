@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTraces
+from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.registry import Metrics
 from mld.operating.listings import daemon_headline, daemon_listing
 from mld.serving.control import ControlAnswers, RequestRefused
 from mld.serving.daemon_status import DaemonStatus

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.metrics.identity import Identity
 from mld.metrics.reach import THROTTLED_S, TableReach
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.registry import Metrics
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.verdicts import general_faults
 from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus

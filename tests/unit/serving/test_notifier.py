@@ -20,7 +20,8 @@ from mld.aws.table_calls import TableCalls
 from mld.aws.threads import HostReadError, Poster
 from mld.core.clock import Clock
 from mld.leases.lease import Lease, ShardStatus
-from mld.metrics.registry import DYNAMODB, Identity
+from mld.metrics.identity import Identity
+from mld.metrics.registry import DYNAMODB
 from mld.operating.events import KEY, EventsTable, alerts_in
 from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, DiskTrouble, FleetFault, FleetSight, Own
 from mld.operating.fleet_status import FleetStatus

@@ -11,7 +11,8 @@ from prometheus_client.process_collector import ProcessCollector
 
 from mld.core.steps import finish
 from mld.metrics.declaring import Instant
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.identity import Identity
+from mld.metrics.registry import Metrics
 from mld.serving.prometheus import exposition_steps, process_collector
 from tests.support.metrics_page import CATALOGUE
 from tests.unit.metrics.test_catalogue import NOW, SHARD, busy_worker

@@ -16,7 +16,8 @@ from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.declaring import Instant
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.identity import Identity
+from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
 from mld.properties.scrubber import Scrubber

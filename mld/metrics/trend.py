@@ -1,0 +1,52 @@
+"""`Trend`: the lag of a shard in the last hour, as one letter for every two minutes. Pure."""
+
+from __future__ import annotations
+
+import math
+import string
+
+TREND_STEP_S, TREND_STEPS = 120, 30
+"""Seconds of a step, and number of steps: a row holds the lag of the last hour."""
+NO_LAG = "-"
+LAG_LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+"""Letters in the order of their codes. The first stands for less than a second."""
+LEVELS_PER_DOUBLING = 3
+
+
+class Trend:
+    """The lag of a shard in the last hour. It is kept in the lease row, so it moves with the lease to the next worker.
+
+    A letter stands for lags from one value up to 1.26 times it; letters reach from a second to twelve days. `text` and
+    `at_s` come from the row.
+    """
+
+    def __init__(self, text: str = "", at_s: int = 0) -> None:
+        self._text = text[-TREND_STEPS:]
+        self._step = at_s // TREND_STEP_S
+
+    def noted(self, lag_ms: int | None, wall_s: float) -> str:
+        """Add this lag and return the letters. Of several lags in one step the greatest remains."""
+        letter = NO_LAG
+        if lag_ms is not None:
+            level = 0 if lag_ms < 1000 else 1 + int(LEVELS_PER_DOUBLING * math.log2(lag_ms / 1000))
+            letter = LAG_LETTERS[min(level, len(LAG_LETTERS) - 1)]
+        step = max(self._step, int(wall_s) // TREND_STEP_S)
+        passed = min(step - self._step, TREND_STEPS) if self._text else 1
+        before, last = (self._text, NO_LAG) if passed else (self._text[:-1], self._text[-1])
+        self._text = f"{before}{NO_LAG * (passed - 1)}{max(last, letter)}"[-TREND_STEPS:]
+        self._step = step
+        return self._text
+
+    def values(self, wall_s: float) -> list[float | None]:
+        """Return the lags as `trend_values` does."""
+        return trend_values(self._text, self._step * TREND_STEP_S, wall_s)
+
+
+def trend_values(text: str, at_s: int, wall_s: float) -> list[float | None]:
+    """Return the lag in seconds for each step of the last hour, the oldest first; None where it was unknown."""
+    passed = max(0, int(wall_s) // TREND_STEP_S - at_s // TREND_STEP_S)
+    values = []
+    for letter in (text + NO_LAG * min(passed, TREND_STEPS))[-TREND_STEPS:]:
+        level = LAG_LETTERS.find(letter)
+        values.append(None if level < 0 else 0.0 if level == 0 else round(2 ** ((level - 1) / LEVELS_PER_DOUBLING), 1))
+    return values
