@@ -18,8 +18,6 @@ from mld.properties.references import Sources, SubstitutionError, has_file, has_
 from mld.properties.remarks import Level, Remark
 from mld.properties.scrubber import secrets_in
 from mld.properties.settings import (
-    BAKE_SECONDS_MAX,
-    BAKE_SECONDS_MIN,
     METRICS_PERIOD_MILLIS_MIN,
     READ_INTERVAL_MILLIS_MIN,
     STREAM_PREFIX,
@@ -27,11 +25,10 @@ from mld.properties.settings import (
 from mld.properties.value_kinds import ValueKind
 from mld.properties.value_parsers import BadValue
 
-# Java raises or clamps these without refusing the file.
-_CLAMPS: dict[str, tuple[int, int | None]] = {
-    "idleTimeBetweenReadsInMillis": (READ_INTERVAL_MILLIS_MIN, None),
-    "metricsBufferTimeMillis": (METRICS_PERIOD_MILLIS_MIN, None),
-    "tableMigrationCompleteBakeTimeSeconds": (BAKE_SECONDS_MIN, BAKE_SECONDS_MAX),
+# Java raises these without refusing the file.
+_RAISED_TO: dict[str, int] = {
+    "idleTimeBetweenReadsInMillis": READ_INTERVAL_MILLIS_MIN,
+    "metricsBufferTimeMillis": METRICS_PERIOD_MILLIS_MIN,
 }
 _DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
 
@@ -139,12 +136,10 @@ def _check_number(line: KeyLine, value: object) -> Checked:
     if value == 0 and key.zero_is_unset:
         warn(f"0 means not set, as in Java; {default_text(key)} is used", "remove the line")
         return Checked(None, tuple(remarks))
-    if key.name in _CLAMPS:
-        low, high = _CLAMPS[key.name]
-        clamped = max(low, value if high is None else min(high, value))
-        if clamped != value:
-            warn(f"{_with_text(line, 'is out of range')}, {clamped} is used", f"write {clamped}")
-            value = clamped
+    least = _RAISED_TO.get(key.name, value)
+    if value < least:
+        warn(f"{_with_text(line, 'is out of range')}, {least} is used", f"write {least}")
+        value = least
     if (key.minimum is not None and value < key.minimum) or (key.maximum is not None and value > key.maximum):
         return _bad(line, _with_text(line, "is out of range"), range_text(key))
     if key.name == "shutdownGraceMillis" and value == 0:

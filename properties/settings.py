@@ -53,7 +53,6 @@ READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
 MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
 PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows each of them, and far below a small host
 POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory, a deploy
-BAKE_SECONDS_MIN, BAKE_SECONDS_MAX = 3_600, 604_800  # Java clamps to an hour .. a week
 METRICS_PERIOD_MILLIS_MIN = 1_000
 CLOUDWATCH_PERIOD_MILLIS = 60_000  # what CloudWatch resolves; Java's 10 s make six times the requests of it
 RESTART_PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
@@ -173,10 +172,8 @@ class FleetSettings:
         default_text="what the lease table shows: 3X, but not in a table that only KCL 2.x has written")
     """None: what the lease table shows."""
     migrates_to_lease_table: bool = key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
-        "Second phase of the migration to a single table.", default=False)
-    bake_s: float = key("tableMigrationCompleteBakeTimeSeconds", SECONDS, Section.COORDINATOR,
-        "Time before the migration to a single table counts as complete.", default=86_400, minimum=0,
-        note=f"Used within {BAKE_SECONDS_MIN} to {BAKE_SECONDS_MAX}.")
+        "Second phase of the migration to a single table.", default=False,
+        note="Only a Java leader moves the rows.")
     is_band_fixed: bool = key("mld.reBalanceFixedWidth", BOOL, Section.OWN,
         "reBalanceThresholdPercentage is the width of the band in percentage points, half of it on each side of the "
         "average: at a low average the jitter of a quiet fleet moves no leases.", default=False,

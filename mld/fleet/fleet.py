@@ -91,7 +91,6 @@ class Fleet:
             states,
             self.clock,
             settings,
-            worker_id=self.worker_id,
             coordinator=LegacyTable(self.service, self.clock, settings.coordinator_state_table, COORDINATOR_TABLE_KEY),
             reports=LegacyTable(self.service, self.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
             metrics=self.metrics,
@@ -129,7 +128,7 @@ class Fleet:
             on_gave=self.failover_watcher.gave,
             on_assigned=self._discovery.wake,
             due=assigning_due,
-            listeners=(self.failover_watcher.on_loaded, self._migration.on_loaded),
+            listeners=(self.failover_watcher.on_loaded,),
             metrics=self.metrics,
         )
         self._departure = Departure(
@@ -163,7 +162,6 @@ class Fleet:
             self.failover_watcher.takeover.forget,
             self._assigner.forget,
             self._membership.forget,
-            self._migration.forget,
         ]
         """Forget what was seen of a lease table that is gone: rows that are made again count from 0. Whoever watches
         rows adds itself here."""
@@ -339,7 +337,6 @@ class Fleet:
         if self._reporter is not None:
             await self._reporter.close()
         await self._tasks.end(Until.CLOSED)
-        await self._migration.close()
         await (self._resigning or self.leader.close())
 
     async def abort(self) -> None:
@@ -350,7 +347,6 @@ class Fleet:
         self._departure.abandon()
         if self._resigning is not None:
             self._resigning.cancel()
-        self._migration.abandon()
         await self._tasks.end(Until.CLOSED)
 
     # --- what is made anew when the state of the fleet changes --------------------------------------------------------
@@ -374,7 +370,6 @@ class Fleet:
         self.metrics.worker.is_leader = leads
         if not leads:
             self.metrics.worker.table.forget_leadership()
-        self._migration.forget()
         if leads:
             self._assigner.wake()
 

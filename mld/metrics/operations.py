@@ -25,7 +25,6 @@ from mld.metrics.declaring import (
     sent,
     succeeded,
     timed,
-    times,
 )
 from mld.metrics.instruments import Calls, Spread
 
@@ -135,10 +134,6 @@ class AssignmentCounts(Operation, name="LeaseAssignmentManager"):
     corrupt_rows: Spread = count("LeaseDeserializationFailureCount", S)
 
 
-class FleetVersionCounts(Operation, name="WorkerMetrics"):
-    lowest_code: Spread = count("FleetMinSupportCode", S, unit=NO_UNIT)
-
-
 class LeadershipCounts(Operation, name="LeaderDecider"):
     is_leader: Spread = count("LeaderDecider:IsLeader", D)
     by_lock: Spread = count("DynamoDBLockBasedLeaderDecider", D)
@@ -182,19 +177,7 @@ class TableMigrationStartCounts(Operation, name="TableMigrationInitialize"):
 
 class TableMigrationCounts(Operation, name="TableMigration"):
     status: Spread = count("StatusOrdinal", S, unit=NO_UNIT)
-    before_phase_1: Spread = count("PrePhase1Worker", S)
-    in_phase_1: Spread = count("Phase1Worker", S)
-    in_phase_2: Spread = count("Phase2Worker", S)
     read_fault: Spread = count("ReadFault", S)
-    write_fault: Spread = count("WriteFault", S)
-    delete_fault: Spread = count("DeleteFault", S)
-    completion_fault: Spread = count("CompletionFault", S)
-    check: Spread = times("Time", S)
-
-
-class RowMoveCounts(Operation, name="TableMigrationAsyncMove"):
-    batches: Spread = count("BatchCount", S)
-    all: Calls = calls(S)
 
 
 @dataclass(slots=True, eq=False)
@@ -208,7 +191,6 @@ class Operations:
     reports: ReportCounts = field(default_factory=ReportCounts)
     takes: TakeCounts = field(default_factory=TakeCounts)
     assignments: AssignmentCounts = field(default_factory=AssignmentCounts)
-    fleet_versions: FleetVersionCounts = field(default_factory=FleetVersionCounts)
     leadership: LeadershipCounts = field(default_factory=LeadershipCounts)
     audits: AuditCounts = field(default_factory=AuditCounts)
     shard_syncs: ShardSyncCounts = field(default_factory=ShardSyncCounts)
@@ -217,7 +199,6 @@ class Operations:
     version_migration: VersionMigrationCounts = field(default_factory=VersionMigrationCounts)
     table_migration_start: TableMigrationStartCounts = field(default_factory=TableMigrationStartCounts)
     table_migration: TableMigrationCounts = field(default_factory=TableMigrationCounts)
-    row_moves: RowMoveCounts = field(default_factory=RowMoveCounts)
 
 
 OPERATIONS: tuple[tuple[str, tuple[Declared, ...]], ...] = tuple(

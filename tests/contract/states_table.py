@@ -14,12 +14,9 @@ import pytest
 from mld.aws.service import Service
 from mld.core.clock import LoopClock
 from mld.core.errors import TableMissingError
-from mld.fleet.migrate.row_mover import RowMover
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
-    TABLE_MIGRATION,
     ClientVersion,
-    TableStatus,
     UnreadableStateError,
     advanced,
     first_row,
@@ -36,8 +33,6 @@ ME = "host-1:9f3c"
 NOW_MS = 1_784_640_000_123
 UPGRADE = first_row(CLIENT_VERSION, ClientVersion.UPGRADE_FROM_2X, ME, NOW_MS)
 FLIPPED = advanced(UPGRADE, ClientVersion.V3X_WITH_ROLLBACK, ME, NOW_MS + 1)
-PENDING = first_row(TABLE_MIGRATION, TableStatus.PENDING, ME, NOW_MS)
-COMPLETE = advanced(PENDING, TableStatus.COMPLETE, ME, NOW_MS + 1)
 
 
 class Tables:
@@ -56,10 +51,6 @@ class Tables:
 
     async def put(self, place: Place, item: dict[str, Any]) -> None:
         await self._service.call("PutItem", {"TableName": place.table, "Item": item})
-
-    async def put_lock(self, owner: str) -> None:
-        item = {"key": {"S": "Leader"}, "ownerName": {"S": owner}, "leaseDuration": {"S": "120000"}}
-        await self.put(self.legacy, item)
 
     async def items(self, place: Place) -> dict[str, Any]:
         params: dict[str, Any] = {"TableName": place.table, "ConsistentRead": True}
@@ -128,13 +119,6 @@ class StatesTableContract:
         assert written["cv"] == {"S": "CLIENT_VERSION_3X_WITH_ROLLBACK"}
         assert len(written["h"]["L"]) == 2
 
-    async def test_a_delete_needs_the_state_that_was_read(self, states: StatesTable, tables: Tables) -> None:
-        initial = first_row(TABLE_MIGRATION, TableStatus.INIT, ME, NOW_MS)
-        await states.create(PENDING, tables.legacy)
-        assert not await states.delete(initial, tables.legacy)
-        assert await states.delete(PENDING, tables.legacy)
-        assert await tables.items(tables.legacy) == {}
-
     async def test_a_row_that_says_nonsense_is_an_error(self, states: StatesTable, tables: Tables) -> None:
         await tables.put(tables.legacy, {"key": {"S": "Migration3.0"}, "cv": {"S": "?"}})
         with pytest.raises(UnreadableStateError):
@@ -147,11 +131,6 @@ class StatesTableContract:
         with pytest.raises(TableMissingError):
             await states.create(UPGRADE, nowhere)
 
-    async def test_all_rows_are_listed(self, states: StatesTable, tables: Tables) -> None:
-        for number in range(20):
-            await tables.put(tables.legacy, {"key": {"S": f"stream-{number}"}})
-        assert len(await states.items(tables.legacy)) == 20
-
     async def test_the_outline_tells_a_table_of_2x(self, states: StatesTable, tables: Tables) -> None:
         assert not (await states.outline(tables.leases)).is_bare
         row = {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "LATEST"}}
@@ -161,99 +140,6 @@ class StatesTableContract:
         assert found.leases == {"shardId-0": ("w-1", "1")}
         await states.create(UPGRADE, tables.leases)
         assert not (await states.outline(tables.leases)).is_bare
-
-    # --- the move
-
-    async def test_rows_are_moved_and_get_their_type(self, service: Service, tables: Tables) -> None:
-        await tables.put_lock(ME)
-        await StatesTable(service).create(PENDING, tables.legacy)
-        item = item_of(FLIPPED, tables.legacy)
-        del item["entityType"]
-        await tables.put(tables.legacy, item)
-        for number in range(30):
-            stream = {"key": {"S": f"s-{number}"}, "entityType": {"S": "STREAM"}, "streamId": {"S": "x"}}
-            await tables.put(tables.legacy, stream)
-        assert await self.mover(service).move(tables.legacy, tables.leases)
-        assert set(await tables.items(tables.legacy)) == {"Leader", "TableMigration3.5"}
-        moved = await tables.items(tables.leases)
-        assert moved["Migration3.0"] == item_of(FLIPPED, tables.leases)
-        assert moved["s-7"] == {"leaseKey": {"S": "s-7"}, "entityType": {"S": "STREAM"}, "streamId": {"S": "x"}}
-        assert len(moved) == 31
-
-    async def test_who_does_not_hold_the_lock_moves_nothing(self, service: Service, tables: Tables) -> None:
-        for owner in (None, "somebody-else"):
-            if owner is not None:
-                await tables.put_lock(owner)
-            await tables.put(tables.legacy, item_of(UPGRADE, tables.legacy))
-            assert not await self.mover(service).move(tables.legacy, tables.leases)
-            assert "Migration3.0" in await tables.items(tables.legacy)
-            assert await tables.items(tables.leases) == {}
-
-    async def test_a_row_that_changed_since_it_was_read_is_not_moved(
-        self, service: Service, states: StatesTable, tables: Tables
-    ) -> None:
-        await tables.put_lock(ME)
-        await states.create(UPGRADE, tables.legacy)
-        read = await states.get_item("Migration3.0", tables.legacy)
-        assert read is not None
-        await states.update(FLIPPED, UPGRADE.state, tables.legacy)
-        plan = [(read, item_of(UPGRADE, tables.leases), None)]
-        assert not await states.move(plan, tables.legacy, tables.leases, ME)
-        assert await states.get(CLIENT_VERSION, tables.legacy) == FLIPPED
-        assert await states.get(CLIENT_VERSION, tables.leases) is None
-
-    async def test_an_old_copy_in_the_lease_table_does_not_stop_the_move(
-        self, service: Service, states: StatesTable, tables: Tables
-    ) -> None:
-        await tables.put_lock(ME)
-        await states.create(UPGRADE, tables.leases)
-        await states.create(FLIPPED, tables.legacy)
-        assert await self.mover(service).move(tables.legacy, tables.leases)
-        assert await states.get(CLIENT_VERSION, tables.leases) == FLIPPED
-        assert await states.get(CLIENT_VERSION, tables.legacy) is None
-
-    async def test_a_lease_is_never_replaced_and_an_unknown_row_stays(self, service: Service, tables: Tables) -> None:
-        await tables.put_lock(ME)
-        lease = {"leaseKey": {"S": "my-stream"}, "leaseCounter": {"N": "3"}}
-        await tables.put(tables.leases, lease)
-        await tables.put(tables.legacy, {"key": {"S": "my-stream"}, "streamId": {"S": "x"}})
-        await tables.put(tables.legacy, {"key": {"S": "what"}})
-        assert await self.mover(service).move(tables.legacy, tables.leases)
-        assert await tables.items(tables.leases) == {"my-stream": lease}
-        assert set(await tables.items(tables.legacy)) == {"Leader", "my-stream", "what"}
-
-    # --- the end
-
-    async def test_finalise_writes_both_rows(self, states: StatesTable, tables: Tables) -> None:
-        await tables.put_lock(ME)
-        await states.create(PENDING, tables.legacy)
-        assert await states.finalise(COMPLETE, PENDING.state, tables.legacy, tables.leases, ME)
-        assert await states.get(TABLE_MIGRATION, tables.legacy) == COMPLETE
-        assert await states.get(TABLE_MIGRATION, tables.leases) == COMPLETE
-
-    async def test_finalise_is_done_with_a_copy_of_an_earlier_time(self, states: StatesTable, tables: Tables) -> None:
-        await tables.put_lock(ME)
-        await states.create(PENDING, tables.legacy)
-        await states.create(COMPLETE, tables.leases)
-        assert await states.finalise(COMPLETE, PENDING.state, tables.legacy, tables.leases, ME)
-        assert await states.get(TABLE_MIGRATION, tables.legacy) == COMPLETE
-
-    @pytest.mark.parametrize("owner", [None, "somebody-else"])
-    async def test_finalise_needs_the_lock(self, states: StatesTable, tables: Tables, owner: str | None) -> None:
-        if owner is not None:
-            await tables.put_lock(owner)
-        await states.create(PENDING, tables.legacy)
-        assert not await states.finalise(COMPLETE, PENDING.state, tables.legacy, tables.leases, ME)
-        assert await states.get(TABLE_MIGRATION, tables.legacy) == PENDING
-        assert await tables.items(tables.leases) == {}
-
-    async def test_finalise_needs_pending(self, states: StatesTable, tables: Tables) -> None:
-        await tables.put_lock(ME)
-        deployed = first_row(TABLE_MIGRATION, TableStatus.DEPLOYED, ME, NOW_MS)
-        await states.create(deployed, tables.legacy)
-        assert not await states.finalise(COMPLETE, PENDING.state, tables.legacy, tables.leases, ME)
-        assert await states.get(TABLE_MIGRATION, tables.legacy) == deployed
-        assert await tables.items(tables.leases) == {}
 
     # --- the legacy tables themselves
 
@@ -281,7 +167,3 @@ class StatesTableContract:
         backups = await service.call("DescribeContinuousBackups", {"TableName": name})
         recovery = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
         assert recovery["PointInTimeRecoveryStatus"] == "ENABLED"
-
-    @staticmethod
-    def mover(service: Service) -> RowMover:
-        return RowMover(StatesTable(service, request_timeout_s=REQUEST_TIMEOUT_S), worker_id=ME)

@@ -290,8 +290,6 @@ def check_migration(row: Row) -> None:
 
 
 def _check_state_of(kind: Kind[Any], row: Row, place: Place) -> None:
-    if place.key == COORDINATOR_TABLE_KEY:
-        states.moved(row, place)
     try:
         read = states.parse_state(kind, row, place)
     except UnreadableStateError as error:

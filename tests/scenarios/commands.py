@@ -185,11 +185,12 @@ class Commands(Reports):
     do_restart = do_start
 
     def do_java(self, words: list[str]) -> list[str]:
-        """java j1 3.5 [ahead=5s] [behind=5s] [config=PHASE1] [load=5]: start a Java worker of 2.x, 3.4 or 3.5."""
+        """java j1 3.5 [ahead=5s] [behind=5s] [config=PHASE1] [load=5] [migrate=true]: a Java worker of 2.x to 3.5."""
         more = dict(word.split("=") for word in words[2:])
         ahead_s = seconds(more.get("ahead", "0s")) - seconds(more.get("behind", "0s"))
         load = float(more["load"]) if "load" in more else None
-        self.world.start_java(words[0], words[1], config=more.get("config", "3X"), ahead_s=ahead_s, load=load)
+        config, migrate = more.get("config", "3X"), more.get("migrate") == "true"
+        self.world.start_java(words[0], words[1], config=config, migrate=migrate, ahead_s=ahead_s, load=load)
         return []
 
     async def do_stop(self, words: list[str]) -> list[str]:

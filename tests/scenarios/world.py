@@ -46,6 +46,8 @@ POLL_S = 0.05
 STOP_MAX_S = 120.0
 LOAD_OF_A_LEASE = 10.0
 LEGACY = ", in the legacy table"
+JAVA_BAKE_S = 600.0
+"""The last wait of the move to a single table; Java takes no less than an hour."""
 
 Due = tuple[tuple[int, int], float, int]
 """A record's place; when it and all before it in its shard were delivered; and the number of the last of these."""
@@ -177,11 +179,23 @@ class StoryWorld:
         return self._started_as(name, worker_id, worker, host, process, worker.run(settings.shutdown_grace_s))
 
     def start_java(
-        self, name: str, version: str, *, config: str = "3X", ahead_s: float = 0.0, load: float | None = None
+        self,
+        name: str,
+        version: str,
+        *,
+        config: str = "3X",
+        migrate: bool = False,
+        ahead_s: float = 0.0,
+        load: float | None = None,
     ) -> Machine:
         """A Java worker of the simulation: 3.5, 3.4 (any from 3.0 on) or 2.x; `load` is that without leases."""
         self._check_down(name)
-        more: dict[str, Any] = {} if version == "2.x" else {"tagged": version == "3.5", "config": config}
+        more: dict[str, Any] = {} if version == "2.x" else {
+            "tagged": version == "3.5",
+            "config": config,
+            "migrate": migrate,
+            "complete_bake_s": JAVA_BAKE_S,
+        }
         self._started += 1
         worker = (JavaWorker3 if more else JavaWorker)(
             name,

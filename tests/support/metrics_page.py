@@ -13,7 +13,22 @@ from mld.metrics.declaring import BYTES, MILLIS, NO_UNIT, JavaMetric
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.published import JAVA_METRICS, OF_SHARD, OF_WORKER
 
+OF_THE_MOVE = "only a Java leader moves rows to a single table"
 ABSENT = {
+    **{
+        ("TableMigration", name): OF_THE_MOVE
+        for name in (
+            "PrePhase1Worker",
+            "Phase1Worker",
+            "Phase2Worker",
+            "WriteFault",
+            "DeleteFault",
+            "CompletionFault",
+            "Time",
+        )
+    },
+    **{("TableMigrationAsyncMove", name): OF_THE_MOVE for name in ("BatchCount", "Success", "Time")},
+    ("WorkerMetrics", "FleetMinSupportCode"): OF_THE_MOVE,
     ("MultiStreamTracker", "NonExistingStreamDelete.Count"): (
         "leases are not deleted because the service does not know the stream"
     ),

@@ -31,7 +31,6 @@ from mld.metrics.declaring import Instant, JavaMetric
 from mld.metrics.identity import Identity
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.operations import (
-    RowMoveCounts,
     ShardEndCounts,
     ShardSyncCounts,
     TableMigrationCounts,
@@ -66,7 +65,6 @@ V2X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"}
 EVERYTHING = Wanted(MetricsLevel.DETAILED, frozenset({ALL_DIMENSIONS}), worker="w", stream="s")
 ME = Identity("app", STREAM, "w", "0")
 LOOK_EVERY_S = 1.0
-STATES, REPORTS = "app-CoordinatorState", "app-WorkerMetricStats"
 
 NEVER_CREATED_THERE = "the children of an ended shard start at TRIM_HORIZON, and no lease is born anywhere else"
 NOT_FED: dict[tuple[str, str], str] = {
@@ -360,41 +358,14 @@ async def an_end_that_contradicts_itself(seen: Seen) -> None:
 
 
 async def migrations(seen: Seen) -> None:
-    """From 2.x to 3.x, and from three tables to one, with a worker that is too old, and faults."""
-    quiet = {"idleTimeBetweenReadsInMillis": "60000", "tableMigrationCompleteBakeTimeSeconds": "3600"}
+    """From 2.x to 3.x on three tables, with faults."""
+    quiet = {"idleTimeBetweenReadsInMillis": "60000"}
     async with watched(seen, 1, **V2X, **quiet, mld__metadataLayout="legacy") as world:
-        first = world.start("w1")
+        world.start("w1")
         await world.advance(300.0)
         with faulty(world, "UpdateItem", key="Migration3.0"):
             await world.advance(900.0)
-        await world.until(lambda: "TableMigration3.5" in world.dynamo.rows(STATES), 3000.0)
-        await _an_old_worker(world)
-        await world.until(lambda: _table_status(world) == "TABLE_MIGRATION_STATUS_DEPLOYED", 20_000.0)
-        await first.stop()
-        world.start("w2", seed=2, **V3X, migrateAllEntitiesToLeaseTable="true")
-        await world.until(lambda: "Migration3.0" in world.dynamo.rows(TABLE), 1000.0)
-        await world.advance(5000.0)
-        assert "TableMigration3.5" in world.dynamo.rows(TABLE)
-
-
-async def _an_old_worker(world: Fleet) -> None:
-    """For two minutes a worker that cannot live with one table owns a lease and reports."""
-    lease = dict(world.dynamo.row(TABLE, SHARD_0))
-    for number in range(24):
-        now = {"N": str(int(world.clock.wall()))}
-        world.dynamo.put_row(REPORTS, {"wid": {"S": "old"}, "lut": now, "sts": {"M": {}}, "opr": {"M": {}}})
-        counter, old = {"N": str(1000 + number)}, {"S": "old"}
-        world.dynamo.put_row(
-            TABLE, {**lease, "leaseKey": {"S": "shardId-old"}, "leaseOwner": old, "leaseCounter": counter}
-        )
-        await world.advance(5.0)
-    world.dynamo.delete_row(TABLE, "shardId-old")
-    world.dynamo.delete_row(REPORTS, "old")
-
-
-def _table_status(world: Fleet) -> str | None:
-    row = world.dynamo.row(STATES, "TableMigration3.5")
-    return None if row is None else row["tm"]["S"]
+        await world.advance(300.0)
 
 
 async def what_nobody_expects(seen: Seen) -> None:
@@ -570,7 +541,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
 
 def is_of_migrations(metric: JavaMetric) -> bool:
     """Only workers of a fleet that comes from 2.x tell it."""
-    of_migrations = (VersionMigrationCounts.OPERATION, TableMigrationCounts.OPERATION, RowMoveCounts.OPERATION)
+    of_migrations = (VersionMigrationCounts.OPERATION, TableMigrationCounts.OPERATION)
     return metric.operation in of_migrations or metric.name == "DynamoDBLockBasedLeaderDecider"
 
 

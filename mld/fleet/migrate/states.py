@@ -1,6 +1,6 @@
 """Rows of the two migrations, `Migration3.0` and `TableMigration3.5`: DynamoDB JSON to values and back. Pure.
 
-Rules: coordination#migration-rows, coordination#moving-rows. A row is an immutable value: the next state is a new row,
+Rule: coordination#migration-rows. A row is an immutable value: the next state is a new row,
 so that a write that failed leaves nothing behind. Attributes that we do not know are kept, in the row and in each
 history entry.
 """
@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.core.errors import MldError
 from mld.leases.own_attribute import Row
-from mld.leases.rows import ENTITY_TYPE, LEASE_TABLE_KEY, EntityType, Place
+from mld.leases.rows import ENTITY_TYPE, EntityType, Place
 
 MODIFIED_BY = "mb"
 MODIFIED_AT = "mts"
@@ -153,27 +153,6 @@ def _written(kind: Kind[StateT], state: str | None, by: str | None, at_ms: int |
     if at_ms is not None:
         found[MODIFIED_AT] = {"N": str(at_ms)}
     return found
-
-
-def moved(item: Row, legacy: Place) -> dict[str, dict[str, Any]] | None:
-    """Return a row of the legacy coordinator table as it is to stand in the lease table; None if it must not stand
-    there.
-
-    There every row that is not a lease needs an `entityType` that all readers know. Rows of workers before 3.5 have
-    none; theirs follows from the key, or from what only a stream-info row has. Anything else would be a broken lease.
-    """
-    key = item[legacy.key]
-    kind = item.get(ENTITY_TYPE, {}).get("S") or _implied_entity(item, legacy)
-    if kind not in {entity.value for entity in EntityType} - {EntityType.LEASE.value}:
-        return None
-    rest = {name: dict(value) for name, value in item.items() if name not in (legacy.key, ENTITY_TYPE)}
-    return {LEASE_TABLE_KEY: dict(key), ENTITY_TYPE: {"S": kind}, **rest}
-
-
-def _implied_entity(item: Row, legacy: Place) -> str | None:
-    if item[legacy.key].get("S") == CLIENT_VERSION.key:
-        return CLIENT_VERSION.entity.value
-    return EntityType.STREAM.value if "streamId" in item else None
 
 
 def _entry(kind: Kind[StateT], item: Row) -> HistoryEntry:

@@ -1,47 +1,31 @@
-"""`TableMigration`: carries out the migration to a single table, and knows where the fleet's rows live.
+"""`TableMigration`: knows where the fleet's rows live, and follows a Java leader that moves them to a single table.
 
-Rules: coordination#table-layout, coordination#table-migration-steps; the decisions are in `single_table`. Every write
-is conditional on the state that was read; after an error that leaves the outcome open, the state is read again.
+Rules: coordination#table-layout, coordination#table-migration-status; the decisions are in `single_table`. A leader of
+mld leaves the row `TableMigration3.5` and the rows to be moved as they are: the move rests until a Java worker leads.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError, StartupError, TableError
-from mld.core.stillness import Stillness
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate import single_table
-from mld.fleet.migrate.row_mover import RowMover
-from mld.fleet.migrate.single_table import FleetSummary, Routes, Step
-from mld.fleet.migrate.states import (
-    CLIENT_VERSION,
-    TABLE_MIGRATION,
-    TableRow,
-    TableStatus,
-    UnreadableStateError,
-    advanced,
-    first_row,
-)
+from mld.fleet.migrate.single_table import Routes
+from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, TableStatus, UnreadableStateError
 from mld.fleet.migrate.states_table import StatesTable
-from mld.fleet.report.reports import FleetSnapshot
-from mld.leases.lease import Lease
-from mld.leases.rows import Place
 from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
-from mld.properties.settings import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN, Settings
+from mld.properties.settings import Settings
 from mld.properties.values import ClientVersionConfig, MetadataLayout
 
 log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is in such a hurry
 UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row
-MOVE_RETRY_S = 30.0  # a move that left rows behind needs somebody's help
 LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
 SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
 
@@ -61,7 +45,7 @@ class MigrationCompletedError(MldError):
 
 @dataclass(eq=False)
 class TableMigration:
-    """Where the fleet's rows live, and the leader's work to bring them into one table.
+    """Where the fleet's rows live, now and for as long as this worker runs.
 
     `on_check` is the hook of the lock election. What is not known changes nothing.
     """
@@ -70,7 +54,6 @@ class TableMigration:
     clock: Clock
     settings: Settings
     _: KW_ONLY
-    worker_id: str
     coordinator: LegacyTable
     reports: LegacyTable
     metrics: Metrics = field(default_factory=Metrics)
@@ -78,17 +61,9 @@ class TableMigration:
     def __post_init__(self) -> None:
         operations = self.metrics.worker.operations
         self._migrates = self.settings.fleet.migrates_to_lease_table
-        self._bake_s = min(max(self.settings.fleet.bake_s, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX)
-        self._counts, self._moves = operations.table_migration, operations.row_moves
-        self._starts, self._versions = operations.table_migration_start, operations.fleet_versions
-        self._watched: Stillness[str, int] = Stillness()
+        self._counts, self._starts = operations.table_migration, operations.table_migration_start
         self.routes = Routes(self.settings.lease_table.name)
         """Where the fleet's rows live now."""
-        self._mover = RowMover(self.states, worker_id=self.worker_id, on_moved=lambda: self._moves.batches.note(1))
-        self._move: asyncio.Task[None] | None = None
-        self._move_after = float("-inf")
-        self.summary: FleetSummary | None = None
-        """What the leader goes by; None if it cannot be told yet."""
         self._read_at: float | None = None
         """When the row was read last in this term as leader; None for others."""
 
@@ -168,36 +143,8 @@ class TableMigration:
         """The status that is live."""
         return self.routes.live
 
-    # --- the leader's check -------------------------------------------------------------------------------------------
-
-    def forget(self) -> None:
-        """Forget what was seen before leadership was won or lost, or of a table that is gone."""
-        self._watched.forget_all()
-
-    def on_loaded(self, seen: FleetSnapshot) -> None:
-        """Take note of what the leader's assigner has just seen."""
-        self.summary = single_table.summarise(
-            seen.leases,
-            seen.reports,
-            wall_s=self.clock.wall(),
-            at=self.clock.monotonic(),
-            expired=seen.expired,
-            unproven=self._unproven(seen.leases),
-            report_period_s=self.settings.fleet.report_period_s,
-        )
-        if self.summary is not None:
-            self._versions.lowest_code.note(self.summary.lowest_code)
-
-    def _unproven(self, leases: Iterable[Lease]) -> set[str]:
-        """Return the leases that this leader has neither seen move nor watched for a lease duration."""
-        now = self.clock.monotonic()
-        counters = {lease.key: lease.counter for lease in leases}
-        self._watched.saw_all(counters, now)
-        duration_s, watched = self.settings.leases.duration_s, self._watched
-        return {key for key in counters if not (watched.has_moved(key) or watched.is_still(key, now, duration_s))}
-
     async def on_check(self, is_leader: bool) -> None:
-        """Read the row and follow it; as leader, move the migration on.
+        """Read the row and follow it.
 
         Raises MigrationCompletedError once, when the lock has moved to the lease table. Raises TableError if the row
         cannot be read: a new leader must not lead before it has seen that the lock still belongs here.
@@ -210,8 +157,6 @@ class TableMigration:
         now = self.clock.monotonic()
         if not is_leader:
             self._read_at = None
-            self.summary = None
-            self._stop_move()
         elif self._read_at is not None and now - self._read_at < LEADER_CHECK_S:
             return
         try:
@@ -225,24 +170,17 @@ class TableMigration:
                 raise
             log.warning("status of the table migration unknown: %s", error, extra={"action": "table_status_unread"})
             return
+        stored = None if row is None else row.state
         if is_leader:
-            self._read_at = now
-            self._counts.status.note(UNKNOWN if row is None else ORDINALS[row.state])
-            self._count_fleet(self.summary)
-        self._enter(self._refreshed(None if row is None else row.state))
-        if is_leader:
-            await self._lead(row, place)
-            self._counts.check.note(self.clock.monotonic() - now)
-
-    def _refreshed(self, stored: TableStatus | None) -> TableStatus:
-        return single_table.refreshed_status(self.status, stored, migrate=self._migrates)
-
-    def _count_fleet(self, summary: FleetSummary | None) -> None:
-        if summary is not None:
-            moved = len(summary.reporting_in_lease_table)
-            self._counts.before_phase_1.note(max(0, len(summary.owners) - summary.supporting))
-            self._counts.in_phase_1.note(max(0, summary.supporting - moved))
-            self._counts.in_phase_2.note(moved)
+            is_new_leader, self._read_at = self._read_at is None, now
+            self._counts.status.note(UNKNOWN if stored is None else ORDINALS[stored])
+            if is_new_leader and self._migrates and stored is not TableStatus.COMPLETE:
+                log.warning(
+                    "the move to a single table rests while this worker leads: only a Java leader moves rows. Restart "
+                    "this worker until a Java worker of 3.5 leads",
+                    extra={"action": "table_move_rests"},
+                )
+        self._enter(single_table.refreshed_status(self.status, stored, migrate=self._migrates))
 
     def _enter(self, status: TableStatus) -> None:
         """Raise MigrationCompletedError on COMPLETE."""
@@ -250,93 +188,7 @@ class TableMigration:
             log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
         self.routes = replace(self.routes, live=status)
         if status is TableStatus.COMPLETE:
-            self._stop_move()
             raise MigrationCompletedError("the leader's lock lives in the lease table now")
-
-    async def _lead(self, row: TableRow | None, place: Place) -> None:
-        try:
-            step = self._next_step(row, None)
-            if step is Step.LIST_LEGACY:
-                items = await self.states.items(place)
-                step = self._next_step(row, tuple(str(item[place.key].get("S")) for item in items))
-            await self._carry_out(step, row, place)
-        except MigrationCompletedError:
-            raise
-        except Exception as error:
-            failure = survived(error, "migrating to a single table")
-            log.warning("step of the table migration failed: %s", failure, extra={"action": "table_step_failed"})
-
-    def _next_step(self, row: TableRow | None, legacy_keys: tuple[str, ...] | None) -> Step:
-        return single_table.leader_step(
-            self.status,
-            row,
-            self.summary,
-            wall_ms=self._wall_ms(),
-            now=self.clock.monotonic(),
-            complete_bake_s=self._bake_s,
-            legacy_keys=legacy_keys,
-        )
-
-    async def _carry_out(self, step: Step, row: TableRow | None, place: Place) -> None:
-        """Carry out a step. A write that is refused changes nothing here: the next check reads what somebody else has
-        written."""
-        match step:
-            case Step.CREATE_INIT | Step.CREATE_DEPLOYED:
-                status = TableStatus.INIT if step is Step.CREATE_INIT else TableStatus.DEPLOYED
-                first = first_row(TABLE_MIGRATION, status, self.worker_id, self._wall_ms())
-                with self._counts.write_fault.faults():
-                    await self.states.create(first, place)
-            case Step.STOP_MOVE:
-                self._stop_move()
-            case Step.MOVE_ROWS:
-                self._start_move(place)
-            case Step.DELETE_ROW if row is not None:
-                with self._counts.delete_fault.faults():
-                    await self.states.delete(row, place)
-            case Step.TO_DEPLOYED if row is not None:
-                self._stop_move()
-                if await self._update(row, TableStatus.DEPLOYED, place) and self.status is TableStatus.INIT:
-                    self._enter(self._refreshed(TableStatus.DEPLOYED))
-            case Step.TO_PENDING if row is not None:
-                await self._update(row, TableStatus.PENDING, place)
-            case Step.FINALISE if row is not None:
-                complete = advanced(row, TableStatus.COMPLETE, self.worker_id, self._wall_ms())
-                with self._counts.completion_fault.faults():
-                    is_done = await self.states.finalise(complete, row.state, place, self.routes.leases, self.worker_id)
-                if is_done:
-                    self._enter(TableStatus.COMPLETE)
-            case _:
-                assert step in (Step.NOTHING, Step.LIST_LEGACY), f"{step} without a row"
-
-    async def _update(self, row: TableRow, status: TableStatus, place: Place) -> bool:
-        changed = advanced(row, status, self.worker_id, self._wall_ms())
-        with self._counts.write_fault.faults():
-            return await self.states.update(changed, row.state, place)
-
-    def _wall_ms(self) -> int:
-        return int(self.clock.wall() * 1000)
-
-    # --- the move -----------------------------------------------------------------------------------------------------
-
-    def _start_move(self, place: Place) -> None:
-        now = self.clock.monotonic()
-        if now >= self._move_after and (self._move is None or self._move.done()):
-            self._move_after = now + MOVE_RETRY_S
-            self._move = asyncio.create_task(self._move_rows(place))
-
-    async def _move_rows(self, place: Place) -> None:
-        try:
-            with self._moves.all.timed(self.clock.monotonic):
-                await self._mover.move(place, self.routes.leases)
-        except Exception as error:
-            failure = survived(error, "moving rows")
-            log.warning("rows not moved: %s", failure, extra={"action": "move_failed"})
-
-    def _stop_move(self) -> None:
-        if self._move is not None:
-            self._move.cancel()
-
-    # --- life ---------------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
         """Report a legacy coordinator table that appears after this worker has started without one, for ever."""
@@ -357,12 +209,3 @@ class TableMigration:
                     extra={"action": "layout_conflict"},
                 )
                 return
-
-    def abandon(self) -> None:
-        """End without waiting: what is on its way may still be applied."""
-        self._stop_move()
-
-    async def close(self) -> None:
-        self._stop_move()
-        if self._move is not None:
-            await asyncio.gather(self._move, return_exceptions=True)

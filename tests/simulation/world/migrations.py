@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,31 +77,37 @@ def redeploy_as(machine: Machine, restart_s: float, text: str) -> None:
 
 
 async def to_single_table(world: World) -> None:
-    """When the fleet is deployed, restart every worker with migrateAllEntitiesToLeaseTable, and wait for the end."""
+    """When the fleet is deployed, restart every worker with migrateAllEntitiesToLeaseTable, and wait for the end.
 
-    def status() -> str:
-        found = world.dynamo.row(COORDINATOR, "TableMigration3.5")
-        return "" if found is None else str(found["tm"]["S"])
-
-    await _until(world, lambda: status() == DEPLOYED, "DEPLOYED")
+    An mld worker that leads meanwhile is restarted, until one of Java leads: only Java moves the rows.
+    """
+    await _until(world, DEPLOYED)
     for machine in [m for m in world.machines if m.wanted]:
         machine.migrates = True
         machine.deploy(2.0, new_id=True)
         await asyncio.sleep(2 * POLL_S)
-    await _until(world, lambda: status() == COMPLETE, "COMPLETE")
+    await _until(world, COMPLETE)
     await asyncio.sleep(SETTLED_S)
     left = {row for row in world.dynamo.rows(COORDINATOR) if row != "TableMigration3.5"}
     if left or world.dynamo.row(TABLE, "Leader") is None or world.dynamo.row(TABLE, "Migration3.0") is None:
         raise Violation(f"checker 12: the migration is complete, yet the legacy table has {sorted(left)}")
 
 
-async def _until(world: World, condition: Callable[[], bool], what: str) -> None:
+async def _until(world: World, status: str) -> None:
     deadline = world.now() + STEP_S_MAX
-    while not condition():
+    while _table_status(world) != status:
         if world.now() > deadline:
-            raise Violation(f"checker 12: the table migration does not become {what} in {STEP_S_MAX:.0f} s")
+            raise Violation(f"checker 12: the table migration does not become {status} in {STEP_S_MAX:.0f} s")
+        for machine in world.machines:
+            if isinstance(machine.worker, Worker) and machine.worker.fleet.leader.leads and machine.wanted:
+                machine.deploy(2.0, new_id=True)
         await asyncio.sleep(POLL_S)
-    world.trace(f"table migration: {what}")
+    world.trace(f"table migration: {status}")
+
+
+def _table_status(world: World) -> str | None:
+    found = world.dynamo.row(COORDINATOR, "TableMigration3.5")
+    return None if found is None else str(found["tm"]["S"])
 
 
 async def check_versions(world: World) -> None:

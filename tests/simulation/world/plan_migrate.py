@@ -72,6 +72,8 @@ def _draw_upgrade(seed: int) -> Plan:
     first = [rng.choice(("java2", *newer)) for _ in range(rng.choice((2, 3, 3, 4)))]
     first[0] = "mld"
     last = [rng.choice(newer) if kind == "java2" else kind for kind in first]
+    if single:  # only a Java leader moves the rows
+        last[-1] = "java3"
     actions, trouble_s = _upgrades(rng, first, last, single=single)
     return Plan(
         seed=seed,
@@ -84,7 +86,7 @@ def _draw_upgrade(seed: int) -> Plan:
         idle_s=rng.choice((4.0, 8.0)),
         records_per_s=rng.uniform(0.2, 0.5),
         stale_reads_s=rng.choice((0.0, 0.3, 1.5)),
-        settings={"maxLeasesToStealAtOneTime": "3", "tableMigrationCompleteBakeTimeSeconds": "3600"},
+        settings={"maxLeasesToStealAtOneTime": "3"},
         fleet=Fleet3x(
             loads=rng.choice(((None,), (Load(10.0, 5.0),))),
             index_creation_s=rng.choice((0.0, 5.0, 60.0)),

@@ -289,25 +289,6 @@ async def test_a_crash_sends_nothing_more(stage):
     assert stage.owners() == dict.fromkeys(stage.leases(), "w1")
 
 
-@story(1, **V3X, migrateAllEntitiesToLeaseTable="true")
-async def test_a_crash_in_the_middle_of_a_move_ends_it(stage):
-    await stage.legacy()
-    stage.plant_status("DEPLOYED")
-    for number in range(80):
-        stage.put({"key": {"S": f"stream-{number:02}"}, "entityType": {"S": "STREAM"}, "streamId": {"S": "x"}}, STATES)
-
-    def slowly(sender, operation, params):
-        return Fault(delay_before_s=2.0) if operation == "TransactWriteItems" else None
-
-    stage.requests.fault = slowly
-    worker = stage.start("w1")
-    await stage.until(lambda: len(stage.requests.of("w1", "TransactWriteItems")) == 2, 120)
-    await worker.crash()
-    await stage.advance(60)
-    assert len(stage.requests.of("w1", "TransactWriteItems")) == 2
-    assert len(stage.dynamo.rows(STATES.table)) >= 32, "what was under way may have arrived, and no more"
-
-
 # --- modes
 
 

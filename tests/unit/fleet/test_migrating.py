@@ -1,4 +1,4 @@
-"""Both migrations carried out: whole fleets in virtual time (coordination#both-migrations)."""
+"""Both migrations, carried out or followed: whole fleets in virtual time (coordination#both-migrations)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
 from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.leader.lock_table import LockTable
-from mld.fleet.migrate.single_table import FleetSummary
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     TABLE_MIGRATION,
@@ -28,7 +27,12 @@ from mld.fleet.migrate.states import (
     parse_state,
 )
 from mld.fleet.migrate.states_table import StatesTable
-from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationCompletedError, TableMigration
+from mld.fleet.migrate.table_migration import (
+    LATE_TABLE_PERIOD_S,
+    LEADER_CHECK_S,
+    MigrationCompletedError,
+    TableMigration,
+)
 from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, Components, FleetView, VersionMachine
 from mld.leases.rows import Place
 from mld.leases.table_maker import LegacyTable, on_demand
@@ -45,7 +49,6 @@ LEASES = Place("app", "leaseKey")
 STATES = Place("app-CoordinatorState", "key")
 REPORTS = Place("app-WorkerMetricStats", "wid")
 EPOCH_S = 1_784_640_000.0
-BAKE_S = 7200.0
 HOUR_S = 3600.0
 CHECK_S = 1.0  # how often the scheduler of a worker asks who leads
 
@@ -116,13 +119,11 @@ class Bed:
             replace(
                 rules(
                     migrates_to_lease_table=migrate,
-                    bake_s=BAKE_S,
                     metadata_layout=MetadataLayout.LEGACY if create_legacy else MetadataLayout.AUTO,
                     client_version=client_version,
                 ),
                 lease_table=on_demand(LEASES.table),
             ),
-            worker_id=worker,
             coordinator=LegacyTable(service, self.clock, on_demand(STATES.table), STATES.key),
             reports=LegacyTable(service, self.clock, on_demand(REPORTS.table), REPORTS.key),
         )
@@ -132,24 +133,10 @@ class Bed:
         await migration.start()
         return migration
 
-    def summary(self, *, legacy: bool = False, code: int = 1) -> FleetSummary:
-        reporting = frozenset({"w-1"})
-        return FleetSummary(
-            self.clock.monotonic(),
-            reporting,
-            frozenset() if legacy else reporting,
-            reporting if legacy else frozenset(),
-            code,
-        )
-
-    async def lead(self, migration: TableMigration, seconds: float, *, legacy: bool = False, code: int = 1) -> None:
-        """`migration`'s worker leads: its assigner runs every 20 s, its scheduler asks for the leader every second."""
+    async def lead(self, migration: TableMigration, seconds: float) -> None:
+        """`migration`'s worker leads: its scheduler asks for the leader every second."""
         end = self.clock.monotonic() + seconds
-        assigned_at = float("-inf")
         while self.clock.monotonic() < end:
-            if self.clock.monotonic() - assigned_at >= 20:
-                assigned_at = self.clock.monotonic()
-                migration.summary = self.summary(legacy=legacy, code=code)
             await migration.on_check(True)
             await self.clock.sleep(CHECK_S)
 
@@ -258,160 +245,85 @@ async def test_a_legacy_table_that_appears_later_is_reported(bed, caplog):
     assert "mld.metadataLayout=legacy" in caplog.text
 
 
-# --- table migration: the leader
+# --- table migration: what Java writes is followed
 
-
-@virtual
-async def test_a_fleet_of_supporters_is_deployed_after_an_hour(bed):
-    await bed.legacy()
-    migration = await bed.started()
-    await bed.lead(migration, HOUR_S - 10)
-    assert bed.status is INIT
-    await bed.lead(migration, 20)
-    assert bed.status is DEPLOYED
-    assert migration.status is DEPLOYED
-    assert migration.routes.report_place == REPORTS
-
-
-@virtual
-async def test_one_owner_without_support_deletes_the_bake_row(bed):
-    await bed.legacy()
-    migration = await bed.started()
-    await bed.lead(migration, 60)
-    assert bed.status is INIT
-    await bed.lead(migration, 30, code=0)
-    assert bed.status is None
-    await bed.lead(migration, HOUR_S - 10)
-    assert bed.status is INIT, "the bake began anew"
-
-
-@virtual
-async def test_a_bake_survives_a_change_of_the_leader(bed):
-    await bed.legacy()
-    first, second = await bed.started("w-1"), await bed.started("w-2")
-    await bed.lead(first, HOUR_S / 2)
-    for _ in range(60):
-        await first.on_check(False)
-        await second.on_check(True)  # its assigner has not run yet, or cannot tell yet
-        second.summary = None
-        await bed.clock.sleep(CHECK_S)
-    assert bed.status is INIT
-    await bed.lead(second, HOUR_S / 2)
-    assert bed.status is DEPLOYED
+BY_FALSE = [(None, INIT), (INIT, INIT), (DEPLOYED, DEPLOYED), (PENDING, DEPLOYED), (DEPLOYED, DEPLOYED), (INIT, INIT)]
+BY_TRUE = [(DEPLOYED, PENDING), (PENDING, PENDING), (DEPLOYED, PENDING), (None, PENDING), (PENDING, PENDING)]
 
 
 async def deployed(bed: Bed, worker: str = "w-1") -> TableMigration:
-    """A fleet in DEPLOYED with its client version in the legacy table, led by a worker with migrate=true."""
+    """A worker with migrate=true, in a fleet in DEPLOYED with its client version in the legacy table."""
     await bed.legacy()
     bed.put_status(DEPLOYED)
     bed.put_version(ClientVersion.V3X, STATES)
-    bed.put_lock(worker)
     return await bed.started(worker, migrate=True)
 
 
-@virtual
-async def test_the_way_from_deployed_to_complete(bed):
-    leader = await deployed(bed)
-    follower = await bed.started("w-2", migrate=True)
-    assert leader.status is follower.status is PENDING
-    assert leader.routes.report_place == leader.routes.write_place == LEASES
-    assert leader.routes.lock_place == STATES
-    await bed.lead(leader, 60, legacy=True)
-    assert bed.status is DEPLOYED, "a report in the legacy table holds the migration up"
-    assert bed.stored(CLIENT_VERSION, LEASES) is None
-    await bed.lead(leader, 60)
-    assert bed.status is PENDING
-    assert bed.stored(CLIENT_VERSION, LEASES) is ClientVersion.V3X
-    assert set(bed.dynamo.rows(STATES.table)) == {"Leader", "TableMigration3.5"}
-    await bed.lead(leader, BAKE_S - 120)
-    assert bed.status is PENDING
-    with pytest.raises(MigrationCompletedError):
-        await bed.lead(leader, 240)
-    assert bed.status is COMPLETE
-    assert bed.stored(TABLE_MIGRATION, LEASES) is COMPLETE
-    assert leader.routes.lock_place == LEASES
-    await leader.on_check(True)
-    assert follower.routes.lock_place == STATES
-    with pytest.raises(MigrationCompletedError):
-        await follower.on_check(False)
-    assert follower.routes.lock_place == LEASES
-    assert follower.routes.read_places == follower.routes.report_read_places == (LEASES,)
-    await follower.on_check(False)
-
-
-@virtual
-async def test_a_foreign_row_in_the_coordinator_table_blocks_pending(bed):
-    leader = await deployed(bed)
-    bed.dynamo.put_row(STATES.table, {"key": {"S": "what"}})
-    await bed.lead(leader, HOUR_S)
-    assert bed.status is DEPLOYED
-    bed.dynamo.delete_row(STATES.table, "what")
-    await bed.lead(leader, 30)
-    assert bed.status is PENDING
-
-
-@virtual
-async def test_a_report_in_the_legacy_table_starts_the_last_bake_anew(bed):
-    leader = await deployed(bed)
-    await bed.lead(leader, BAKE_S - 60)
-    assert bed.status is PENDING
-    await bed.lead(leader, 30, legacy=True)
-    assert bed.status is DEPLOYED
-    await bed.lead(leader, BAKE_S - 60)
-    assert bed.status is PENDING
-
-
-@virtual
-async def test_a_fleet_rolled_back_to_false_goes_back_to_deployed(bed):
-    leader = await deployed(bed)
-    await bed.lead(leader, 60)
-    assert bed.status is PENDING
-    bed.put_lock("w-2")
-    rolled_back = await bed.started("w-2")
-    assert rolled_back.status is DEPLOYED
-    await rolled_back.on_check(True)
-    assert bed.status is DEPLOYED
-    row = await bed.states.get(CLIENT_VERSION, LEASES)
-    assert row is not None, "moved rows stay and are found by the second look"
-    assert rolled_back.routes.read_places == (STATES, LEASES)
-
-
-@virtual
-async def test_who_lost_the_lock_completes_nothing(bed):
-    leader = await deployed(bed)
-    await bed.lead(leader, 60)
-    bed.put_lock("somebody-else")
-    await bed.lead(leader, BAKE_S + 60)
-    assert bed.status is PENDING
-    assert bed.stored(TABLE_MIGRATION, LEASES) is None
-    assert leader.status is PENDING
-
-
-@virtual
-async def test_a_finalise_without_an_answer_is_found_out_by_reading(bed):
-    leader = await deployed(bed)
-    await bed.lead(leader, BAKE_S - 60)
-    bed.dynamo.faults = lambda _, operation, __: lost_reply() if operation == "TransactWriteItems" else None
-    with pytest.raises(MigrationCompletedError):
-        await bed.lead(leader, 240)
-    assert bed.status is COMPLETE
-
-
-@virtual
-async def test_a_lost_race_to_deployed_does_not_change_the_local_status(bed):
+async def follower(bed: Bed, *, migrate: bool) -> TableMigration:
+    if migrate:
+        return await deployed(bed)
     await bed.legacy()
-    migration = await bed.started()
-    await bed.lead(migration, HOUR_S - 10)
+    return await bed.started()
 
-    def deletes_first(sender: str, operation: str, params: Any) -> Fault | None:
-        if operation == "UpdateItem":
+
+@pytest.mark.parametrize("leads", [False, True])
+@pytest.mark.parametrize(("migrate", "steps"), [(False, BY_FALSE), (True, BY_TRUE)])
+@virtual
+async def test_every_state_that_java_writes_is_followed_forward_and_back(bed, migrate, steps, leads):
+    worker = await follower(bed, migrate=migrate)
+    report_place = worker.routes.report_place
+    for stored, status in steps:
+        if stored is None:
             bed.dynamo.delete_row(STATES.table, "TableMigration3.5")
-        return None
+        else:
+            bed.put_status(stored)
+        await bed.clock.sleep(LEADER_CHECK_S)
+        await worker.on_check(leads)
+        assert worker.status is status
+        assert worker.routes.lock_place == STATES
+        assert worker.routes.read_places == (STATES, LEASES), "what Java has moved is found by the second look"
+        assert worker.routes.report_read_places == (REPORTS, LEASES)
+    bed.put_status(COMPLETE)
+    await bed.clock.sleep(LEADER_CHECK_S)
+    with pytest.raises(MigrationCompletedError):
+        await worker.on_check(leads)
+    assert worker.routes.read_places == worker.routes.report_read_places == (LEASES,)
+    assert worker.routes.lock_place == LEASES
+    assert worker.routes.report_place == report_place == (LEASES if migrate else REPORTS), "fixed at the start"
+    await worker.on_check(leads)
 
-    bed.dynamo.faults = deletes_first
-    while bed.status is not None:
-        await bed.lead(migration, 1)
-    assert migration.status is INIT
+
+@pytest.mark.parametrize(
+    ("stored", "migrate"),
+    [(None, False), (INIT, False), (DEPLOYED, False), (PENDING, False), (DEPLOYED, True), (PENDING, True)],
+)
+@virtual
+async def test_a_leader_of_mld_moves_nothing_and_leaves_the_row_as_it_is(bed, stored, migrate):
+    await bed.legacy()
+    if stored:
+        bed.put_status(stored)
+    bed.put_version(ClientVersion.V3X, STATES)
+    bed.put_lock("w-1")
+    leader = await bed.started(migrate=migrate)
+    for _ in range(26 * 6):  # longer than any bake of Java's
+        await leader.on_check(True)
+        await bed.clock.sleep(HOUR_S / 6)
+    assert bed.dynamo.history == []
+    assert bed.status is stored
+    assert bed.stored(CLIENT_VERSION, STATES) is ClientVersion.V3X
+    assert leader.routes.lock_place == STATES
+
+
+@pytest.mark.parametrize(("migrate", "warnings"), [(True, 2), (False, 0)])
+@virtual
+async def test_a_leader_that_is_to_move_rows_says_once_that_the_move_rests(bed, caplog, migrate, warnings):
+    worker = await follower(bed, migrate=migrate)
+    for _ in range(2):
+        await bed.lead(worker, 60)
+        await worker.on_check(False)
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(messages) == warnings
+    assert all("until a Java worker of 3.5 leads" in message for message in messages)
 
 
 @virtual
@@ -439,22 +351,6 @@ async def test_a_leader_reads_the_row_every_few_seconds_only(bed):
 
 
 @virtual
-async def test_a_move_is_stopped_with_the_leadership(bed):
-    leader = await deployed(bed)
-    slow = Fault(delay_before_s=1000.0)
-    bed.dynamo.faults = lambda _, operation, params: (
-        slow if operation == "GetItem" and params["TableName"] == LEASES.table else None
-    )
-    await bed.lead(leader, 2)
-    moving = [task for task in asyncio.all_tasks() if "_move_rows" in str(task.get_coro())]
-    assert len(moving) == 1
-    await leader.on_check(False)
-    await asyncio.gather(*moving, return_exceptions=True)
-    assert moving[0].cancelled()
-    await leader.close()
-
-
-@virtual
 async def test_write_places_are_fixed_at_start_and_the_lock_is_not(bed):
     await bed.legacy()
     bed.put_status(DEPLOYED)
@@ -467,67 +363,28 @@ async def test_write_places_are_fixed_at_start_and_the_lock_is_not(bed):
 
 
 @virtual
-async def test_what_an_earlier_term_saw_does_not_count(bed):
-    await bed.legacy()
-    migration = await bed.started()
-    migration.summary = bed.summary()
-    await migration.on_check(False)
-    await migration.on_check(True)
-    assert bed.status is None
-
-
-@virtual
-async def test_a_row_that_cannot_be_moved_is_tried_every_half_minute_only(bed):
-    leader = await deployed(bed)
-    bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "my-stream"}, "leaseCounter": {"N": "1"}})
-    bed.dynamo.put_row(STATES.table, {"key": {"S": "my-stream"}, "streamId": {"S": "x"}})
-    looks = []
-
-    def count(_: str, operation: str, params: Any) -> None:
-        if operation == "GetItem" and params["Key"].get("leaseKey") == {"S": "my-stream"}:
-            looks.append(bed.clock.monotonic())
-
-    bed.dynamo.faults = count
-    await bed.lead(leader, 120)
-    assert 2 <= len(looks) <= 4
-
-
-@virtual
-async def test_a_transaction_in_conflict_is_no_answer(bed):
-    await deployed(bed)
-    why = "Transaction cancelled, please refer cancellation reasons for specific reasons [None, TransactionConflict]"
-    conflict = AwsError("TransactWriteItems", "TransactionCanceledException", why)
-    bed.dynamo.faults = lambda *_: Fault(fail_before=conflict)
-    with pytest.raises(TableError):
-        await bed.states.move([], STATES, LEASES, "w-1")
-
-
-@virtual
 async def test_on_complete_the_legacy_lock_is_dropped_and_the_lock_of_the_lease_table_taken(bed):
     """With the real election: nobody leads twice at any moment, and all end up in the lease table."""
     await deployed(bed)
-    bed.dynamo.delete_row(STATES.table, "Leader")
     workers = []
     for name in ("w-1", "w-2", "w-3"):
         migration = await bed.started(name, migrate=True)
         workers.append((migration, election_of(bed, name, migration)))
     places = set()
-    while bed.clock.monotonic() < BAKE_S + 600:
+    while bed.clock.monotonic() < 600:
         leading = [migration for migration, election in workers if await election.is_leader()]
         assert len(leading) <= 1
-        for migration in leading:
-            places.add(migration.routes.lock_place)
-            migration.summary = bed.summary()
+        places |= {migration.routes.lock_place for migration in leading}
+        if bed.clock.monotonic() == 300:
+            bed.put_status(COMPLETE)
         await bed.clock.sleep(CHECK_S)
-    assert bed.status is COMPLETE
     assert len(leading) == 1
     assert places == {STATES, LEASES}
     assert [migration.status for migration, _ in workers] == [COMPLETE] * 3
     assert "Leader" not in bed.dynamo.rows(STATES.table)
     assert "Leader" in bed.dynamo.rows(LEASES.table)
-    for migration, election in workers:
+    for _, election in workers:
         await election.close()
-        await migration.close()
 
 
 def election_of(bed: Bed, name: str, migration: TableMigration) -> LockElection:

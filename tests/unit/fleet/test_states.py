@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.core.errors import TableUnavailableError
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     HISTORY_MAX,
@@ -25,10 +23,8 @@ from mld.fleet.migrate.states import (
     changes_of,
     first_row,
     item_of,
-    moved,
     parse_state,
 )
-from mld.fleet.migrate.states_table import StatesTable
 from mld.leases.rows import Place
 
 LEASES = Place("app", "leaseKey")
@@ -127,39 +123,3 @@ def test_any_succession_of_states_reads_back(steps):
     for state, by, at_ms in steps:
         row = advanced(row, state, by, at_ms)
     assert parse_state(CLIENT_VERSION, item_of(row, LEGACY), LEGACY) == row
-
-
-@pytest.mark.parametrize(
-    ("item", "entity"),
-    [
-        ({"key": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}, "CLIENT_VERSION_MIGRATION"),
-        ({"key": {"S": "my-stream"}, "entityType": {"S": "STREAM"}, "streamId": {"S": "x"}}, "STREAM"),
-        ({"key": {"S": "my-stream"}, "streamId": {"S": "x"}}, "STREAM"),
-        ({"key": {"S": "what"}}, None),
-        ({"key": {"S": "what"}, "entityType": {"S": "FUTURE"}}, None),
-        ({"key": {"S": "what"}, "entityType": {"S": "LEASE"}}, None),
-    ],
-    ids=str,
-)
-def test_only_rows_that_readers_of_the_lease_table_know_are_moved(item, entity):
-    wanted = moved(item, LEGACY)
-    if entity is None:
-        assert wanted is None
-        return
-    assert wanted is not None
-    assert wanted["entityType"] == {"S": entity}
-    assert wanted["leaseKey"] == item["key"]
-    assert "key" not in wanted
-    assert set(item) - {"key"} <= set(wanted)
-
-
-class EndlessTable:
-    """A service whose scan never comes to an end."""
-
-    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        return {"Items": [{"key": {"S": "row"}}], "LastEvaluatedKey": {"key": {"S": "row"}}}
-
-
-def test_a_table_that_was_not_read_to_its_end_is_unknown() -> None:
-    with pytest.raises(TableUnavailableError, match="not all of its rows are known"):
-        asyncio.run(StatesTable(EndlessTable()).items(LEGACY))
