@@ -190,12 +190,16 @@ class StoryWorld:
     ) -> Machine:
         """A Java worker of the simulation: 3.5, 3.4 (any from 3.0 on) or 2.x; `load` is that without leases."""
         self._check_down(name)
-        more: dict[str, Any] = {} if version == "2.x" else {
-            "tagged": version == "3.5",
-            "config": config,
-            "migrate": migrate,
-            "complete_bake_s": JAVA_BAKE_S,
-        }
+        more: dict[str, Any] = (
+            {}
+            if version == "2.x"
+            else {
+                "tagged": version == "3.5",
+                "config": config,
+                "migrate": migrate,
+                "complete_bake_s": JAVA_BAKE_S,
+            }
+        )
         self._started += 1
         worker = (JavaWorker3 if more else JavaWorker)(
             name,
