@@ -1,5 +1,5 @@
-"""The child protocol of the MultiLangDaemon, language-neutral. Imports nothing of ours.
+"""The child protocol of the MultiLangDaemon, independent of languages. Imports nothing of ours.
 
-`messages` are the values, `codec` encodes the daemon's lines, `child_lines` reads those of a child, and `conversation`
-has the rules of exchanges. `meeting` and `fork_requests` alone do I/O.
+`messages` has the values, `codec` encodes the daemon's lines, `child_lines` parses the child's lines, and
+`conversation` has the rules of the exchange. Only `meeting` and `fork_requests` do I/O.
 """

@@ -1,7 +1,7 @@
 """Turns the property `executableName` into a command.
 
-Rules: protocol#child-command. No shell, no quotes, no escapes, no variables: existing properties files rely on exactly
-that.
+Rules: protocol#child-command. There is no shell, and there are no quotes, escapes or variables: existing properties
+files rely on that.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _SPACES = re.compile(" +")
 
 
 def split_command(value: str) -> list[str]:
-    """Return the arguments: split at runs of U+0020 only; empty pieces at the end vanish.
+    """Split at runs of spaces (U+0020) only; empty pieces at the end are dropped.
 
-    A leading space gives an empty first argument and an empty value a single empty one: both cannot be started, as in
-    the Java daemon.
+    As in the Java daemon, a leading space gives an empty first argument, and an empty value a single empty one; neither
+    can be started.
     """
     pieces = _SPACES.split(value)
     while len(pieces) > 1 and not pieces[-1]:
@@ -26,5 +26,7 @@ def split_command(value: str) -> list[str]:
 
 
 def shell_command(program_path: str, command: Sequence[str]) -> list[str]:
-    """Return the command to try if the kernel refuses to run `program_path` (ENOEXEC): it is a script without `#!`."""
+    """Return the command to try after the kernel refused `program_path` (ENOEXEC), because it is a
+    script without `#!`.
+    """
     return [SHELL, program_path, *command[1:]]

@@ -1,8 +1,7 @@
-"""One line of a child's output -> a message, or why it is none.
+"""Parses one line of a child's output: a message, or the reason why it is none.
 
-Parsing never raises: a child may print anything.
-
-Rules: protocol#json-form, protocol#tolerated-lines. Nothing here does I/O.
+Rules: protocol#json-form, protocol#tolerated-lines. A child may print anything, so parsing never raises. Nothing here
+does I/O.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from mld.protocol.messages import (
 
 CROWDED_CHARS = 16 * 1024
 MEMBERS_MAX = 1000
-"""Only CROWDED_CHARS of a longer line with more commas are parsed: a message has five members, and making values of
-half a million would delay the daemon. A message followed by such noise is still a message."""
+"""If a line longer than CROWDED_CHARS has more commas, only its first CROWDED_CHARS are parsed. A message has five
+members, and parsing half a million would delay the daemon. A message before such noise is still found."""
 REASON_CHARS_MAX = 80
-"""How much of a child's line is quoted in a reason."""
+"""Characters of a child's line that a reason quotes."""
 _WHITESPACE = " \t\r\n\ufeff"
-"""The mark that some systems write before UTF-8 included."""
+"""Includes the byte order mark that some systems write before UTF-8."""
 _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
 _DECODER = json.JSONDecoder(parse_int=NumberText, parse_float=NumberText, parse_constant=refuse_constant)
 
 
 def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:
-    """Return what one line of a child's output means. Never raises.
+    """Return the meaning of one line of a child's output. Never raises.
 
-    Kinder than Java where that is safe (protocol#tolerated-lines): extra keys are tolerated and `null` is harmless. Not
-    where it is not: a checkpoint request without the key `sequenceNumber` but with others is refused, because taking it
-    for "everything delivered so far" could checkpoint records the child has not finished.
+    Where it is safe, more is accepted than in Java (protocol#tolerated-lines): extra keys, and `null`. But a checkpoint
+    request that lacks `sequenceNumber` and has unknown keys is refused: taken as "everything delivered so far" it could
+    checkpoint records that the child has not finished.
     """
     if not line:
         return Ignored("an empty line", quiet=True)
@@ -78,6 +77,6 @@ def _checkpoint_request(value: dict[str, object], dialect: Dialect) -> Checkpoin
 
 
 def shorten(line: str) -> str:
-    """Return a line of a child, fit for a log: ASCII, quoted, short."""
+    """Return a child's line for the log: ASCII, quoted, short."""
     head = ascii(line[:REASON_CHARS_MAX])
     return head if len(line) <= REASON_CHARS_MAX else f"{head} and {len(line) - REASON_CHARS_MAX} characters more"

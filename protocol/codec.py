@@ -1,7 +1,7 @@
-"""The lines that the daemon sends to a child: actions, records and replies -> bytes.
+"""Encodes the lines that the daemon sends to a child: actions, records and replies.
 
-Rules: protocol#json-form, protocol#actions-of-the-daemon. JSON is written compactly, in the key order of the Java
-daemon and with ASCII escapes, so that no locale on either side can damage it. Nothing here does I/O.
+Rules: protocol#json-form, protocol#actions-of-the-daemon. JSON is compact, in the key order of the Java daemon, and
+with ASCII escapes, so that no locale on either side can damage it. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from mld.protocol.messages import (
 )
 
 PIECE_BYTES = 128 * 1024
-"""Size of a piece of a line: framing it takes well under 2 ms, and it stays in the processor's cache."""
+"""Size of a piece of a line. Framing a piece takes well under 2 ms, and it fits into the processor's cache."""
 SLICE_DATA_BYTES = 96 * 1024
-"""Payloads above this are encoded slice by slice. A multiple of 3, so that base64 slices join without padding."""
+"""Larger payloads are encoded in slices of this size. A multiple of 3, so that base64 slices join without padding."""
 _RECORD_HEAD = b'{"data":"'
 RECORD_END = b',"action":"record"}'
-"""With it ends the last text of RECORD_FRAME; the keys of `record_keys` stand before."""
+"""The end of a record, thus of the last text of RECORD_FRAME. Keys made by `record_keys` come before it."""
 _RECORD_TAIL = (
     b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,"subSequenceNumber":%d%b' + RECORD_END
 )
 _RECORD = _RECORD_HEAD + b"%b" + _RECORD_TAIL
 RECORDS_HEAD = b'{"action":"processRecords","records":['
 RECORD_FRAME = (_RECORD_HEAD, *_RECORD_TAIL.replace(b"%d%b", b"0").split(b"%b"))
-"""The text around the columns of a record outside aggregates, which are base64, JSON text, digits, digits."""
+"""The texts around the fields of a record outside aggregates. The fields are base64, JSON text, digits and digits."""
 
 
 def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, dialect: Dialect) -> bytes:
-    """Return the line of any action but `processRecords`, newline included."""
+    """Return the line of any action except `processRecords`, newline included."""
     match action:
         case Initialize(shard_id, sequence, sub, stream):
             return _line(
@@ -60,7 +60,7 @@ def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequeste
 
 
 def encode_process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:
-    """Yield the `processRecords` line in pieces of about PIECE_BYTES, newline included; each step does bounded work."""
+    """Yield the `processRecords` line in pieces of about PIECE_BYTES, newline included. Each step does bounded work."""
     parts, size = [RECORDS_HEAD], 0
     for number, record in enumerate(records):
         key, sequence = quote(record.partition_key).encode(), record.sequence_number.encode()
@@ -77,21 +77,23 @@ def encode_process_records(records: Iterable[Record], millis_behind_latest: int 
 
 
 def records_tail(millis_behind_latest: int | None) -> bytes:
-    """Return the end of a `processRecords` line, after its records, newline included."""
+    """Return the end of a `processRecords` line after its records, newline included."""
     return b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode()
 
 
 def encode_record(
     data: bytes | bytearray | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> bytes:
-    """Return one element of `records`: payload, JSON text, digits, digits, number, and keys of `record_keys`."""
+    """Return one element of `records`. `key` is JSON text, `sequence` and `arrival_ms` are digits, `extra` is made by
+    `record_keys`.
+    """
     return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub, extra)
 
 
 def encode_large_record(
     data: bytes | bytearray | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> Iterator[bytes]:
-    """Yield the same slice by slice, for a payload above SLICE_DATA_BYTES."""
+    """Yield one element of `records` in slices, for payloads above SLICE_DATA_BYTES; see `encode_record`."""
     yield _RECORD_HEAD
     view = memoryview(data)
     for start in range(0, len(view), SLICE_DATA_BYTES):
@@ -100,16 +102,17 @@ def encode_large_record(
 
 
 def record_keys(keys: Mapping[str, str]) -> bytes:
-    """Return keys that every record of a stream has, besides the usual ones; flat, as children that know none accept
-    them.
+    """Return JSON for keys that every record of a stream has after the usual ones. They are flat; children that do not
+    know them ignore them.
     """
     return "".join(f",{quote(key)}:{quote(value)}" for key, value in keys.items()).encode()
 
 
 def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorName | None) -> bytes:
-    """Return the reply to a request, newline included; None says that the position is stored.
+    """Return the reply to a checkpoint request, newline included. `error` None: the position is stored.
 
-    The position is echoed, one that came under the 1.x key under that key, where the child looks for it.
+    The reply repeats the position; if it came under the 1.x key, it goes back under that key, where the child expects
+    it.
     """
     name = "null" if error is None else quote(error.value)
     if request.legacy_key:
@@ -121,7 +124,7 @@ def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorNa
 
 
 def _stream_keys(stream: StreamLabel | None) -> str:
-    """Return flat keys, as existing children refuse an object (protocol#keys-of-several-streams)."""
+    """Return the stream as flat keys, because existing children refuse an object (protocol#keys-of-several-streams)."""
     if stream is None:
         return ""
     return f',"streamName":{quote(stream.name)},"streamArn":{quote(stream.arn)},"streamId":{quote(stream.id)}'

@@ -6,22 +6,22 @@ processes, clocks or leases: the caller writes the bytes it gets, feeds the line
 Theory of operation
 -------------------
 
-The daemon sends one action at a time; the child answers it with one status that names it. Beside that the child may ask
-for checkpoints, one after the other, each of which is answered by one reply. So an action is *awaited*, or none is. A
-request changes nothing of that: it may come in both cases, and its reply may go out in the other one. Lines are taken
-in the order in which the child wrote them, the next one after the reply to a request; until then the pipe keeps them.
+The daemon sends one action at a time, and the child answers it with one status that names the action. Until then the
+action is *awaited*. At any time, with or without an awaited action, the child may request a checkpoint; each request
+gets one reply before the next line is read. Lines are handled in the order in which the child wrote them; until then
+they stay in the pipe.
 
-The *phase* of the child's life says what may be sent next: `initialize` comes first and once; after `shutdownRequested`
-there are no more records; `leaseLost` is the last action; `shardEnded` may be repeated only by itself (the improvement
-on Java: a failed checkpoint at the end of a shard gets a second chance). The phase moves when the status arrives, never
-before; the end of the output, or a fault, makes it CLOSED. A checkpoint is refused before the status of `initialize`
-and from `leaseLost` on.
+The *phase* of the child's life decides what may be sent next. `initialize` comes first, and only once. After
+`shutdownRequested` there are no more records. `leaseLost` is the last action. `shardEnded` may be followed only by
+another `shardEnded`; unlike in Java, a failed checkpoint at the end of a shard thus gets a second chance. The phase
+changes when the status arrives, and not before. The end of the output, or a fault, makes it CLOSED. A checkpoint is
+refused before the status of `initialize`, and from `leaseLost` on.
 
-A status while none is awaited is *stale* (for instance a second one for an answered action, which Java would take for
-the answer to the next one): it is discarded and reported as `StaleAnswer`. Anything that is no message is `Ignored`.
+A status while no action is awaited is *stale*, for example a second status for one action, which Java would take for
+the answer to the next action. It is discarded and reported as `StaleAnswer`. A line that is not a message is `Ignored`.
 
-Two kinds of errors: `ProcessorError`, the child broke the protocol and must be ended; `ProtocolMisuse`, our own bug.
-After a ProcessorError the conversation is CLOSED.
+There are two kinds of errors. `ProcessorError`: the child broke the protocol and must be ended; the conversation is
+CLOSED. `ProtocolMisuse`: our own bug.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from mld.protocol.messages import (
 )
 from mld.protocol.phases import Phase
 
-# Which action may be sent in which phase, and the phase once its status has come.
+# Which action may be sent in which phase, and the phase after its status.
 PHASES = MappingProxyType(
     {
         (Phase.NEW, ActionName.INITIALIZE): Phase.READY,
@@ -58,40 +58,42 @@ PHASES = MappingProxyType(
         (Phase.SHARD_ENDED, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
     }
 )
-# Phases in which a checkpoint request must be answered with InvalidStateException, as during `leaseLost`.
+# Phases in which a checkpoint request gets InvalidStateException. The same holds while `leaseLost` is awaited.
 CHECKPOINT_REFUSED = frozenset({Phase.NEW, Phase.LEASE_LOST})
-# The 1.x `shutdown` message stands for both (protocol#protocol-generations).
+# In 1.x one message, `shutdown`, stands for both (protocol#protocol-generations).
 _LEGACY_SHUTDOWN = frozenset({ActionName.LEASE_LOST, ActionName.SHARD_ENDED})
 HINT_OF_1X = ", which programs for KCL 1.x do not know: they need mld.protocolVersion = 1"
 Event: TypeAlias = "ActionDone | CheckpointAsked | Ignored | StaleAnswer"
 
 
 class ProcessorError(Exception):
-    """The child broke the protocol; its text says how in one clause, fit to follow "the record processor ..."."""
+    """The child broke the protocol. The text is a clause that continues "the record processor ..."."""
 
 
 class ProcessorGoneError(ProcessorError):
-    """It has ended, or closed what it hears or speaks through, when something was due."""
+    """The child ended, or closed its stdin or stdout, while something was due."""
 
 
 class ProcessorSilentError(ProcessorError):
-    """It took longer than it may."""
+    """The child took longer than it may."""
 
 
 class ProtocolMisuse(Exception):
-    """The daemon asked for something the protocol does not allow: a bug of the caller."""
+    """The daemon asked for something that the protocol forbids: a bug of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionDone:
-    """The status of the awaited action has come."""
+    """The status of the awaited action arrived."""
 
     action: ActionName
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
-    """A reply is due. If `refused` is set the reply must be that error. `action` is the one that awaits its status."""
+    """The child requested a checkpoint, and a reply is due; if `refused` is set, with that error. `action` is the
+    awaited one.
+    """
 
     request: CheckpointRequest
     action: ActionName | None
@@ -100,13 +102,13 @@ class CheckpointAsked:
 
 @dataclass(frozen=True, slots=True)
 class StaleAnswer:
-    """A status that was not awaited, discarded."""
+    """A status arrived although no action was awaited; it was discarded."""
 
     reason: str
 
 
 class Conversation:
-    """One child's conversation, from `initialize` to the end of its output."""
+    """The conversation with one child, from `initialize` to the end of its output."""
 
     __slots__ = ("_asked", "_dialect", "awaited", "phase")
 
@@ -114,13 +116,13 @@ class Conversation:
         self._dialect = dialect
         self.phase = Phase.NEW
         self.awaited: ActionName | None = None
-        """The action whose status is due; None while idle or closed."""
+        """The action whose status is due; None if there is none."""
         self._asked: CheckpointAsked | None = None
 
     def begin(self, action: ActionName) -> None:
-        """Mark an action as sent; call it before the first byte is written.
+        """Mark an action as sent. Call it before the first byte is written. Raises ProtocolMisuse.
 
-        For `processRecords`, whose line the caller streams; `send` does it for all others. Raises ProtocolMisuse.
+        Only `processRecords` needs it, because the caller streams that line; for all others `send` calls it.
         """
         if (self.phase, action) not in PHASES:
             raise ProtocolMisuse(f"{action.value} is not allowed in phase {self.phase.name}")
@@ -129,14 +131,14 @@ class Conversation:
         self.awaited = action
 
     def send(self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested) -> bytes:
-        """Begin the action and return its line."""
+        """Begin the action and return its line. Raises ProtocolMisuse."""
         self.begin(action.name)
         return codec.encode_action(action, self._dialect)
 
     def receive_line(self, line: str) -> Event:
-        """Take the next line of the child's output, not before `reply` if one is due.
+        """Take the next line of the child's output. If a reply is due, call `reply` first.
 
-        Raises ProcessorError if it breaks the protocol.
+        Raises ProcessorError if the line breaks the protocol.
         """
         if self._asked is not None:
             raise ProtocolMisuse("a line before the reply to the request before it")
@@ -158,7 +160,7 @@ class Conversation:
         return ActionDone(action)
 
     def reply(self, error: CheckpointErrorName | None = None) -> bytes:
-        """Return the line of the reply to the request."""
+        """Return the line that replies to the checkpoint request. `error` None: the checkpoint is stored."""
         asked = self._asked
         if asked is None:
             raise ProtocolMisuse("a checkpoint reply without a request")
@@ -168,7 +170,7 @@ class Conversation:
         return codec.encode_checkpoint_reply(asked.request, error)
 
     def eof(self) -> ProcessorGoneError:
-        """Take the end of the child's output: how it failed."""
+        """Close the conversation at the end of the child's output, and return the error for it."""
         awaited = self._close()
         if awaited is None:
             return ProcessorGoneError("ended while there was nothing to do for it")
@@ -176,12 +178,12 @@ class Conversation:
         return ProcessorGoneError(f"closed its output before it answered {awaited.value}{hint}")
 
     def _name_of(self, action: ActionName) -> str:
-        """Return what the status of an action must say."""
+        """Return the name that the status of an action must have."""
         legacy = self._dialect is Dialect.KCL_1 and action in _LEGACY_SHUTDOWN
         return "shutdown" if legacy else action.value
 
     def _close(self) -> ActionName | None:
-        """Return what was awaited when it was closed."""
+        """Close the conversation, and return the action that was awaited."""
         awaited, self.awaited, self.phase = self.awaited, None, Phase.CLOSED
         return awaited
 

@@ -1,11 +1,11 @@
-"""How a fork server is asked for a child: the request, its answers, and the socket on which they travel.
+"""How a fork server is asked for a child: the request, the answers, and the socket that carries them.
 
-See docs/use/fork-server.md. One request travels on one connection: a length, NUL-separated fields, and the descriptors
-of standard input, output and error. The answers are records of a fixed size: the first says what became of the request,
-a later one reports the child's end.
+See docs/use/fork-server.md. A connection carries one request: a length, fields separated by NUL, and the descriptors of
+standard input, output and error. Answers are records of a fixed size: the first says what became of the request, a
+later one reports the child's end.
 
-It imports only modules that are part of the interpreter: a small program uses it that stands between another daemon and
-the server, and starts 64 times when 64 shards do.
+This module imports only built-in modules of the interpreter. A small program between another daemon and the server uses
+it, and that program is started 64 times for 64 shards.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from mld.protocol.meeting import MeetingError
 
 PROGRAM = "mld-zygote"
 OF_SHARD = frozenset({b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"MLD_ANCESTOR_SHARD_IDS", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
-"""Variables in which the children of one server always may differ: the shard, and what a shell sets by itself."""
+"""Variables that may always differ between the children of one server: those about the shard, and those that shells
+set."""
 STREAM_ID = b"MLD_STREAM_ID"
 OF_STREAM = frozenset({STREAM_ID, b"MLD_STREAM_NAME", b"MLD_STREAM_ARN", b"MLD_STREAM_CREATED"})
-"""The same where an application reads several streams, which `STREAM_ID` tells. Where it reads one, modules may look
-at its name while they are imported."""
+"""Variables that may also differ if an application reads several streams; then `STREAM_ID` is set. With one stream they
+must be equal, because a module may read the stream's name while it is imported."""
 NAME_BYTES_MAX = 32 + len(".plain")
-"""Longest name of a server's files in the directory where the children of its daemon meet."""
+"""Longest name of a server's files in the directory where its daemon's children meet."""
 RECORD_BYTES = 16
 LENGTH_BYTES = 8
 REQUEST_BYTES_MAX = 8 * 1024 * 1024  # Linux allows an environment and arguments of 6 MiB
@@ -34,20 +35,20 @@ _HASH_MODULUS = 2**127 - 1
 _VERSION = b"1"
 # What became of a request.
 PID = "pid"  # the child runs, with this process id
-PLAIN = "plain"  # this script cannot be forked: start it the plain way
-STALE = "stale"  # the server's modules are out of date, or are those of another environment: start a new server
+PLAIN = "plain"  # this script cannot be forked, so start it as an ordinary process
+STALE = "stale"  # the server's modules are out of date, or from another environment, so start a new server
 # The end of a child.
 EXIT = "exit"
 SIGNAL = "signal"
 
 
 def per_child(environment: Mapping[bytes, bytes]) -> frozenset[bytes]:
-    """Return the variables in which this child may differ from others of its server."""
+    """Return the variables that may differ between this child and others of its server."""
     return OF_SHARD | OF_STREAM if STREAM_ID in environment else OF_SHARD
 
 
 def shared_part(cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes]) -> bytes:
-    """Return what all children of one server have in common: directory, arguments, and variables but those
+    """Return everything that all children of one server have in common: directory, arguments, and all variables except
     `per_child`.
     """
     own = per_child(environment)
@@ -56,10 +57,11 @@ def shared_part(cwd: bytes, arguments: Sequence[bytes], environment: Mapping[byt
 
 
 class Request:
-    """One child to be forked. `own_group`: it leads a process group, else it joins that of whoever asks.
+    """A request to fork one child. `own_group`: the child leads a process group of its own, else it joins the
+    requester's.
 
-    `variables` are those in which it differs from others. `shared` is compared as a whole and never taken apart, so
-    that the server, whose every step costs its children shared pages, has little to do.
+    `variables` may differ between children. `shared` is only compared as a whole, so the server has little to do: each
+    of its steps touches memory pages that it shares with its children.
     """
 
     __slots__ = ("own_group", "shared", "variables")
@@ -78,7 +80,7 @@ class Request:
         return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)
 
     def server_name(self) -> str:
-        """Return a name that is equal for all requests of one daemon that one server may answer."""
+        """Return a name that is equal for all requests that one server may answer."""
         return f"{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
 
     def encode(self) -> bytes:
@@ -88,7 +90,7 @@ class Request:
 
     @classmethod
     def decode(cls, body: bytes) -> Request:
-        """Return the request in the bytes after the length. Raises ValueError."""
+        """Parse the bytes after the length. Raises ValueError."""
         head, _, shared = body.partition(b"\0\0")
         version, own_group, *variables = head.split(b"\0")
         if version != _VERSION:
@@ -102,7 +104,7 @@ def encode_record(what: str, number: int = 0) -> bytes:
 
 
 def decode_record(record: bytes) -> tuple[str, int] | None:
-    """Return what a record says, and its number; None if it was cut off, because the other side is gone."""
+    """Return the word and the number of an answer; None if it was cut off, because the other side is gone."""
     if len(record) != RECORD_BYTES:
         return None
     what, number = record.decode().split()
@@ -110,9 +112,7 @@ def decode_record(record: bytes) -> tuple[str, int] | None:
 
 
 def process_identity(pid: int) -> tuple[int, int] | None:
-    """Return the id and the time of the start, which together are never given twice; None if there is no such
-    process.
-    """
+    """Return id and start time of a process, which are never reused together; None if there is no such process."""
     try:
         handle = posix.open(f"/proc/{pid}/stat", posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
@@ -126,7 +126,7 @@ def process_identity(pid: int) -> tuple[int, int] | None:
 
 
 def open_runtime_directory(directory: str) -> int:
-    """Return a descriptor of the directory, which only this user can have made and written to. Raises MeetingError."""
+    """Return a descriptor of a directory that only this user can have made and written to. Raises MeetingError."""
     try:
         handle = posix.open(directory, _DIRECTORY_FLAGS)
     except OSError as error:
@@ -143,13 +143,15 @@ def socket_path(directory: str, name: str) -> str:
 
 
 def peer(connection: _socket.socket) -> tuple[int, int]:
-    """Process and user id of the other end, as the kernel knows them."""
+    """Return process id and user id of the other end, as the kernel knows them."""
     raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
     return int.from_bytes(raw[:4], sys.byteorder), int.from_bytes(raw[4:8], sys.byteorder)
 
 
 def send_request(connection: _socket.socket, request: Request, descriptors: Sequence[int]) -> None:
-    """Send a request on a connection that blocks, or that takes all of it at once. Raises OSError otherwise."""
+    """Send a request on a blocking connection, or on one that accepts all of it at once. Raises OSError
+    if it does not.
+    """
     data = request.encode()
     packed = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
     sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])

@@ -1,7 +1,8 @@
-"""Takes a `processRecords` line apart into its records as they were framed, and makes lines of some of them.
+"""Splits a `processRecords` line into its framed records, and joins some of them into new lines.
 
-The search for a record that kills its processor needs it: whatever framed the batch, the child gets the same bytes for
-a record, only in other batches. The separator cannot occur inside a text, where every quote is escaped.
+The search for a record that kills its processor needs that. The child gets the same bytes for each record, only in
+other batches, however the first line was framed. The separator cannot occur inside a text, because quotes are escaped
+there.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ class FramedRecord:
     text: bytes
 
     def as_it_came(self) -> FramedRecord:
-        """Return the record before anything was taken off it."""
+        """Return the record as Kinesis delivered it; subclasses that change records keep the original."""
         return self
 
     def fields(self) -> dict[str, object]:
-        """Return the fields the child gets: data in base64, partitionKey, sequenceNumber, approximateArrivalTimestamp,
-        …
+        """Return the fields that the child gets: data (base64), partitionKey, sequenceNumber,
+        approximateArrivalTimestamp, …
         """
         fields: dict[str, object] = json.loads(self.text)
         return fields
 
     @property
     def data_bytes(self) -> int:
-        """The size of the payload, from that of its base64."""
+        """Size of the payload in bytes, computed from its base64."""
         start = len(b'{"data":"')
         end = self.text.index(b'"', start)
         return (end - start) // 4 * 3 - self.text.count(b"=", max(start, end - 2), end)
 
 
 class Splitter:
-    """Takes the pieces of one line and returns its records; each step handles one piece and one unfinished record."""
+    """Splits one line, which is fed in pieces. Each step handles one piece and one unfinished record."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -65,7 +66,7 @@ class Splitter:
 
 
 def line_of(records: Sequence[FramedRecord], millis_behind_latest: int | None) -> Iterator[bytes]:
-    """Yield a `processRecords` line of these records in pieces of about 128 KB, newline included."""
+    """Yield a `processRecords` line with these records, in pieces of about 128 KB, newline included."""
     parts, size = [RECORDS_HEAD], 0
     for number, record in enumerate(records):
         parts += (b",", record.text) if number else (record.text,)

@@ -1,6 +1,6 @@
-"""Fields of a child's message, read as leniently as Jackson reads them for the Java daemon.
+"""Reads fields of a child's message as leniently as Jackson does for the Java daemon.
 
-Rules: protocol#tolerated-lines. A number keeps every digit until its field is known.
+Rules: protocol#tolerated-lines. A number keeps every digit until the type of its field is known.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from typing import NoReturn
 
 _INT64_MAX = 2**63 - 1
 _INT_TEXT_CHARS_MAX = 20
-"""An int64 has at most 19 digits and a sign; longer texts are not converted at all."""
+"""An int64 has at most 19 digits and a sign; longer texts are not converted."""
 
 
 class NumberText(str):
-    """A JSON number as written, so that a sequence number keeps every digit."""
+    """A JSON number as text, so that a sequence number keeps every digit."""
 
     __slots__ = ()
 
 
 class Unreadable(Exception):
-    """A known message with a field that cannot mean what it must."""
+    """A field of a known message has a value that it cannot have."""
 
 
 def refuse_constant(text: str) -> NoReturn:
-    """Raise ValueError for NaN and Infinity, which Python's parser takes unless it is told not to."""
+    """Raise ValueError for NaN and Infinity, which Python's parser would accept."""
     raise ValueError(f"{text} is not JSON")
 
 
 def coerce_text(value: dict[str, object], key: str) -> str | None:
+    """Return a text field as Jackson would; None if it is null or missing. Raises Unreadable."""
     match value.get(key):
         case None:
             return None
@@ -40,7 +41,7 @@ def coerce_text(value: dict[str, object], key: str) -> str | None:
 
 
 def coerce_integer(value: dict[str, object], key: str) -> int | None:
-    """Apply Jackson's rules for a nullable 64-bit integer (protocol#tolerated-lines)."""
+    """Return a nullable 64-bit integer as Jackson would (protocol#tolerated-lines). Raises Unreadable."""
     match value.get(key):
         case None:
             return None

@@ -1,18 +1,20 @@
-"""Bytes of a child's output -> lines.
+"""`LineSplitter`: splits the bytes of a child's output into lines.
 
-Rules: protocol#line-framing. `\\n`, `\\r\\n` and a lone `\\r` end a line; text is UTF-8 with replacement of bad bytes;
-a last line without an end counts. Work is linear in the bytes fed, however they are cut. Nothing here does I/O.
+Rules: protocol#line-framing. LF, CR LF and a single CR end a line. Text is UTF-8; bad bytes are replaced. A last line
+without an end counts. The work is linear in the bytes, however they are cut. Nothing here does I/O.
 """
 
 from __future__ import annotations
 
 LINE_BYTES_MAX = 1024 * 1024
-"""Memory bound of one line; messages of a child have some 100 bytes. A longer line is cut: a message followed by noise
-is still a message, and a cut message is none."""
+"""Longest line that is kept; messages of a child have about 100 bytes. A longer line is cut: a message followed by
+noise is still found, and a cut message is no message."""
 
 
 class LineSplitter:
-    """Feed bytes, get lines. `buffered_bytes` lets the caller stop reading from a child that floods it."""
+    """Takes bytes and returns lines. By `buffered_bytes` the caller knows when to stop reading from a child that floods
+    it.
+    """
 
     __slots__ = ("_after_cr", "_line_bytes_max", "_pending")
 
@@ -23,15 +25,15 @@ class LineSplitter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Size of the unfinished line so far."""
+        """Bytes of the unfinished line."""
         return len(self._pending)
 
     def beginning(self, bytes_max: int) -> str:
-        """Return how the unfinished line begins."""
+        """Return the beginning of the unfinished line, at most `bytes_max` bytes of it."""
         return self._pending[:bytes_max].decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines these bytes complete, without their ends."""
+        """Return the lines that these bytes complete, without line ends."""
         if self._after_cr and data:
             self._after_cr = False
             data = data.removeprefix(b"\n")
@@ -49,7 +51,7 @@ class LineSplitter:
         return lines
 
     def eof(self) -> list[str]:
-        """Return the last line, if it has no end."""
+        """Return the last line if it has no line end."""
         return [self._take()] if self._pending else []
 
     def _keep(self, part: bytes) -> None:

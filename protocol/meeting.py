@@ -1,12 +1,12 @@
-"""Where the children of one daemon meet: a directory for sockets, locks and files of this user alone.
+"""Where the children of one daemon meet: a directory for sockets, locks and files that only this user can open.
 
-Other users may write into `/tmp` too, and could take a foreseeable name first. So the name ends at random, and only a
-directory that belongs to this user and is closed to all others is accepted. The children of one daemon must all find
-the same one: they look for it, or make it, under a lock that no other user can hold, because it is on a file that no
-other user can open: the daemon's `/proc/<pid>/environ`. Without that file (no `/proc`, a daemon of another user) the
-name has a fixed end, and a directory of another user is refused.
+Other users can write into `/tmp` too, and could take a predictable name first. So the name ends in random characters,
+and only a directory that belongs to this user and is closed to all others is accepted. All children of a daemon must
+find the same directory. So they look for it, or make it, while they hold a lock on the daemon's `/proc/<pid>/environ`,
+a file that no other user can open. Without that file (no `/proc`, or a daemon of another user) the name has a fixed
+end, and a directory of another user is refused.
 
-It imports only modules that are part of the interpreter: 64 small programs start with it when 64 shards do.
+This module imports only built-in modules of the interpreter: 64 small programs start with it for 64 shards.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import posix
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-SOCKET_PATH_BYTES_MAX = 107  # of struct sockaddr_un, without the NUL
+SOCKET_PATH_BYTES_MAX = 107  # room in struct sockaddr_un, without the NUL
 FALLBACK = "/tmp"  # noqa: S108
 RANDOM_BYTES = 6
-"""48 bits cannot be guessed before the directory is made, and afterwards it is ours."""
+"""48 bits cannot be guessed before the directory is made; afterwards it is ours."""
 FIXED_END = "0"
 Owner = tuple[int, int]
-"""A process, by its id and start time, which are never reused together."""
+"""A process, as its id and start time, which are never reused together."""
 
 
 class MeetingError(Exception):
-    """There is no such directory, or no fork server to be found in it; one sentence says why."""
+    """There is no such directory, or no fork server in it; the text is one sentence that says why."""
 
 
 def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Return where sockets and locks may be, the best first: what systemd made for the service, then for the user's
-    session, then where temporary files are.
+    """Return directories for sockets and locks, the best first: of the systemd service, of the user's session, for
+    temporary files.
     """
     service = environment.get(b"RUNTIME_DIRECTORY", b"").partition(b":")[0]
     private = [_text(place) for place in (service, environment.get(b"XDG_RUNTIME_DIR", b"")) if place]
@@ -40,13 +40,13 @@ def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
 
 
 def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Return the places with room for data; the others may be in memory, with a few MB."""
+    """Return directories with room for data; other places may be in memory, with a few MB."""
     named = environment.get(b"TMPDIR", b"")
     return list(dict.fromkeys([*([_text(named)] if named else []), FALLBACK]))
 
 
 def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str | None:
-    """Return the directory of this daemon's children, if one of them has made it."""
+    """Return the directory of this daemon's children; None if none of them has made it yet."""
     for place in _usable(program, owner, places, room_bytes):
         for name in _names(place, _prefix(program, owner)):
             return f"{place}/{name}"
@@ -54,7 +54,10 @@ def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str:
-    """Return the same, made if need be; a socket's path in it needs `room_bytes` more. Raises MeetingError."""
+    """Return the directory of this daemon's children, and make it if necessary. Raises MeetingError.
+
+    A socket's name in it needs `room_bytes` of the limited length of a socket's path.
+    """
     if found := find(program, owner, places, room_bytes):
         return found
     place = next(_usable(program, owner, places, room_bytes), None)
@@ -75,7 +78,7 @@ def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]:
-    """Yield all directories of this program that are this user's alone, with the daemon whose children meet there."""
+    """Yield each daemon of this user, with the directory where its children meet."""
     for place in places:
         for name in _names(place, f"{program}-"):
             pid, _, rest = name.removeprefix(f"{program}-").partition("-")
@@ -85,7 +88,7 @@ def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]
 
 
 def remove(directory: str) -> None:
-    """Remove the directory and its files, as far as possible."""
+    """Remove the directory and its files as far as possible."""
     try:
         for name in posix.listdir(directory):
             posix.unlink(f"{directory}/{name}")
@@ -95,7 +98,9 @@ def remove(directory: str) -> None:
 
 
 def is_ours_alone(path: str) -> bool:
-    """Return whether it is a directory (not a link to one) of this user, and closed to all others."""
+    """Return whether the path is a directory (not a link to one) that belongs to this user and is closed
+    to all others.
+    """
     return _is_directory(path, 0o077, follow_links=False)
 
 
@@ -132,7 +137,9 @@ def _names(place: str, prefix: str) -> list[str]:
 
 
 def _is_directory(path: str, not_for_others: int = 0, *, follow_links: bool = True) -> bool:
-    """Return whether it is a directory; and if some bits of its mode are not for others, one of ours without them."""
+    """Return whether it is a directory. With `not_for_others`, it must also belong to this user and have none of these
+    mode bits.
+    """
     try:
         status = posix.stat(path, follow_symlinks=follow_links)
     except OSError:
@@ -143,8 +150,8 @@ def _is_directory(path: str, not_for_others: int = 0, *, follow_links: bool = Tr
 
 
 def _lock(owner: Owner) -> int | None:
-    """Return a descriptor that holds the lock until it is closed; None where there can be no lock."""
-    import fcntl  # only who makes the directory needs it
+    """Return a descriptor that holds the lock until it is closed; None if no lock is possible."""
+    import fcntl  # imported here, as only the process that makes the directory needs it
 
     try:
         handle = posix.open(f"/proc/{owner[0]}/environ", posix.O_RDONLY | posix.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The messages between the daemon and a child as values, and the closed sets of their names.
+"""The messages between the daemon and a child as values, and the names that occur in them.
 
-Rules: protocol#actions-of-the-daemon, protocol#record-fields, protocol#child-messages. Values only: nothing here
-encodes, decodes, reads or writes.
+Rules: protocol#actions-of-the-daemon, protocol#record-fields, protocol#child-messages. Nothing here encodes, decodes,
+reads or writes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ ChildMessage: TypeAlias = "CheckpointRequest | ActionStatus"
 
 
 class Dialect(Enum):
-    """Which generation of the protocol a child speaks (protocol#protocol-generations)."""
+    """The generation of the protocol that a child speaks (protocol#protocol-generations)."""
 
     KCL_1 = 1
-    """KCL 1.x: one `shutdown` message with a reason; positions may come under the key `checkpoint`."""
+    """KCL 1.x: one `shutdown` message with a reason; positions may have the key `checkpoint`."""
     KCL_2 = 2
     """KCL 2.x and 3.x: `leaseLost` and `shardEnded`."""
 
 
 class ActionName(Enum):
-    """The actions a child is asked to do, by their 2.x/3.x names, whatever the dialect."""
+    """The actions that a child must perform, by their names in 2.x and 3.x, whatever the dialect."""
 
     INITIALIZE = "initialize"
     PROCESS_RECORDS = "processRecords"
@@ -43,10 +43,10 @@ class ShutdownReason(Enum):
 
 
 class CheckpointErrorName(Enum):
-    """Every error name of a checkpoint reply (protocol#checkpoint-errors): children branch on these exact texts."""
+    """All error names of a checkpoint reply (protocol#checkpoint-errors). Children compare these exact texts."""
 
     SHUTDOWN = "ShutdownException"
-    """The lease is not held any more: stop, do not retry."""
+    """The lease is no longer held: stop, do not retry."""
     THROTTLING = "ThrottlingException"
     """The lease table is throttled: back off and retry."""
     INVALID_STATE = "InvalidStateException"
@@ -59,12 +59,12 @@ class CheckpointErrorName(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamLabel:
-    """The stream of a shard, where an application reads several."""
+    """The stream of a shard, if an application reads several."""
 
     name: str
     arn: str
     id: str
-    """``account:name:epoch``, which tells a stream from one that was deleted and had its name."""
+    """``account:name:epoch``; the epoch differs from that of a deleted stream with the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +75,18 @@ class Record:
     partition_key: str
     sequence_number: str
     sub_sequence_number: int
-    """Its place in a KPL aggregate; 0 for others."""
+    """Index in its KPL aggregate; 0 outside aggregates."""
     approximate_arrival_ms: int
-    """Epoch milliseconds; never null, on which some children crash."""
+    """Epoch milliseconds; never null, because some children crash on null."""
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Keys that some settings of the daemon add, such as `streamName`, by their names in the message."""
+    """Keys that settings of the daemon add to the message, such as `streamName`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """`sequence_number` is the lease's checkpoint, a sentinel's name for a fresh lease; None without a checkpoint.
+    """The first action. `sequence_number` is the lease's checkpoint: a number, or a sentinel for a new lease; or None.
 
-    `shard_id` is the shard's own name. `stream` is there if the application reads several; the message has it as flat
+    `shard_id` has no stream in it. `stream` is set if the application reads several. In the message it becomes flat
     keys, because existing children cannot decode an object (protocol#keys-of-several-streams).
     """
 
@@ -118,7 +118,7 @@ class ShardEnded:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """`checkpoint` is the sequence number of the lease's checkpoint, or a sentinel's name; None from older daemons."""
+    """`checkpoint` is the lease's checkpoint: a sequence number or a sentinel; None from older daemons."""
 
     checkpoint: str | None = None
     name: ClassVar[ActionName] = ActionName.SHUTDOWN_REQUESTED
@@ -126,9 +126,9 @@ class ShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """Asks for a checkpoint; None as `sequence_number` means everything delivered so far (protocol#checkpoint-range).
+    """Requests a checkpoint. `sequence_number` None means everything delivered so far (protocol#checkpoint-range).
 
-    `legacy_key`: the position came under the 1.x key `checkpoint`.
+    `legacy_key`: the position had the 1.x key `checkpoint`.
     """
 
     sequence_number: str | None
@@ -138,16 +138,16 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class ActionStatus:
-    """The action named is done. `response_for` is None if the child did not say which."""
+    """Reports that the named action is done. `response_for` is None if the child did not name it."""
 
     response_for: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A line that is no message for the daemon, and why. `quiet` lines are part of normal traffic, not worth a log.
+    """A line that is no message for the daemon. `reason` says why. `quiet` lines are normal, and are not logged.
 
-    `is_log`: nothing in it looks like an attempt at a message; the child's program logs on stdout.
+    `is_log`: nothing in the line looks like a message, so the child's program probably logs to stdout.
     """
 
     reason: str

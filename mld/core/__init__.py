@@ -1,1 +1,1 @@
-"""The ground: time, errors, positions, names of streams, waits, and the port to a stream."""
+"""What every room uses: time, errors, positions, names of streams, waits, and the port to a stream."""

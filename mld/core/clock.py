@@ -1,7 +1,7 @@
-"""Time, passed in. Decisions get `now` as a number; shells get a `Clock`.
+"""`Clock`: time is passed in. Pure decisions get `now` as a number; everything else gets a `Clock`.
 
-`monotonic()` is for durations and never jumps; `wall()` is epoch seconds and may jump. Both are seconds. The real clock
-follows the running event loop, so that a virtual-time loop drives it in tests.
+`monotonic()` is for durations and never jumps; `wall()` is epoch seconds and may jump. Both are seconds. `LoopClock`
+follows the running event loop, so tests can run it in virtual time.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Protocol
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Return seconds of an arbitrary origin; only differences mean anything."""
+        """Return seconds from an arbitrary origin; only differences have a meaning."""
         ...
 
     def wall(self) -> float:
-        """Return seconds since the epoch: AWS's, as far as they are known, so that all workers mean the same."""
+        """Return epoch seconds, by the clock of AWS as far as it is known, so that all workers agree."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 def iso_time(wall_s: float) -> str:
-    """Return epoch seconds as people write them, in UTC."""
+    """Return epoch seconds as text in UTC, like `2026-01-02T03:04:05Z`."""
     return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def millis_since(clock: Clock, started_at: float) -> float:
-    """Return milliseconds since `started_at`, a value of `clock.monotonic()`, for the log."""
+    """Return the milliseconds since `started_at`, a value of `clock.monotonic()`, rounded for the log."""
     return round((clock.monotonic() - started_at) * 1000, 1)
 
 
 class LoopClock:
-    """The clock of the running event loop; `wall` tells the time, this machine's unless something better is known."""
+    """The clock of the running event loop. `wall` returns epoch seconds, by default those of this machine."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall

@@ -1,9 +1,10 @@
-"""Where a daemon's control socket is, for the daemon that makes it and the commands that look for it.
+"""Where a daemon's control socket is: for the daemon that makes it, and for the commands that look for it.
 
-Who can connect can change the level of the log and read records, so the socket is 0600 in a directory that belongs to
-this user and is closed to all others; another directory is refused. A socket's address has room for 107 bytes only:
-`address_of` names it by the open directory, so that a path may be as long as any. The file is named after the
-application, so that a command finds it from the properties file, and ends at random, so that it names one daemon only.
+Whoever can connect can change the log level and read records. So the socket has mode 0600, and its directory must
+belong to this user and be closed to all others; any other directory is refused. The address of a socket has room for
+only 107 bytes; `address_of` refers to the open directory instead, so the path may be longer. The file is named after
+the application, so that commands find it from the properties file. Its name ends in random characters, so that it names
+one daemon only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PROGRAM = "mld"
 SUFFIX = ".sock"
 FALLBACK = "/tmp"  # noqa: S108 - a directory there is only used if it is this user's alone
 SYSTEM_PLACES = "/run"
-"""Where systemd makes a service's RUNTIME_DIRECTORY, which only the service itself is told."""
+"""Where systemd makes the RUNTIME_DIRECTORY of a service. Only the service itself gets that variable."""
 APPLICATION_CHARACTERS_MAX = 48
 RANDOM_BYTES = 4
 OWN_DIRECTORY = 0o700
@@ -32,12 +33,12 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred
 
 
 class ControlPlaceError(Exception):
-    """A directory cannot hold the socket, or the socket cannot be had; one sentence with the remedy."""
+    """A directory cannot hold the socket, or no socket was found. The text is one sentence with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPlace:
-    """A file for a socket: `directory` may be missing, `name` is in it."""
+    """The file of a socket. `directory` may not exist."""
 
     directory: Path
     name: str
@@ -48,8 +49,8 @@ class ControlPlace:
 
 
 def directories(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Return where a daemon's socket may be, the best first: systemd's for the service, the session's, the temporary
-    one.
+    """Return the directories for a daemon's socket, the best first: of the systemd service, of the
+    session, below /tmp.
     """
     service = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     session = environ.get("XDG_RUNTIME_DIR", "")
@@ -61,7 +62,7 @@ def directories(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def places_to_look(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Return `directories`, and where a daemon may have made its socket that has another environment than we have."""
+    """Return `directories`, and those that a daemon with another environment may have used."""
     system = Path(SYSTEM_PLACES)
     session = system / "user" / str(uid) / PROGRAM
     services = [place for found in sorted(_matching(system, PROGRAM)) for place in _of_service(found)]
@@ -70,8 +71,8 @@ def places_to_look(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def _of_service(directory: Path) -> list[Path]:
-    """Choose the directory of the service. Others may look into a RuntimeDirectory unless the unit says otherwise;
-    then one in it is used.
+    """Return the two directories to try for a service. Other users can read a RuntimeDirectory unless its unit forbids
+    that; then a directory inside it is used.
     """
     return [directory, directory / PROGRAM]
 
@@ -87,23 +88,27 @@ def _matching(directory: Path, prefix: str) -> Iterator[Path]:
 
 
 def spare_directory(uid: int) -> Path:
-    """Return a directory whose name nobody can foresee, for when somebody else has made the usual one."""
+    """Return a directory with an unpredictable name, for the case that another user has made the usual one."""
     return Path(FALLBACK, f"{PROGRAM}-{uid}-{os.urandom(RANDOM_BYTES).hex()}")
 
 
 def prefix_of(application: str) -> str:
-    """Return how the sockets of an application begin; the checksum tells names apart that look alike when made fit."""
+    """Return the beginning of the names of an application's sockets. Its checksum separates applications whose names
+    become equal when odd characters are replaced.
+    """
     fit = _ODD.sub("_", application)[:APPLICATION_CHARACTERS_MAX]
     return f"{fit}-{zlib.crc32(application.encode('utf-8', 'surrogatepass')):08x}."
 
 
 def new_name(application: str) -> str:
-    """Return a name that no socket ever had, so that a dead one may be removed without a look who made it."""
+    """Return a name that no socket has had before. So a dead socket may be removed without asking who made it."""
     return f"{prefix_of(application)}{os.urandom(RANDOM_BYTES).hex()}{SUFFIX}"
 
 
 def sockets_of(application: str | None, environ: Mapping[str, str], uid: int) -> list[ControlPlace]:
-    """Return the sockets of an application's daemons on this machine, alive or not; None: of all applications."""
+    """Return the sockets of an application's daemons on this machine, alive or not; with None those of all
+    applications.
+    """
     prefix = "" if application is None else prefix_of(application)
     found = []
     for directory in places_to_look(environ, uid):
@@ -118,7 +123,9 @@ def sockets_of(application: str | None, environ: Mapping[str, str], uid: int) ->
 
 
 def is_private(directory: Path, uid: int) -> bool:
-    """Return whether it is a directory, not a link to one, of this user, and closed to all others."""
+    """Return whether the path is a directory, not a link to one, that belongs to this user and is closed
+    to all others.
+    """
     try:
         return _why_not_private(os.lstat(directory), uid) is None
     except OSError:
@@ -126,7 +133,9 @@ def is_private(directory: Path, uid: int) -> bool:
 
 
 def open_directory(directory: Path, uid: int, *, make: bool) -> int:
-    """Return a descriptor of the directory, made if it is missing. Raises ControlPlaceError unless it is private."""
+    """Return a descriptor of the directory, which is created if `make`. Raises ControlPlaceError unless
+    it is private.
+    """
     try:
         if make:
             _make(directory, uid)
@@ -141,7 +150,9 @@ def open_directory(directory: Path, uid: int, *, make: bool) -> int:
 
 
 def _make(directory: Path, uid: int) -> None:
-    """Make it unless it is there. Not in another user's directory, which a variable may name after `su`."""
+    """Create the directory if it is missing, but not inside another user's directory; after `su` a variable may name
+    one.
+    """
     if not directory.is_dir():
         owner = directory.parent.stat().st_uid
         if owner not in (uid, 0):
@@ -164,8 +175,8 @@ def _why_not_private(status: os.stat_result, uid: int) -> str | None:
 
 
 def address_of(handle: int, directory: Path, name: str) -> str:
-    """Return the address of a socket in an open directory, short wherever the directory is; by its path without
-    /proc.
+    """Return the address of a socket in the open directory: short, whatever the path; without /proc, the
+    path itself.
     """
     short = Path(f"/proc/self/fd/{handle}")
     return str((short if short.is_dir() else directory) / name)
@@ -173,14 +184,14 @@ def address_of(handle: int, directory: Path, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SocketPeer:
-    """Who is at the other end: a process that connected, or one that listens."""
+    """The process at the other end of a socket."""
 
     pid: int
     uid: int
 
 
 def peer_of(connection: socket.socket) -> SocketPeer | None:
-    """Return who is at the other end; None where the system does not tell."""
+    """Return the process at the other end; None if the system does not tell."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -189,7 +200,9 @@ def peer_of(connection: socket.socket) -> SocketPeer | None:
 
 
 def is_answered(address: str) -> bool:
-    """Return whether a process listens there. Only a refusal says that nobody does; one that is too busy is alive."""
+    """Return whether a process listens there. Only a refused connection proves that none does; a busy
+    process is alive.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

@@ -1,8 +1,8 @@
-"""The file systems that a daemon and its processor write to: where they are, and whether a write there succeeds.
+"""The file systems that a daemon and its processor write to: where they are, and whether a write succeeds there.
 
-A permission says nothing of a full disk, a quota or a mount that has become read-only, so the answer is a trial: a file
-without a name is written, synced and gone, whatever happens. It blocks, on a file system that hangs for ever: callers
-run it in a thread.
+Permissions do not show a full disk, an exceeded quota or a mount that became read-only. So a trial decides: a file
+without a name is written and synced; it vanishes in any case. This blocks, for ever if the file system hangs, so
+callers run it in a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TRIAL_BYTES = 4096
 LOW_SHARE = 0.05
-"""Of the blocks, or of the inodes; less is a warning, as the alert has it."""
+"""If less than this share of the blocks or inodes is free, there is a warning; the alert uses the same figure."""
 STANDARD_ERROR = 2
 ARCHIVE = "processors.archive"
 SPARK_DIRECTORIES = {"deadLetter": "sparkDeadLetter", "spool": "spool"}
@@ -41,7 +41,7 @@ ALLOW = "let the daemon's user write there"
 
 @dataclass(frozen=True, slots=True)
 class DiskPlace:
-    """A directory that is written to, or the file behind a descriptor; `name` is a word, which metrics have too."""
+    """A directory that is written to, or the file behind a descriptor. `name` is also a label of metrics."""
 
     name: str
     path: Path
@@ -50,9 +50,10 @@ class DiskPlace:
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """What a place has left. `why` a trial write failed, with its `remedy`; None: it succeeded, or none was possible.
+    """The room that is left in a place.
 
-    `free_share` is that of the blocks or of the inodes, whichever is less.
+    `why` says why a trial write failed, and `remedy` what to do; None: it succeeded, or could not be tried.
+    `free_share` is the share of the blocks or of the inodes, whichever is less.
     """
 
     free_bytes: int
@@ -66,7 +67,9 @@ class DiskRoom:
 
 
 def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[DiskPlace, ...]:
-    """Return the places that the file names; `with_log`: and where our standard error goes, if that is a file."""
+    """Return the places that the configuration names. `with_log`: also the file behind our standard error, if it is a
+    file.
+    """
     found = dict[str, str]()
     settings = loaded.settings
     letter = settings.child.dead_letter
@@ -100,7 +103,7 @@ def _log_place() -> Iterator[DiskPlace]:
 
 
 def room_of(place: DiskPlace) -> DiskRoom:
-    """Look at a place, and try to write there: a place that does not exist yet is one above it that does."""
+    """Look at a place and try to write there. If it does not exist yet, its closest existing parent is used."""
     try:
         directory = next((one for one in (place.path, *place.path.parents) if one.exists()), Path("/"))
         found = os.statvfs(directory if place.descriptor is None else place.descriptor)
@@ -108,7 +111,7 @@ def room_of(place: DiskPlace) -> DiskRoom:
         return DiskRoom(0, 0.0, f"{place.path}: {error.strerror}", ALLOW)
     usable = found.f_blocks - found.f_bfree + found.f_bavail
     shares = [found.f_bavail / usable if usable else 0.0]
-    shares += [found.f_favail / found.f_files] if found.f_files else []  # btrfs has none to count
+    shares += [found.f_favail / found.f_files] if found.f_files else []  # btrfs has no fixed number of inodes
     why, remedy = (None, "") if place.descriptor is not None else _trial(directory)
     return DiskRoom(found.f_bavail * found.f_frsize, min(shares), why, remedy)
 
@@ -125,7 +128,7 @@ def _trial(directory: Path) -> tuple[str | None, str]:
 
 
 def in_words(place: DiskPlace, room: DiskRoom) -> str | None:
-    """Return what is wrong with a place; None if all is well."""
+    """Return a text about what is wrong with a place; None if nothing is."""
     if room.why is not None:
         return f"{place.name}: {room.why}"
     if room.is_low:

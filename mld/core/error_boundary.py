@@ -1,11 +1,11 @@
-"""Contains unexpected exceptions: one costs an item or a round, and never the loop.
+"""The error boundary: an unexpected exception costs one item or one round, and never ends the loop.
 
-Ports raise errors of `mld.core.errors` only. A bug, a machine without threads or memory, or an unforeseen row may still
-raise anything, anywhere. Like an error of AWS, that means *unknown*: never lost, never done. So a loop that serves many
-treats it like our own errors, and tries again. It is logged with its trace and counted.
+Ports raise only errors of `mld.core.errors`. But a bug, a machine without threads or memory, or an unforeseen row may
+raise anything, anywhere. Then the outcome is *unknown*, as after an error of AWS: neither lost nor done. So a loop that
+serves many items treats it like our own errors and tries again. It is logged with its traceback, and counted.
 
-An AssertionError is the exception to the rule: an invariant of ours is broken, nothing that follows can be trusted, and
-the daemon ends. An AssertionError inside an ExceptionGroup counts as well.
+AssertionError is different: an invariant of ours is broken, so nothing that follows can be trusted, and the daemon
+ends. The same holds for an AssertionError inside an ExceptionGroup.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RESTART_PAUSE_S = 1.0  # before a loop that failed is restarted: the period of the busiest loops
+RESTART_PAUSE_S = 1.0  # before a failed loop is restarted; as long as the period of the busiest loops
 
 _counts: Counter[tuple[str, str]] = Counter()
-"""Counts of this process, by what was being done and the kind of exception."""
+"""Survived exceptions of this process, by activity and kind of exception."""
 
 
 def survived(error: Exception, doing: str, shard: str | None = None) -> MldError:
-    """Return `error` if it is one of ours; any other is logged and stands for an `UnexpectedError`, which is returned.
+    """Return `error` if it is ours. Any other error is logged and counted, and an `UnexpectedError` is returned
+    instead.
 
-    `doing` completes "unexpected, while" and is one of a few constant texts. Raises `error` itself if it is a broken
-    invariant. The trace is logged the first time, and whenever the count has doubled since.
+    `doing` completes "unexpected, while", and is one of few constant texts. Raises `error` itself if it is a broken
+    invariant. The traceback is logged the first time, and each time that the count has doubled.
     """
     if isinstance(error, MldError):
         return error
@@ -54,14 +55,14 @@ def survived(error: Exception, doing: str, shard: str | None = None) -> MldError
 
 
 def is_broken_invariant(error: BaseException) -> bool:
-    """Return whether `error` is, or contains, an AssertionError."""
+    """Return whether `error` is or contains an AssertionError."""
     if isinstance(error, BaseExceptionGroup):
         return any(is_broken_invariant(inner) for inner in error.exceptions)
     return isinstance(error, AssertionError)
 
 
 async def contained(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
-    """Return what `call` returns. Raises nothing but our own errors, and broken invariants."""
+    """Return the result of `call`. Raises only our own errors and broken invariants."""
     try:
         return await call
     except MldError:
@@ -71,7 +72,9 @@ async def contained(call: Awaitable[T], doing: str, shard: str | None = None) ->
 
 
 async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> None:
-    """Run `loop` to its end; restart it when an exception ends it, except a StartupError, which is meant to."""
+    """Run `loop` until it returns, and restart it after each exception. A StartupError is raised, as it must end the
+    daemon.
+    """
     task = asyncio.current_task()
     while True:
         try:
@@ -87,7 +90,7 @@ async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: C
 
 @asynccontextmanager
 async def in_background(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> AsyncIterator[None]:
-    """Keep `loop` running within the block."""
+    """Keep `loop` running while the block runs."""
     task = asyncio.create_task(kept_running(loop, doing, clock))
     try:
         yield
@@ -96,16 +99,16 @@ async def in_background(loop: Callable[[], Awaitable[None]], doing: str, clock: 
 
 
 def _is_over(task: asyncio.Task[object] | None) -> bool:
-    """Return whether the task is being cancelled, or discarded with its loop."""
+    """Return whether the task is being cancelled, or its event loop is gone."""
     try:
         running = asyncio.current_task()
-    except RuntimeError:  # there is no loop any more
+    except RuntimeError:  # the event loop is gone
         return True
     return running is None or running is not task or running.cancelling() > 0
 
 
 def counts() -> dict[tuple[str, str], int]:
-    """Return how often exceptions were survived, by (doing, kind of exception)."""
+    """Return how many exceptions were survived, by (activity, kind of exception)."""
     return dict(_counts)
 
 

@@ -1,15 +1,15 @@
-"""Every error the daemon raises on purpose, as one small tree.
+"""Every error that the daemon raises on purpose, as one small tree.
 
-Three questions decide the class: does the operator have to change something (`StartupError`, and `properties`'
-`ConfigurationError`), did AWS answer "no" or not answer at all (`TableError`, `StreamError`), or did a child break the
-protocol (`conversation.ProcessorError`)? An exception from AWS means *unknown*, never *lost* and never *done*.
+Three questions decide the class. Must the operator change something (`StartupError`, and the `ConfigurationError` of
+`properties`)? Did AWS answer "no", or not answer at all (`TableError`, `StreamError`)? Did a child break the protocol
+(`conversation.ProcessorError`)? An exception from AWS means *unknown*, never *lost* and never *done*.
 """
 
 from __future__ import annotations
 
 
 class MldError(Exception):
-    """Base of everything below; its text is one sentence fit for the log."""
+    """Base of all errors below. The text is one sentence that can be logged."""
 
 
 class StartupError(MldError):
@@ -22,8 +22,8 @@ class StartupError(MldError):
 class AwsError(MldError):
     """AWS answered with an error.
 
-    `code` is the service's error code without a namespace (``ConditionalCheckFailedException``), `status` the HTTP
-    status, `item` the old row of a refused conditional write in DynamoDB JSON, if the service sent it.
+    `code` is the error code without namespace (``ConditionalCheckFailedException``), and `status` the HTTP status.
+    `item` is the old row of a refused conditional write, as DynamoDB JSON, if the service sent it.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class AwsError(MldError):
 
 
 class AwsUnreachableError(MldError):
-    """No answer: connection, DNS, TLS, credentials or a time-out. A write may or may not have been applied."""
+    """There was no answer: connection, DNS, TLS, credentials or a time-out. A write may or may not have
+    been applied.
+    """
 
     def __init__(self, operation: str, reason: str) -> None:
         super().__init__(f"{operation}: no answer: {reason}")
@@ -54,23 +56,23 @@ class AwsUnreachableError(MldError):
 
 
 class TableError(MldError):
-    """A lease-table call failed and its effect is unknown. The lease is kept until its local expiry."""
+    """A call of the lease table failed, and its effect is unknown. The lease is kept until it expires locally."""
 
 
 class TableThrottledError(TableError):
-    """The table is throttled (ProvisionedThroughputExceeded, Throttling, RequestLimitExceeded); retry with back-off."""
+    """The table is throttled (ProvisionedThroughputExceeded, Throttling, RequestLimitExceeded); retry with backoff."""
 
 
 class TableMissingError(TableError):
-    """The lease table does not exist (any more)."""
+    """The lease table does not exist, or no longer."""
 
 
 class TableUnavailableError(TableError):
-    """Any other failure: network, time-out, 5xx, access denied."""
+    """Any other failure of the table: network, time-out, 5xx, access denied."""
 
 
 class LeaseLostError(MldError):
-    """The lease is not ours any more: refused by its condition, expired locally, or held under a new token."""
+    """The lease is no longer ours: its condition did not hold, it expired locally, or it is held under a new token."""
 
     def __init__(self, lease_key: str, why: str) -> None:
         super().__init__(f"lease {lease_key} lost: {why}")
@@ -85,7 +87,7 @@ class StreamError(MldError):
 
 
 class StreamUnavailableError(StreamError):
-    """Network, time-out, 5xx, access denied, KMS: retry later with back-off."""
+    """Network, time-out, 5xx, access denied, KMS: retry later with backoff."""
 
 
 class StreamThrottledError(StreamError):
@@ -93,11 +95,11 @@ class StreamThrottledError(StreamError):
 
 
 class StreamNotFoundError(StreamError):
-    """ResourceNotFound: the shard is past retention, or the stream is gone, or it is the wrong stream or region."""
+    """ResourceNotFound: the shard is past retention, the stream is gone, or it is the wrong stream or region."""
 
 
 class PositionRefusedError(StreamNotFoundError):
-    """The stream refuses a sequence number as not its own: it was made again, or is another stream."""
+    """The stream refuses a sequence number as foreign: the stream was deleted and made again, or is another one."""
 
 
 class StreamInUseError(StreamError):
@@ -109,7 +111,7 @@ class IteratorExpiredError(StreamError):
 
 
 class StreamTrimmedError(IteratorExpiredError):
-    """TrimmedDataAccess, of DynamoDB Streams: the record at the position has left retention."""
+    """TrimmedDataAccess of DynamoDB Streams: the record at this position has left retention."""
 
 
 class InvalidStreamArgumentError(StreamError):
@@ -117,36 +119,36 @@ class InvalidStreamArgumentError(StreamError):
 
 
 class MalformedBodyError(MldError, ValueError):
-    """The body of an answer or an event is not as documented; the text says how."""
+    """The body of an answer or of an event is not as documented; the text says how."""
 
 
 class InvalidStreamResponseError(StreamError):
-    """An answer that contradicts itself, for example the end of a shard without child shards."""
+    """An answer contradicts itself, for example the end of a shard without child shards."""
 
 
 # --- dead letters ----------------------------------------------------------------------------------------------------
 
 
 class DeadLetterError(MldError):
-    """A dead letter may not have been written: its record stays where it is."""
+    """A dead letter may not have been written, so its record must not be skipped."""
 
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
 
 
 class SchemaUnknownError(MldError):
-    """The schema registry does not have a version with this id, or not for us."""
+    """The schema registry does not have a version with this id, or we may not read it."""
 
 
 class SchemaUnreachableError(MldError):
-    """The schema registry cannot tell now: no answer, throttling, access denied."""
+    """The schema registry gives no usable answer now: none at all, throttling, or access denied."""
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 
 class MetricsError(MldError):
-    """Metrics were not published; `kind` is the same for failures that need to be told only once."""
+    """Metrics were not published. Failures of the same `kind` need to be reported only once."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -157,4 +159,4 @@ class MetricsError(MldError):
 
 
 class UnexpectedError(TableUnavailableError, StreamUnavailableError):
-    """Stands for an unexpected exception (`mld.core.error_boundary`): the outcome of the call is unknown."""
+    """Replaces an unexpected exception (`mld.core.error_boundary`): the outcome of the call is unknown."""

@@ -1,8 +1,7 @@
-"""Ask again without hanging up: what is done about an answer that is late.
+"""What is done about a late answer: the same request is sent again, and the first answer counts.
 
-An answer that is late may still come, and a connection may lead nowhere without anybody knowing. So nothing is cut off
-and begun anew: a further request goes out beside the first, and whichever is answered first counts. Only for requests
-that may be repeated, reads above all.
+A late answer may still come, and nobody can know whether a connection has gone dead. So the first request is not
+cancelled; further ones are sent while it waits. This is only for requests that may be repeated, above all reads.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ T = TypeVar("T")
 
 
 async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, again_s: float, asks_max: int) -> T:
-    """Return the first answer to `ask`, which gets the time that is left of `limit_s`.
+    """Return the first answer to `ask`, which is called with the seconds left of `limit_s`.
 
-    It is asked again, up to `asks_max` times, whenever there is no answer for another `again_s`. A refusal is an
-    answer, too. Raises the first AwsUnreachableError when no other request is under way.
+    Whenever `again_s` pass without an answer, `ask` is called again, at most `asks_max` times in all. A refusal is an
+    answer, too. If all requests fail with AwsUnreachableError, the first of these errors is raised.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + limit_s
@@ -38,5 +37,5 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, 
                     if one in done and not isinstance(one.exception(), AwsUnreachableError):
                         return one.result()
     finally:
-        for one in () if loop.is_closed() else asked:  # a loop that is closed has nothing under way
+        for one in () if loop.is_closed() else asked:  # a closed loop runs no requests
             one.cancel()

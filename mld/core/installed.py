@@ -1,4 +1,4 @@
-"""What this machine has: packages of extras, looked for without importing them, and programs."""
+"""What is installed on this machine: packages of extras, found without importing them, and programs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mld import pip_install
 from mld.core.errors import MldError
-
-if TYPE_CHECKING:
-    pass
-
-
-# --- this machine -----------------------------------------------------------------------------------------------------
 
 
 class NotReadyError(MldError):
@@ -24,7 +17,7 @@ class NotReadyError(MldError):
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module can be found; its parents are imported."""
+    """Return whether a module can be found. Its parent packages are imported, the module itself is not."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
@@ -32,14 +25,16 @@ def is_installed(module: str) -> bool:
 
 
 def require(extra: str, what: str, *modules: str) -> None:
-    """Raise NotReadyError if one of the modules of an extra is not installed; `what` needs them."""
+    """Raise NotReadyError if a module of an extra is missing. `what` names the feature that needs the modules."""
     if missing := ", ".join(module for module in modules if not is_installed(module)):
         raise NotReadyError(f"{what} needs packages that are not installed ({missing}): {pip_install(extra)}")
 
 
 def find_executable(command: Sequence[str]) -> str | None:
-    """Return the file that `command` would run, or None: a name with a slash as it is; a bare name from PATH, or
-    else from the directory of our interpreter, where `mld-spark` and `mld-zygote` are installed.
+    """Return the file that `command` would run; None if there is none.
+
+    A name with a slash is used as it is. A bare name is looked up in PATH, and then in the directory of our
+    interpreter, where `mld-spark` and `mld-zygote` are installed.
     """
     if not command or not command[0]:
         return None
@@ -49,8 +44,8 @@ def find_executable(command: Sequence[str]) -> str | None:
 
 
 def runnable(command: Sequence[str]) -> list[str]:
-    """Return the command as the kernel finds it: unchanged, unless its program is only in our interpreter's
-    directory.
+    """Return a command that the kernel can find: unchanged, unless its program is only in our
+    interpreter's directory.
     """
     found = None if command and shutil.which(command[0]) else find_executable(command)
     return list(command) if found is None else [found, *command[1:]]

@@ -1,8 +1,8 @@
-"""The fields of a line of the log."""
+"""The fields of a log line about a shard."""
 
 from __future__ import annotations
 
 
 def about(action: str, shard: str, **more: object) -> dict[str, object]:
-    """Return the fields of a line about one shard, by the key of its lease: what happened to it, and `more`."""
+    """Return the fields of a log line about one shard: the action, the key of its lease, and `more`."""
     return {"action": action, "shard": shard, **more}

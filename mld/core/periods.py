@@ -1,52 +1,57 @@
-"""How often a fleet reads and writes its tables: the loops go by it, and `mld.check.price` reckons with it. Pure."""
+"""How often a fleet reads and writes its tables: for the loops, and for the price that `mld.check.price` computes.
+Pure.
+"""
 
 from __future__ import annotations
 
 import math
 
 RENEWALS_PER_LEASE = 3
-"""Java's: within its duration a lease survives a renewal that failed and one that is late."""
+"""As in Java: within its duration a lease survives one renewal that fails and one that is late."""
 EPSILON_S = 0.025
 """Java's epsilonMillis."""
 
 LEADER_HEARTBEAT_S = 30.0
-"""Java's; also how long a "no" is believed without looking again."""
+"""As in Java. It is also how long a worker believes that it does not lead, without looking again."""
 AUDIT_PERIOD_S = 120.0
 """leasesRecoveryAuditorExecutionFrequencyMillis"""
 
 DISCOVERY_PERIOD_S = 1.0
-"""A Query of our own leases costs half a read unit; Java's 9.975 s are time without processing."""
+"""Time between two Queries of our own leases, each of half a read unit. In Java 9.975 s pass before a lease is
+found."""
 QUERY_SPACING_S_MAX = 10.0
-"""Java's period: whatever was seen of the table, the index is asked that often, and by a leader that has
-seen nobody else no more often."""
+"""Java's period. The index is queried at least so often whatever a scan of the table has shown, and not more often by a
+leader that has seen no other worker."""
 
 LOOK_PERIOD_S = 1.5
-"""With `fleet.assign.takeover.SECOND_CHANCE_S` and the writes this keeps a gap within the lease duration and 2 s."""
+"""Together with `fleet.assign.takeover.SECOND_CHANCE_S` and the writes, this keeps a gap below the lease duration plus
+2 s."""
 WATCHERS = 3
-"""Two may die together with an owner."""
+"""Two watchers may die together with an owner, and one is left."""
 PART_LEASES = 500
-"""Some 60 read units; a table of up to two parts is read in one."""
+"""Leases in a part of the table, about 60 read units. A table of up to two parts is read as one."""
 ALONE_SHARE = 0.5
-"""How often a worker that has seen nobody else looks, as a share of the lease duration: nobody could fall silent."""
+"""How often a worker that has seen no others looks, as a share of the lease duration. Nobody else can fall silent."""
 LONE_LEADER_LOOK_S = 30.0
-"""How often it looks while it leads: its assigner reads the table anyway, and sees first whoever comes. So often that a
-lease which lies free for want of room is noticed in a minute."""
+"""How often such a worker looks while it leads. Its assigner reads the table anyway, and sees a new worker first. It is
+often enough to notice within a minute that a lease stays free for lack of room."""
 SLOW_LEASES = 150
-"""A worker that is no watcher reads so many leases once per lease duration, a larger table less often in proportion."""
+"""A worker that is not a watcher reads a table of so many leases once per lease duration; a larger one less often, in
+proportion."""
 
 
 def renew_interval_s(lease_duration_s: float) -> float:
-    """Return the time from one renewal of a lease to the next."""
+    """Return the seconds between two renewals of a lease."""
     return lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S
 
 
 def slow_period_s(leases: int, lease_duration_s: float) -> float:
-    """Return how often a worker that is no watcher looks at a table of so many leases."""
+    """Return the seconds between two looks of a worker that is not a watcher, at a table of so many leases."""
     return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
 
 
 def part_count(leases: int) -> int:
-    """Return parts of a table with so many leases, a power of two."""
+    """Return the number of parts of a table with so many leases; a power of two."""
     if leases <= 2 * PART_LEASES:
         return 1
     return 1 << math.ceil(math.log2(leases / PART_LEASES))

@@ -1,7 +1,7 @@
 """Positions in a shard: sequence numbers, sub-sequence numbers and the four sentinels.
 
-Rule: leases#order-of-positions. Ordering: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any decimal number < SHARD_END; ties
-are broken by the sub-sequence number, except that SHARD_END equals itself whatever its sub number.
+Rule: leases#order-of-positions. The order is AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END. Equal
+sequence numbers are ordered by their sub-sequence number; SHARD_END equals SHARD_END whatever that number is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ AT_TIMESTAMP_NAME = "AT_TIMESTAMP"
 SHARD_END_NAME = "SHARD_END"
 
 _SENTINEL_RANKS = {AT_TIMESTAMP_NAME: -3, TRIM_HORIZON_NAME: -2, LATEST_NAME: -1}
-SEQUENCE_DIGITS_MAX = 129  # the Kinesis API's own limit; it also keeps integers small, which Python converts slowly
+SEQUENCE_DIGITS_MAX = 129  # limit of the Kinesis API; Python converts much longer numbers slowly
 SUB_MAX = 2**63 - 1  # a long, in Java
 _DIGITS = re.compile(rf"[0-9]{{1,{SEQUENCE_DIGITS_MAX}}}", re.ASCII)
 _ORDER_END = 1
@@ -24,9 +24,10 @@ _ORDER_BEFORE_END = 0
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """An extended sequence number: `sequence` is decimal digits or a sentinel's name, `sub` counts inside an aggregate.
+    """An extended sequence number. `sequence` is decimal digits or the name of a sentinel; `sub` counts inside an
+    aggregate.
 
-    Raises ValueError for any other text. Equality is structural; the order is that of the module's page.
+    Raises ValueError for any other text. `==` compares both fields; `<` uses the order of this module.
     """
 
     sequence: str
@@ -72,9 +73,7 @@ class Position:
 
 
 def is_position_text(text: str) -> bool:
-    """Return whether `text` is so many ASCII digits as a sequence number may have, or one of the four sentinel
-    names.
-    """
+    """Return whether `text` is the name of a sentinel, or digits (ASCII) of at most SEQUENCE_DIGITS_MAX."""
     return text in _SENTINEL_RANKS or text == SHARD_END_NAME or _DIGITS.fullmatch(text) is not None
 
 
@@ -86,7 +85,7 @@ SHARD_END = Position(SHARD_END_NAME)
 
 @dataclass(frozen=True, slots=True)
 class InitialPosition:
-    """Where an application without checkpoints starts: a sentinel, and for AT_TIMESTAMP the epoch seconds."""
+    """Where an application without checkpoints starts: a sentinel, and for AT_TIMESTAMP also the epoch seconds."""
 
     sentinel: Position
     timestamp_s: float | None = None

@@ -1,7 +1,7 @@
-"""Session hosts of `mld-spark` that run on this machine for this user, as they say themselves in their status files.
+"""The session hosts of `mld-spark` that run on this machine for this user, read from their status files.
 
-`run_directory.py` and `host/host_status.py` in `processors/spark` decide where they are and what is in them.
-A file is believed only in a directory that is this user's alone, and only while the process that wrote it lives.
+`run_directory.py` and `host/host_status.py` in `processors/spark` decide where these files are and what they contain. A
+file is believed only if its directory belongs to this user alone, and only while the process that wrote it lives.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ TOLD = (
     *("pid", "daemonPid", "ui", "spark", "applicationId", "startedAt", "updatedAt"),
     *("uncommittedSince", "triggerSince", "counters"),
 )
-"""What the status page shows of a host; `ui` is an address on this machine."""
+"""What the status page shows of a host. `ui` is an address on this machine."""
 LOCAL = "local"
-"""How masters begin whose JVM is on this machine; also the default."""
+"""Masters that begin with this run their JVM on this machine; it is also the default."""
 UI_OFF, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkHost:
-    """A host that runs. `ui` is None where it has none, or none of its own; `counters` count since its start."""
+    """A running host. `ui` is None if it has no UI of its own. `counters` count since its start."""
 
     pid: int
     daemon_pid: int
@@ -46,19 +46,19 @@ class SparkHost:
 
 
 def running(application: str) -> list[SparkHost]:
-    """Return hosts of this application, the newest first."""
+    """Return the running hosts of this application, the newest first."""
     hosts = [host for file in _files() if (host := _read(file)) is not None and host.application == application]
     return sorted(hosts, key=lambda host: float(host.about.get("startedAt", 0)), reverse=True)
 
 
 def told(application: str) -> list[dict[str, Any]]:
-    """Return what the hosts of this application tell of themselves, as far as it is for the status page."""
+    """Return the fields of this application's hosts that the status page shows."""
     return [{name: host.about.get(name) for name in TOLD} for host in running(application)]
 
 
 def figures(application: str, daemon_pid: int) -> SparkFigures | None:
-    """Return what the host of a daemon tells of its work; None if it has none, or tells nothing of it."""
-    from mld.metrics.spark_figures import SparkFigures  # not for `mld check`, which would wait for it
+    """Return the figures of a daemon's host; None if it has no host, or the host reports none."""
+    from mld.metrics.spark_figures import SparkFigures  # imported here, as it would slow the start of `mld check`
 
     for host in running(application):
         if host.daemon_pid == daemon_pid:
@@ -84,7 +84,9 @@ def _time(value: Any) -> float | None:
 
 
 def expected_ui(conf: Mapping[str, str], master: str | None = None) -> str:
-    """Return where the UI of a host will be that does not run yet, from `mld.spark.conf.*` and `mld.spark.master`."""
+    """Return a text that says where the UI of a future host will be, given `mld.spark.conf.*` and
+    `mld.spark.master`.
+    """
     on = conf.get(UI_OFF, "").strip().lower()
     if on == "false":
         return f"none (mld.spark.conf.{UI_OFF} is false)"
@@ -97,7 +99,7 @@ def expected_ui(conf: Mapping[str, str], master: str | None = None) -> str:
 
 
 def _files() -> Iterator[Path]:
-    """Yield status files in directories that are ours alone."""
+    """Yield the status files in directories that belong to this user alone."""
     for _, directory in meeting.meetings(PROGRAM, meeting.runtime_places(os.environb)):
         file = Path(directory) / STATUS_FILE
         if file.is_file():
@@ -124,7 +126,9 @@ def _read(file: Path) -> SparkHost | None:
 
 
 def _started_at(pid: int) -> str | None:
-    """Tell a process from another one that bore its number before; "0" where the system does not say."""
+    """Return the start of a process, which tells it from an earlier one with the same id; "0" if the system does not
+    say, and None if no such process runs.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -1,7 +1,7 @@
-"""Long decisions cut into slices, so that no single turn of the event loop takes more than 2 ms. Pure.
+"""Long decisions cut into steps, so that no turn of the event loop takes more than 2 ms. Pure.
 
-A decision over thousands of shards is written as a generator that yields now and then and returns its result. It stays
-a plain function of values: `finish` runs it in one go, `turns.in_turns` gives others a turn of the loop at each yield.
+A decision over thousands of shards is a generator that yields between its steps and returns the result. It is still a
+plain function of values: `finish` runs it at once, and `turns.in_turns` lets other tasks run at each yield.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE = 100
-"""Items between two yields: the most expensive item, a new lease, costs about 5 µs, on a slow core four times that."""
+"""Items between two yields. The most expensive item, a new lease, takes about 5 µs, and four times that on a slow
+core."""
 SORTED_SLICE = 500
-"""Items that are sorted, or merged, between two yields."""
+"""Items that are sorted or merged between two yields."""
 
 
 def finish(steps: Steps[T]) -> T:
-    """Return the result of a decision, computed in one go."""
+    """Run all steps at once and return the result."""
     while True:
         try:
             next(steps)
@@ -33,7 +34,7 @@ def finish(steps: Steps[T]) -> T:
 
 
 def at_once(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
-    """Return the decision as a function of the same values that computes it in one go."""
+    """Return the decision as an ordinary function that runs all steps at once."""
 
     @wraps(decision)
     def run(*args: P.args, **named: P.kwargs) -> T:
@@ -43,7 +44,7 @@ def at_once(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Steps[list[T]]:
-    """Do as `sorted`, for many items."""
+    """Return the sorted items, like `sorted` but in steps."""
     left = iter(items)
     runs: list[list[T]] = []
     while run := list(islice(left, SORTED_SLICE)):

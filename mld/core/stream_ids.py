@@ -1,7 +1,7 @@
-"""How a row of a table with several streams names its stream: by KCL's serialised identifier, ``account:name:epoch``.
+"""Names of streams in a table with several streams: KCL's serialised identifier, ``account:name:epoch``.
 
-Rule: leases#rows-of-several-streams. The epoch only tells apart the incarnations of a stream that was deleted and made
-again.
+Rule: leases#rows-of-several-streams. A stream that is deleted and made again keeps account and name, but gets another
+epoch.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 OF_THIS_STREAM: ContextVar[str | None] = ContextVar("mld_stream", default=None)
-"""The identifier of the one of several streams that is being worked for; the log adds it to every line."""
+"""The identifier of the stream that the current task works for, if there are several; the log adds it to every line."""
 
 _FORM = re.compile(r"([0-9]{1,20}):([^:]+):([0-9]{1,20})", re.ASCII)
 
 
-# --- streams ----------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def working_for(stream: str | None) -> Iterator[None]:
-    """Log what is logged within as about this stream, by its identifier; None: there is one stream only."""
+    """Mark log lines within the block as being about this stream. None: there is only one stream."""
     token = OF_THIS_STREAM.set(stream)
     try:
         yield
@@ -33,7 +30,7 @@ def working_for(stream: str | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamId:
-    """One incarnation of a stream. `account` has digits only, `name` no colon, `epoch` is greater than 0."""
+    """Identifier of a stream. `account` has digits only, `name` has no colon, `epoch` is greater than 0."""
 
     account: str
     name: str
@@ -44,12 +41,12 @@ class StreamId:
 
 
 def key_of(stream: str | None, shard_id: str) -> str:
-    """Return the key of a shard's lease. `stream` is the stream's identifier among several, else None."""
+    """Return the lease key of a shard. `stream` is the identifier of its stream if there are several, else None."""
     return shard_id if stream is None else f"{stream}:{shard_id}"
 
 
 def parse_stream_id(text: str) -> StreamId | None:
-    """Return the identifier that `text` is, exactly; None if it is none."""
+    """Return the identifier that `text` writes in exactly its normal form; None if it does not."""
     found = _FORM.fullmatch(text)
     if found is None or int(found[3]) == 0:
         return None
@@ -58,22 +55,22 @@ def parse_stream_id(text: str) -> StreamId | None:
 
 
 def shard_of_key(key: str) -> str:
-    """Return the shard's own name in a lease key."""
+    """Return the shard id in a lease key."""
     stream = stream_of_key(key)
     return key if stream is None else key.removeprefix(f"{stream}:")
 
 
 def stream_of_key(key: str) -> str | None:
-    """Return the stream's part of a lease key; None for the key of a table with one stream, which is a shard id."""
+    """Return the stream identifier in a lease key; None if the table has one stream, so that keys are shard ids."""
     stream, colon, shard_id = key.rpartition(":")
     return stream if colon and shard_id and parse_stream_id(stream) is not None else None
 
 
 def keys_meant(keys: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the lease keys that a person may mean by `name`, sorted: a key, a shard's own name, or its number (``7``).
+    """Return the lease keys, sorted, that a person may mean by `name`: a key, a shard id, or its number (``7``).
 
-    Among several streams a name may begin with the stream, as ``orders:7``: its label, which `labels` have by
-    identifier, its own name, or its identifier.
+    If there are several streams, `name` may begin with one, as in ``orders:7``: its label, its name or its identifier.
+    `labels` maps identifiers to labels.
     """
     sorted_keys = sorted(keys)
     if name in sorted_keys:

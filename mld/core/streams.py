@@ -1,8 +1,8 @@
-"""The `Streams` port: what the core asks of Kinesis, and the values it gets back.
+"""The `Streams` port: what the daemon asks of Kinesis, and the values that it gets back.
 
-One port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is in `tests.twins`. Callers see a
-page of records as `Page` and `ChildBatch` only, never the records themselves, so that an adapter may frame the child's
-line while it reads a body, and keep the pieces.
+A port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is in `tests.twins`. Callers see
+records only as `Page` and `ChildBatch`, never one by one. So an adapter may frame the child's line while it reads a
+body, and keep only the pieces.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mld.core.steps import Steps
 HASH_KEY_MAX = 2**128 - 1
 STREAM_DISABLED = "DISABLED"
 A_TURN = b""
-"""A piece of a line that only asks for a turn of the event loop; see `ChildBatch.line`."""
+"""A piece of a line that only asks to let other tasks run; see `ChildBatch.line`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """Both ends inclusive, 0 .. 2**128-1. A range of one key (start = end) is legal."""
+    """A range of hash keys, 0 to 2**128-1. Both ends belong to it, so start may equal end."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class HashRange:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard as ListShards shows it. `ending_sequence` is None while the shard is open."""
+    """A shard as ListShards shows it. `ending_sequence` is None while the shard is open."""
 
     shard_id: str
     hash_range: HashRange
@@ -52,7 +52,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ChildShard:
-    """A child named at the end of its parent's records."""
+    """A child shard, as named in the last answer of its parent."""
 
     shard_id: str
     parents: frozenset[str]
@@ -60,7 +60,7 @@ class ChildShard:
 
 
 def child_shard_of(item: Mapping[str, Any]) -> ChildShard:
-    """Return a member of ChildShards, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    """Parse a member of ChildShards in an answer. Raises KeyError, TypeError or ValueError."""
     return ChildShard(
         shard_id=item["ShardId"],
         parents=frozenset(item.get("ParentShards") or ()),
@@ -69,20 +69,20 @@ def child_shard_of(item: Mapping[str, Any]) -> ChildShard:
 
 
 def hash_range_of(item: Mapping[str, Any]) -> HashRange:
-    """Return a HashKeyRange, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    """Parse a HashKeyRange in an answer. Raises KeyError, TypeError or ValueError."""
     return HashRange(start=int(item["StartingHashKey"]), end=int(item["EndingHashKey"]))
 
 
 class StreamKind(Enum):
-    """What kind of stream it is; shards and their ends differ."""
+    """The service of a stream. Shards, and the way they end, differ between the two."""
 
     KINESIS = "Kinesis"
     DYNAMODB = "DynamoDB"
-    """A shard lasts some hours and has one child or two, one parent, and no hash keys; records last 24 hours."""
+    """A shard lasts some hours and has one parent, one or two children, and no hash keys. Records last 24 hours."""
 
     @property
     def has_hash_keys(self) -> bool:
-        """Whether shards share out the hash keys, so that one that is missing leaves a hole."""
+        """Whether shards divide the hash keys among them, so that a missing shard leaves a hole."""
         return self is StreamKind.KINESIS
 
 
@@ -106,17 +106,19 @@ class ShardsPage:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """`status` is ACTIVE, UPDATING, CREATING or DELETING; of a DynamoDB stream ENABLED, DISABLED or between them."""
+    """Description of a stream. `status` is ACTIVE, UPDATING, CREATING or DELETING; for DynamoDB ENABLED, DISABLED or
+    between.
+    """
 
     name: str
     arn: str
     status: str
     created_ms: int | None = None
-    """When it was made, in milliseconds since the epoch; None from stand-ins that do not say."""
+    """Time of creation in epoch milliseconds; None from stand-ins that do not report it."""
     has_strategy: bool = False
-    """Whether it can distribute records over its shards by itself, whatever their keys (retrieval#hash-range-rule)."""
+    """Whether Kinesis may choose the shard of a record without regard to its key (retrieval#hash-range-rule)."""
     retention_s: float | None = None
-    """How long it keeps records; None if it does not say."""
+    """How long records are kept; None if not reported."""
 
 
 class IteratorType(Enum):
@@ -129,7 +131,7 @@ class IteratorType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """A GetShardIterator position; `sequence` or `timestamp_s` accompanies the types that need it."""
+    """A position for GetShardIterator. `sequence` or `timestamp_s` is set for the types that need it."""
 
     type: IteratorType
     sequence: str | None = None
@@ -138,10 +140,10 @@ class StartingPoint:
 
 @dataclass(frozen=True, slots=True)
 class Misrouted:
-    """An aggregate of which nothing is delivered, because one of its user records belongs to another shard.
+    """An aggregate that is not delivered, because one of its user records belongs to another shard.
 
-    `sub_sequence` is that of the first such record, `hash_key` its hash key: given (`is_explicit`), or the hash of its
-    partition key, which has `key_bytes`.
+    `sub_sequence` is the first such record, and `hash_key` its hash key. The key was given if `is_explicit`, else it is
+    the hash of the partition key, which has `key_bytes`.
     """
 
     user_records: int
@@ -152,64 +154,72 @@ class Misrouted:
 
 
 class ChildBatch(Protocol):
-    """User records that are ready for a child: those of one page after de-aggregation and the checkpoint filter."""
+    """User records ready for a child: those of one page, after aggregates were opened and the checkpoint filter was
+    applied.
+    """
 
     @property
     def millis_behind_latest(self) -> int | None:
-        """The lag of the page; None if it told none."""
+        """The lag of the page; None if it reports none."""
         ...
 
     @property
     def data_bytes(self) -> int:
-        """Sum of the payload sizes, in bytes; complete when `line` has come to its end."""
+        """Sum of the payloads in bytes; complete once `line` is exhausted."""
         ...
 
     @property
     def count(self) -> int:
-        """How many user records; complete when `data_bytes` is."""
+        """Number of user records; complete once `line` is exhausted."""
         ...
 
     @property
     def malformed(self) -> Mapping[str, str]:
-        """KPL aggregates that are delivered as they came: sequence number to reason; complete when `data_bytes` is."""
+        """KPL aggregates that are delivered unopened: sequence number to reason; complete once `line` is exhausted."""
         ...
 
     @property
     def misrouted(self) -> Mapping[str, Misrouted]:
-        """KPL aggregates that are not delivered, by sequence number; complete when `data_bytes` is, or if empty."""
+        """KPL aggregates that are not delivered, by sequence number; complete once `line` is exhausted, or if the batch
+        is empty.
+        """
         ...
 
     def opening(self) -> Steps[None]:
-        """Return the work to be done before `largest` is known, in slices; otherwise `largest` does it at once."""
+        """Return the work that must be done before `largest` is known, as steps. If it is not run, `largest` does it at
+        once.
+        """
         ...
 
     @property
     def largest(self) -> Position | None:
-        """The highest position in the batch; None if it is empty."""
+        """Highest position in the batch; None if it is empty."""
         ...
 
     def line(self) -> Iterator[bytes]:
-        """Return the `processRecords` line for the child in pieces of about 128 KB, newline included. Callable again.
+        """Return the `processRecords` line in pieces of about 128 KB, newline included. May be called again.
 
-        A piece may be empty (`A_TURN`): the work so far has produced nothing yet, and others get a turn of the loop.
+        A piece may be empty (`A_TURN`): there is nothing to write yet, and other tasks should get a turn.
         """
         ...
 
 
 class PlainBatch:
-    """What batches have in common that hold no aggregates; see `ChildBatch`."""
+    """Base of batches without aggregates; see `ChildBatch`."""
 
     __slots__ = ()
     malformed: Mapping[str, str] = MappingProxyType({})
     misrouted: Mapping[str, Misrouted] = MappingProxyType({})
 
     def opening(self) -> Steps[None]:
-        """Return nothing: nothing has to be opened."""
+        """Return no steps: there is nothing to open."""
         yield from ()
 
 
 class Page(Protocol):
-    """One GetRecords answer. If `next_iterator` is None the shard has ended, and `child_shards` names the children."""
+    """One answer of GetRecords. If `next_iterator` is None, the shard has ended, and `child_shards`
+    names its children.
+    """
 
     @property
     def count(self) -> int: ...
@@ -224,13 +234,14 @@ class Page(Protocol):
 
     @property
     def first_arrival_ms(self) -> int | None:
-        """When the first record arrived, in epoch milliseconds; None without records."""
+        """Arrival of the first record in epoch milliseconds; None without records."""
         ...
 
     def first_arrival_ms_after(self, position: Position) -> int | None:
-        """Return when the first record after `position` arrived, in epoch milliseconds; None if there is none.
+        """Return the arrival of the first record after `position`, in epoch milliseconds; None if there is none.
 
-        In a page with aggregates the record at `position` counts too: some of its user records may come after it.
+        In a page with aggregates the record at `position` counts too, because some of its user records may come after
+        it.
         """
         ...
 
@@ -241,7 +252,7 @@ class Page(Protocol):
 
     @property
     def bears_frames(self) -> bool:
-        """Whether a record may have the frame of a schema registry; certain only if not."""
+        """False: no record has the frame of a schema registry. True: one may have."""
         ...
 
     @property
@@ -249,8 +260,9 @@ class Page(Protocol):
 
     @property
     def millis_behind_latest(self) -> int | None:
-        """How far behind the tip of the shard it ends; 0 at the tip. None where the service does not tell: then it is
-        not the tip, however empty the page (retrieval#empty-pages)."""
+        """How far the end of the page is behind the tip of the shard; 0 at the tip. None if the service does not report
+        it; then the page is not at the tip, even if it is empty (retrieval#empty-pages).
+        """
         ...
 
     @property
@@ -259,17 +271,17 @@ class Page(Protocol):
     def after(self, position: Position, hash_range: HashRange | None = None) -> ChildBatch:
         """Return the user records strictly after `position`, in order.
 
-        `hash_range` is the lease's, where producers choose the shards of records by their keys: an aggregate that was
-        built for another shard yields nothing (retrieval#hash-range-rule).
+        `hash_range` is the range of the lease, if producers choose the shards of records by their keys. Then an
+        aggregate that was built for another shard yields nothing (retrieval#hash-range-rule).
         """
         ...
 
 
 class Streams(Protocol):
-    """Kinesis, for one stream. Every method raises a subclass of `errors.StreamError`; none of them retries."""
+    """Kinesis for one stream. All methods raise subclasses of `errors.StreamError`; none retries."""
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """Fetch one page of ListShards. With `next_token` the filter is not sent again."""
+        """Fetch one page of ListShards. If `next_token` is given, the filter is not sent again."""
         ...
 
     async def describe(self) -> StreamSummary: ...
@@ -277,7 +289,7 @@ class Streams(Protocol):
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str: ...
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
-        """Make one GetRecords call; `limit` None leaves the number to the service."""
+        """Call GetRecords once. `limit` None: the service decides how many records it returns."""
         ...
 
 
@@ -290,23 +302,23 @@ class StreamConsumer:
 
 
 class Subscription(Protocol):
-    """An open SubscribeToShard answer: events are pushed until it ends, after five minutes at the latest."""
+    """An open SubscribeToShard call: events arrive until it ends, after five minutes at the latest."""
 
     async def next(self) -> Page | None:
-        """Return the next event; None when the subscription has come to its ordinary end.
+        """Return the next event; None when the subscription has ended normally.
 
-        `next_iterator` of the page is the event's ContinuationSequenceNumber. Raises `errors.StreamError`. Nothing is
-        read ahead beyond a bounded buffer. Only cancellation may lose an event.
+        `next_iterator` of the page is the event's ContinuationSequenceNumber. Raises `errors.StreamError`. At most a
+        bounded buffer is read ahead. Events are lost only by cancellation.
         """
         ...
 
     def close(self) -> None:
-        """Give it up. May be called at any time, and again."""
+        """Close the subscription. May be called at any time, and repeatedly."""
         ...
 
 
 class FanOut(Protocol):
-    """Enhanced fan-out of one stream. Every method raises a subclass of `errors.StreamError`; none of them retries."""
+    """Enhanced fan-out of one stream. All methods raise subclasses of `errors.StreamError`; none retries."""
 
     async def describe(self) -> StreamSummary: ...
 
@@ -320,7 +332,7 @@ class FanOut(Protocol):
 
 
 def validate_end_of_shard(next_token: str | None, children: Sequence[ChildShard]) -> str | None:
-    """Return why a page's end marker and child list contradict each other, or None if they agree
+    """Return why the end marker and the children of a page contradict each other; None if they do not
     (retrieval#valid-answers).
     """
     if next_token is not None:

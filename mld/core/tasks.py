@@ -1,40 +1,38 @@
-"""`TaskList`: runs those tasks of a worker that its state asks for, each within the error boundary.
+"""`TaskList`: runs those tasks of a worker that belong to its current state, each within the error boundary.
 
-A `Task` is one line of that list: its name, the states in which it runs, and how long it continues when the worker
+A `Task` is one entry of the list: its name, the states in which it runs, and how long it continues when the worker
 stops.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running
-
-T = TypeVar("T")
 
 StateT = TypeVar("StateT")
 OnFailure: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Until(IntEnum):
-    """How long a task runs when the worker stops, the shortest first."""
+    """How long a task runs while the worker stops, the shortest first."""
 
     LEAVING = 1
-    """Until a stop is asked for: it could bring more leases."""
+    """Until a stop is requested: the task could bring more leases."""
     RELEASED = 2
-    """Until nothing is held any more."""
+    """Until no lease is held."""
     CLOSED = 3
-    """To the end."""
+    """Until everything else has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[StateT]):
-    """What runs until it is cancelled, in which states of the fleet, and how long while the worker stops."""
+    """A function that runs until it is cancelled, with the states of the fleet in which it runs."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -43,7 +41,7 @@ class Task(Generic[StateT]):
 
 
 class TaskList(Generic[StateT]):
-    """Runs the tasks of the list that the state entered last asks for, from when that is allowed."""
+    """Runs the tasks that the current state needs, once `allow` was called."""
 
     def __init__(self, tasks: Sequence[Task[StateT]], clock: Clock) -> None:
         self._list = tasks
@@ -53,22 +51,24 @@ class TaskList(Generic[StateT]):
         self._wanted: tuple[Task[StateT], ...] = ()
 
     async def enter(self, state: StateT) -> None:
-        """Let exactly the tasks of this state run, once `allow` was called. Returns when the others have ended."""
+        """Run exactly the tasks of this state, once `allow` was called. Returns when all other tasks have ended."""
         self._wanted = tuple(task for task in self._list if task.runs_in(state))
         await self._adjust()
 
     async def allow(self, on_failure: OnFailure) -> None:
-        """Start what is wanted, now and from now on; `on_failure` hears of a task that ended by itself."""
+        """Start the tasks that are wanted now, and later ones as states change. `on_failure` is called if a task ends
+        by itself.
+        """
         self._on_failure = on_failure
         await self._adjust()
 
     async def end(self, until: Until) -> None:
-        """End the tasks that run so long and no longer."""
+        """End the tasks that run no longer than `until`."""
         self._wanted = tuple(task for task in self._wanted if task.until > until)
         await self._adjust()
 
     def running(self) -> frozenset[str]:
-        """Return the names of the tasks that run."""
+        """Return the names of the running tasks."""
         return frozenset(self._running)
 
     async def _adjust(self) -> None:
@@ -88,27 +88,3 @@ class TaskList(Generic[StateT]):
         if not task.cancelled() and task in self._running.values():
             assert self._on_failure is not None, "no task starts before it is allowed"
             self._on_failure(task.exception())
-
-
-class BackgroundTasks:
-    """Tasks that nobody waits for."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start one."""
-        task = asyncio.ensure_future(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return task
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether one is running."""
-        return bool(self._running)
-
-    def cancel(self) -> None:
-        """End all of them without waiting."""
-        for task in self._running:
-            task.cancel()

@@ -1,4 +1,4 @@
-"""What the commands share: the options that name a properties file, messages to stderr, and exit codes."""
+"""What all commands share: the options that name a properties file, messages on stderr, and exit codes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
-"""Something failed, or a condition that was asked about is not met."""
+"""Something failed, or a condition that the command checks is not met."""
 EXIT_CONFIGURATION = 2
 
 FILE_VARIABLE = "MLD_PROPERTIES"
-"""Names the properties file for all commands that are given none."""
+"""Environment variable with the properties file for commands that are called without one."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 define_option = click.option(
@@ -42,7 +42,7 @@ _argument = click.argument("argument_file", metavar="[APP.properties]", required
 
 
 class Duration(click.ParamType[float]):
-    """``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
+    """A duration as click type: ``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
 
     name = "duration"
 
@@ -61,12 +61,12 @@ class Duration(click.ParamType[float]):
 
 
 def properties_file(command: F) -> F:
-    """Add the parameters `argument_file`, `option_file` and `overrides`; see `chosen_file`."""
+    """Add the parameters `argument_file`, `option_file` and `overrides` to a command; see `chosen_file`."""
     return _argument(file_option(define_option(command)))
 
 
 def chosen_file(option_file: str | None, argument_file: str | None) -> str:
-    """Return the file that was named, or that of `MLD_PROPERTIES`. Raises click.UsageError if there is none."""
+    """Return the given file, or the file of `MLD_PROPERTIES`. Raises click.UsageError if there is none."""
     if option_file and argument_file:
         say(f"both -p {option_file} and {argument_file} are given; -p is used")
     chosen = option_file or argument_file or os.environ.get(FILE_VARIABLE)
@@ -76,12 +76,12 @@ def chosen_file(option_file: str | None, argument_file: str | None) -> str:
 
 
 def settings_of(file: str, overrides: Sequence[str]) -> Settings:
-    """Return the settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
+    """Return the settings of a properties file. If the file has errors, print them and exit with 2."""
     return loaded_of(file, overrides).settings
 
 
 def loaded_of(file: str, overrides: Sequence[str]) -> LoadedConfiguration:
-    """Return all that a properties file says; prints what is wrong with it and exits with 2 otherwise."""
+    """Return the complete configuration of a properties file. If the file has errors, print them and exit with 2."""
     from mld.properties.loader import load
     from mld.properties.remarks import ConfigurationError
 
@@ -92,9 +92,9 @@ def loaded_of(file: str, overrides: Sequence[str]) -> LoadedConfiguration:
 
 
 def open_standard_streams() -> None:
-    """Give what was started without stdin, stdout or stderr (``>&-``) an empty one.
+    """Open /dev/null for each of stdin, stdout and stderr that is closed (``>&-``).
 
-    Else the next file or connection takes its number.
+    Otherwise the next file or connection would get its number.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -106,10 +106,10 @@ def open_standard_streams() -> None:
 
 
 def leave_terminal() -> None:
-    """Have no terminal, and nothing to read from or complain to: while a shell completes a word, nobody is asked for a
-    code, such as that of MFA.
+    """Leave the terminal, stdin and stderr. While a shell completes a word, nothing may ask for a code, such as an MFA
+    code.
     """
-    with suppress(PermissionError):  # it leads its session already
+    with suppress(PermissionError):  # this process leads its session already
         os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -117,7 +117,7 @@ def leave_terminal() -> None:
 
 
 def say(text: str) -> None:
-    """Print one line to stderr, without secrets and line breaks that the text may repeat."""
+    """Print one line on stderr, without secrets and line breaks that the text may contain."""
     from mld.properties.printable import printable
     from mld.properties.scrubber import Scrubber
 
@@ -125,8 +125,9 @@ def say(text: str) -> None:
 
 
 def say_what_is_logged() -> None:
-    """Print warnings of the log, which quote what stands in tables, as `say` prints; without a handler Python would
-    write them as they are."""
+    """Print warnings of the log in the same way as `say`, as they may quote rows. Without a handler, Python would print
+    them unfiltered.
+    """
 
     class Spoken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -136,7 +137,7 @@ def say_what_is_logged() -> None:
 
 
 def complain(error: ConfigurationError) -> NoReturn:
-    """Print every problem on a line of its own, then how to see more, and exit."""
+    """Print each problem on its own line and how to see more, and exit."""
     from mld.properties.printable import printable
 
     click.echo("mld: the configuration cannot be used:", err=True)

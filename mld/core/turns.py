@@ -1,4 +1,4 @@
-"""Work that lets the rest of the event loop run: `Steps` driven in turns, and many calls a few at a time."""
+"""Lets other tasks run during long work: `Steps` one by one, and many calls only a few at a time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from mld.core.steps import Steps
 
 T = TypeVar("T")
 
-PIECE_S = 0.001  # half of what the event loop's law allows
+PIECE_S = 0.001  # half of the 2 ms that one turn of the event loop may take
 CALLS_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has hardly more connections
 
 
-# --- turns ------------------------------------------------------------------------------------------------------------
-
-
 async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
-    """Return the result of `steps`. Its arguments must be values that do not change meanwhile.
+    """Return the result of `steps`. Values that the steps use must not change meanwhile.
 
-    Others run at every yield; with a `clock`, where yields are many and cheap, after every millisecond.
+    Other tasks run at each yield. With a `clock`, for many cheap yields, other tasks run after each millisecond.
     """
     since = clock.monotonic() if clock else 0.0
     while True:
@@ -36,7 +33,7 @@ async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
 
 
 async def a_few_at_a_time(act: Callable[[T], Awaitable[None]], things: Sequence[T]) -> None:
-    """Do it with each of them: a task for each of 10,000 would stop the loop."""
+    """Call `act` with each thing, a few at a time. One task for each of 10,000 things would block the loop."""
     waiting = iter(things)
 
     async def work() -> None:

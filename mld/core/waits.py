@@ -1,4 +1,4 @@
-"""Waits that cost no task and no timer of their own, for code that waits hundreds of times a second."""
+"""Waits for events and with time limits, made for code that waits hundreds of times a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
 
 
 async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """Return what `work` returns; None if `event` is set before: then `work` is cancelled, whatever it waits for."""
+    """Return the result of `work`, or None if `event` is set first; then `work` is cancelled."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(event.wait())
     try:
@@ -33,16 +33,13 @@ async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
         waiting.cancel()
         if working.cancel():
             await asyncio.wait({working})
-            _ = working.cancelled() or working.exception()  # of work that nobody wants any more
-
-
-# --- waits ------------------------------------------------------------------------------------------------------------
+            _ = working.cancelled() or working.exception()  # nobody needs its result, so nobody else reads its error
 
 
 class Interruption:
-    """Lets others end what the current task waits for within: it is cancelled, and that is taken back at the exit.
+    """A block that others may interrupt while its task waits: the task is cancelled, and the exit takes that back.
 
-    A cancellation by anybody else passes.
+    A cancellation from elsewhere passes through.
     """
 
     __slots__ = ("_before", "_task", "is_over")
@@ -50,7 +47,7 @@ class Interruption:
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
         self.is_over = False
-        """Whether somebody has ended it."""
+        """Whether the block was interrupted."""
 
     def __enter__(self) -> Interruption:
         task = asyncio.current_task()
@@ -68,20 +65,20 @@ class Interruption:
         return self.is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
 
     def end(self, _: object = None) -> None:
-        """End the wait by a callback of the loop, so that the task is not running; without effect after the exit."""
+        """End the wait. Call it from a callback of the loop, while the task waits; after the block it does nothing."""
         if self._task is not None and not self.is_over:
             self.is_over = True
             self._task.cancel()
 
 
 def _nothing() -> None:
-    """Do nothing: what a closed timer calls."""
+    """Do nothing: the callback of a closed timer."""
 
 
 class LazyTimer:
-    """Calls `on_due` when a wait lasts longer than it may; for one wait at a time, nearly all of which end sooner.
+    """Calls `on_due` when a wait takes too long. It serves one wait at a time, and nearly all waits end in time.
 
-    The loop's timer is not set for each wait: it looks, when it fires, at the wait that is under way by then.
+    It does not set a timer of the loop for each wait. When its timer fires, it checks the wait that is running then.
     """
 
     __slots__ = ("_due_s", "_on_due", "_timer")
@@ -92,7 +89,7 @@ class LazyTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, seconds: float) -> None:
-        """Begin a wait that may last so long."""
+        """Start a wait of at most `seconds`."""
         loop = asyncio.get_running_loop()
         self._due_s = loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._due_s:
@@ -101,11 +98,13 @@ class LazyTimer:
             self._timer = loop.call_at(self._due_s, self._look)
 
     def end(self) -> None:
-        """End the wait."""
+        """End the wait in time."""
         self._due_s = None
 
     def close(self) -> None:
-        """Close: there will be no more waits. Let go of who is called, which mostly holds this: no cycle is left."""
+        """Close the timer for good, and drop `on_due`: its owner usually holds this timer, which would leave a
+        reference cycle.
+        """
         self._cancel()
         self._on_due = _nothing
 
@@ -126,9 +125,9 @@ class LazyTimer:
 
 
 class TimeLimit:
-    """Raises TimeoutError where what it surrounds takes longer than `of` says; for one wait at a time.
+    """A block that raises TimeoutError when it takes longer than `of` allows; for one wait at a time.
 
-    As `asyncio.timeout`, but for calls by the hundred: it is kept for the next wait, and sets no timer for each.
+    Like `asyncio.timeout`, but cheap for hundreds of calls: it is reused, and does not set a timer each time.
     """
 
     __slots__ = ("_interruption", "_seconds", "_timer")
@@ -139,13 +138,13 @@ class TimeLimit:
         self._timer = LazyTimer(self._interruption.end)
 
     def of(self, seconds: float) -> TimeLimit:
-        """Set the limit of the next wait; return it."""
+        """Set the limit of the next block, and return self."""
         self._seconds = seconds
         return self
 
     @property
     def is_over(self) -> bool:
-        """Whether the time of this wait is over, or that of the last one was."""
+        """Whether the time of this block, or of the last one, is over."""
         return self._interruption.is_over
 
     def __enter__(self) -> TimeLimit:

@@ -1,16 +1,16 @@
-"""Decides who may call our HTTP servers: programs, not pages in a browser. Pure.
+"""`WebRule`: programs may call our HTTP servers, pages in a browser may not. Pure.
 
 Our servers ask for no password, and a browser lets any page send requests to this machine. But a page cannot hide that
-it is one, and cannot choose the name by which it calls:
+it is one, and cannot choose the host name of its requests:
 
-* It sends ``Origin`` with every request that could change something (POST, preflight, WebSocket), also as ``null``.
-* Where it may leave ``Origin`` out (images, links, ``no-cors`` GETs), it sends ``Sec-Fetch-Site`` to a loopback
-  address. ``none`` (typed by the user) and ``same-origin`` (our own page) pass, everything else does not.
-* A page that points its own name at this machine (DNS rebinding) is of the same origin and sends neither, but its name
-  stands in ``Host``. So ``Host`` has to be loopback, the local address of the connection, or a name that the operator
-  has allowed.
+* It sends ``Origin`` with every request that could change something (POST, preflight, WebSocket), at least as ``null``.
+* Where it may omit ``Origin`` (images, links, ``no-cors`` GETs), it sends ``Sec-Fetch-Site`` to a loopback address. We
+  accept ``none`` (typed by the user) and ``same-origin`` (our own page), and nothing else.
+* A page that lets its own name resolve to this machine (DNS rebinding) has our origin and sends neither, but its name
+  is in ``Host``. So ``Host`` must be loopback, the local address of the connection, or a name that the operator
+  allowed.
 
-Ambiguous requests are refused: no ``Host`` or several, a target that is not a path. None of our answers has an
+Ambiguous requests are refused: no ``Host`` or several, or a target that is not a path. Our answers never have an
 ``Access-Control-`` header, and a refused request is not examined further.
 """
 
@@ -26,15 +26,16 @@ _OWN_SITES = frozenset(("none", "same-origin"))
 # One host: an IPv6 address in brackets or another name, perhaps with a port.
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@?#,\s]+))(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 _QUOTED_CHARACTERS_MAX = 100
-"""Longest quotation of a foreign header: a host name has 253 characters at most, and its beginning identifies it."""
+"""Longest quotation of a foreign header. A host name has at most 253 characters, and its beginning identifies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebRule:
-    """`names`, in lower case, are host names that the operator has allowed; `remedy` says how to allow another one.
+    """The rule of one server. `names` are host names that the operator allowed, in lower case; `remedy` says how to
+    allow more.
 
-    With `links`, a link on a page of another site may open ours as a document of its own. That page learns nothing by
-    it, and nothing may change by being opened.
+    With `links`, a link on another site may open our page as a document. The other page learns nothing from that, and
+    opening a page of ours must not change anything.
     """
 
     names: frozenset[str]
@@ -42,10 +43,10 @@ class WebRule:
     links: bool = False
 
     def refusal(self, target: str, headers: Mapping[str, str], arrived_at: str) -> str | None:
-        """Return why the request gets 403, in a sentence with the remedy; None if it may pass.
+        """Return why the request gets 403, as a sentence with the remedy; None if it is allowed.
 
-        `headers` have lower-case names, and several of one name are joined with commas, as RFC 9110 has it; ``host`` is
-        ``:authority`` in HTTP/2. `arrived_at` is the local IP address of the connection.
+        Names in `headers` are in lower case; several headers of one name are joined by commas, as in RFC 9110. In
+        HTTP/2 ``host`` is ``:authority``. `arrived_at` is the local IP address of the connection.
         """
         if "origin" in headers:
             return (
@@ -74,12 +75,14 @@ class WebRule:
 
 
 def _is_link(headers: Mapping[str, str]) -> bool:
-    """Return whether the answer becomes a whole document that its opener cannot read: no frame, image or script."""
+    """Return whether the answer becomes a document of its own that its opener cannot read: not a frame, image or
+    script.
+    """
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
 def _is_here(name: str, arrived_at: str) -> bool:
-    if name == "localhost":  # not what ends in it: some resolvers ask the network for that
+    if name == "localhost":  # but not x.localhost, for which some resolvers ask the network
         return True
     try:
         address = ipaddress.ip_address(name)
@@ -89,5 +92,5 @@ def _is_here(name: str, arrived_at: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """Return the text quoted, so that nothing in it can begin a line, a tag or an escape sequence."""
+    """Return the text in quotes, so that nothing in it can start a line, a tag or an escape sequence."""
     return repr(text[:_QUOTED_CHARACTERS_MAX].encode("ascii", "replace").decode()).replace("<", "?").replace("&", "?")

@@ -1,4 +1,4 @@
-"""Where this process runs: the name that a worker gives itself, and what its reports and events tell of its place."""
+"""Where this process runs: the id that a worker gives itself, and the place that its reports and events name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import socket
 from collections.abc import Mapping
 
 HOST_CHARACTERS_MAX = 40
-"""Of the host's name in a worker id: what people read, and no more."""
+"""Longest host name in a worker id; enough for people to recognise it."""
 TOKEN_BYTES = 5
-"""Of the random end: two of a thousand workers of one host name have the same once in two million fleets."""
+"""Bytes of the random end. Among a thousand workers of one host name, two have the same end in one of two million
+fleets."""
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -21,17 +22,17 @@ def host_name() -> str:
 
 
 def worker_id_of(host: str, token: str) -> str:
-    """Return a worker id that names its host: letters, digits, dots, underscores and dashes, 56 characters at most."""
+    """Return a worker id that names its host: letters, digits, dots, underscores and dashes, at most 56 characters."""
     name = _UNUSUAL.sub("-", host)[:HOST_CHARACTERS_MAX].strip("-.") or "worker"
-    # As a key of the lease table it must not look like a shard's.
+    # The id is also a key in the lease table, so it must not look like the key of a shard.
     return f"{'host-' if name.lower().startswith('shardid') else ''}{name}-{token}"
 
 
 def new_worker_id() -> str:
-    """Return the id of a worker that nobody has named, a new one at each start."""
+    """Return an id for a worker without a configured one; it is different at each start."""
     return worker_id_of(host_name(), secrets.token_hex(TOKEN_BYTES))
 
 
 def place_of_process(started_s: float) -> Mapping[str, str]:
-    """Return host, process id and start, in epoch seconds, as reports tell them (`fleet.report.reports`)."""
+    """Return host, process id and start in epoch seconds, as in reports (`fleet.report.reports`)."""
     return {"host": host_name(), "pid": str(os.getpid()), "started": str(int(started_s))}

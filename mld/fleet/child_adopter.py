@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 
+from mld.core.background_tasks import BackgroundTasks
 from mld.core.error_boundary import contained
 from mld.core.errors import TableError
-from mld.core.tasks import BackgroundTasks
 from mld.fleet.departure import Departure
 from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery

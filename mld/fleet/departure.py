@@ -20,10 +20,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError, TableError
-from mld.core.tasks import BackgroundTasks
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report.reports import WorkerReport, is_drained
 from mld.fleet.report.reports_table import StoredReports

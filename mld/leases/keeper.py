@@ -29,13 +29,13 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
+from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import LeaseLostError, MldError, TableUnavailableError
 from mld.core.log_fields import about
 from mld.core.periods import renew_interval_s
 from mld.core.positions import Position
-from mld.core.tasks import BackgroundTasks
 from mld.core.waits import wait_for_event
 from mld.leases import writes
 from mld.leases.giving import GivingAway

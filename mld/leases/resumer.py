@@ -23,13 +23,13 @@ from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
 from typing import Protocol
 
+from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
 from mld.core.log_fields import about
 from mld.core.periods import renew_interval_s
 from mld.core.stillness import Stillness
-from mld.core.tasks import BackgroundTasks
 from mld.core.waits import wait_for_event
 from mld.leases import writes
 from mld.leases.lease import Lease

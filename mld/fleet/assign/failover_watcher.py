@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
+from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.periods import LONE_LEADER_LOOK_S, LOOK_PERIOD_S
-from mld.core.tasks import BackgroundTasks
 from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.fleet.assign.fleet_load import Move, Why, reports_among
