@@ -52,6 +52,7 @@ FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; be
 READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
 MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
 PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows each of them, and far below a small host
+CHILDREN_PER_SHARD_MAX = 64  # processes; a shard gives 1,000 records a second, so that each may take 64 ms for one
 POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory, a deploy
 METRICS_PERIOD_MILLIS_MIN = 1_000
 CLOUDWATCH_PERIOD_MILLIS = 60_000  # what CloudWatch resolves; Java's 10 s make six times the requests of it
@@ -205,6 +206,9 @@ class ChildSettings:
         boxed=True, minimum=0, note="Java's default is off.", live=True)
     deliver_empty_batches: bool = key("callProcessRecordsEvenForEmptyRecordList", BOOL, Section.LIFECYCLE,
         "Deliver empty batches too.", default=False)
+    children_per_shard: int = key("mld.childrenPerShard", INT, Section.OWN,
+        "Children that share the records of a shard by partition key, so that records of one key stay in order.",
+        default=1, minimum=1, maximum=CHILDREN_PER_SHARD_MAX)
     protocol_version: int = key("mld.protocolVersion", INT, Section.OWN,
         "Dialect spoken with the child: 2, or 1 for record processors written for KCL 1.x.", default=2,
         minimum=1, maximum=2)

@@ -18,7 +18,10 @@ from collections.abc import Mapping, Sequence
 from mld.protocol.meeting import MeetingError
 
 PROGRAM = "mld-zygote"
-OF_SHARD = frozenset({b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"MLD_ANCESTOR_SHARD_IDS", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
+OF_SHARD = frozenset({
+    b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"MLD_ANCESTOR_SHARD_IDS", b"MLD_CHILD_NUMBER", b"MLD_CHILDREN_PER_SHARD",
+    b"PWD", b"OLDPWD", b"SHLVL", b"_",
+})  # fmt: skip
 """Variables that may always differ between the children of one server: those about the shard, and those that shells
 set."""
 STREAM_ID = b"MLD_STREAM_ID"

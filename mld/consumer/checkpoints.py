@@ -60,13 +60,22 @@ class ShardCheckpoints:
         error = None
         match self.range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
-                log.warning("checkpoint out of range: %s", reason, extra=about("checkpoint_illegal", self._key))
-                error = CheckpointErrorName.ILLEGAL_ARGUMENT
+                error = self.refuse(reason)
             case Write(position):
-                error = await self.store(position)
-                if error is None:
-                    self._on_moved(self.range.last)
+                error = await self.advance(position)
         self.refused = self.refused or error is not None
+        return error
+
+    def refuse(self, reason: str) -> CheckpointErrorName:
+        """Log why a child may not checkpoint what it has named; returns what it is told."""
+        log.warning("checkpoint out of range: %s", reason, extra=about("checkpoint_illegal", self._key))
+        return CheckpointErrorName.ILLEGAL_ARGUMENT
+
+    async def advance(self, position: Position) -> CheckpointErrorName | None:
+        """Store what the children have checkpointed; None if it is in the row."""
+        error = await self.store(position)
+        if error is None:
+            self._on_moved(self.range.last)
         return error
 
     async def store(self, position: Position) -> CheckpointErrorName | None:

@@ -104,6 +104,7 @@ class PipeHost:
             process.pid,
             as_fields=self._logs_fields,
             stream=None if stream is None else stream.name,
+            number=shard.child_number if shard.children > 1 else None,
         )
         self._guard.watch(process.pid)
         child = PipeChild(

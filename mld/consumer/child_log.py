@@ -179,7 +179,7 @@ class LoggedLines:
 class ChildLogger:
     """For one output of one child; `action` names it. `as_fields`: JSON objects become fields.
 
-    `stream` is named if the application reads several.
+    `stream` is named if the application reads several, `number` if the shard has several children.
     """
 
     def __init__(
@@ -191,12 +191,15 @@ class ChildLogger:
         *,
         as_fields: bool,
         stream: str | None = None,
+        number: int | None = None,
     ) -> None:
         self._log = log
         self._as_fields = as_fields
         self._own = {"action": action, "shard": shard_id, **({} if pid is None else {"pid": pid})}
         if stream is not None:
             self._own["stream"] = stream
+        if number is not None:
+            self._own["child_number"] = number
 
     def log(self, line: str) -> None:
         """Log a line at the level it names. What the child prints below INFO counts as INFO: it has chosen to."""

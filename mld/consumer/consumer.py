@@ -17,9 +17,18 @@ from mld.consumer.aggregate_reports import AggregateReports
 from mld.consumer.checkpoints import ShardCheckpoints
 from mld.consumer.failures import RESTART_REASONS, Failures, in_words
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
+from mld.consumer.parallel import ParallelProcessor, all_or_none
 from mld.consumer.parts import Part, batch_of, holding_of, holding_part, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, EndVerdict, MissingVerdict
-from mld.consumer.processor import Processor
+from mld.consumer.ports import (
+    ChildProcess,
+    ChildStartError,
+    ConsumerParts,
+    EndVerdict,
+    MissingVerdict,
+    ShardAddress,
+    ShardProcessor,
+)
+from mld.consumer.processor import CheckpointHandler, Processor
 from mld.consumer.stopping import Stopping
 from mld.consumer.wishes import Wishes
 from mld.core.clock import millis_since
@@ -27,7 +36,7 @@ from mld.core.error_boundary import contained
 from mld.core.errors import LeaseLostError, StreamError, TableError
 from mld.core.log_fields import about
 from mld.core.positions import Position
-from mld.core.streams import ChildBatch, ChildShard, Page
+from mld.core.streams import ChildBatch, ChildShard, CountedRecords, Page
 from mld.leases.lease import Lease, read_to_s
 from mld.leases.validity import HeldLease
 from mld.metrics.events import EventKind
@@ -36,7 +45,7 @@ from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize
 from mld.retrieval.losses import Suspicion, report
-from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
+from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing, ShardReader
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +76,7 @@ class ShardConsumer:
         self._stopping = Stopping(parts.clock)
         self._pause = self._stopping.pause
         self._wishes = Wishes(held.lease, self.part.paused)
-        self._processor: Processor | None = None
+        self._processor: ShardProcessor | None = None
         self._reader: ShardReader | None = None
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
         self._anchor_s: float | None = None  # time of the start at LATEST, epoch seconds, for the next reader
@@ -203,34 +212,69 @@ class ShardConsumer:
             at = self._lease.checkpoint
             await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub, self._source.label))
             self._note_answered(at)
-            log.info(
-                "processing from %s", at, extra=about("consumer_started", self.key, child=processor.child.description)
-            )
+            log.info("processing from %s", at, extra=about("consumer_started", self.key, child=processor.description))
 
     async def _ensure_child(self) -> None:
-        if self._processor is None:
-            self._wishes.restart_asked.clear()
-            started_at = self._parts.clock.monotonic()
-            address = self._source.address_of(self._lease, self._parts.care.ancestors(self._lease))
-            starting = self._parts.host.start(address)
-            child = await contained(starting, "starting a child", self.key)
-            took_ms = millis_since(self._parts.clock, started_at)
-            log.debug("child spawned", extra=about("child_spawned", self.key, child=child.description, took_ms=took_ms))
-            self._processor = Processor(
-                child,
-                self.key,
-                self._parts.clock,
-                self._settings,
-                self._checkpoints.answer,
-                metrics=self.part,
-                trace=self._trace,
-                stream=self._source.stream_name,
-            )
+        if self._processor is not None:
+            return
+        self._wishes.restart_asked.clear()
+        address = self._source.address_of(self._lease, self._parts.care.ancestors(self._lease))
+        count = self._settings.children_per_shard
+        if count == 1:
+            self._processor = self._processor_of(await self._spawn(address), self._checkpoints.answer)
+            return
+        children = await all_or_none(
+            [self._spawn(replace(address, child_number=number, children=count)) for number in range(count)]
+        )
+        self._processor = ParallelProcessor(
+            children,
+            self._processor_of,
+            self._checkpoints,
+            self._parts.clock,
+            self._parts.budget,
+            self.part,
+            may_deliver=self._may_deliver,
+            until_deliverable=self._until_deliverable,
+            on_answered=self._note_batch,
+        )
+
+    async def _spawn(self, address: ShardAddress) -> ChildProcess:
+        started_at = self._parts.clock.monotonic()
+        child = await contained(self._parts.host.start(address), "starting a child", self.key)
+        took_ms = millis_since(self._parts.clock, started_at)
+        log.debug("child spawned", extra=about("child_spawned", self.key, child=child.description, took_ms=took_ms))
+        return child
+
+    def _processor_of(
+        self, child: ChildProcess, on_checkpoint: CheckpointHandler, number: int | None = None
+    ) -> Processor:
+        return Processor(
+            child,
+            self.key,
+            self._parts.clock,
+            self._settings,
+            on_checkpoint,
+            metrics=self.part,
+            trace=self._trace if number is None else self._trace.of_child(number),
+            stream=self._source.stream_name,
+            number=number,
+        )
+
+    def _may_deliver(self) -> bool:
+        """Return whether children may be given more: nothing else is asked for, and the lease is held."""
+        is_wanted = self._stopping.stop is None and not self._wishes.is_paused
+        return is_wanted and self._parts.keeper.is_held(self.key, self.token)
+
+    async def _until_deliverable(self) -> bool:
+        """Wait while the shard is paused or the lease is suspended. Return False if a stop is asked for."""
+        await self._wishes.until_unpaused()
+        return self._stopping.stop is None and await self._parts.keeper.until_held(self.key, self.token)
 
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
-        delivery = await self._stopping.unless(self._wishes.unpaused(self._reader.next()), gone)
+        taking = self._reader.next() if self._processor.has_room else self._next_with_room()
+        delivery = await self._stopping.unless(self._wishes.unpaused(taking), gone)
         if gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
             try:
@@ -247,12 +291,18 @@ class ShardConsumer:
                 if arrived_ms is not None and self._delivered <= self._checkpoints.range.last:
                     self._read_to_s = arrived_ms / 1000
                 self.part.took(page, self._delivered, self._parts.clock.wall())
-                if (outcome := await self._deliver(page)) is ActivityOutcome.DONE:
+                outcome = await self._deliver(page)
+                if outcome is ActivityOutcome.DONE and not self.part.outstanding:
                     self.part.done()
                 return outcome
             case EndOfShard(children):
                 self._children = children
                 return ActivityOutcome.SHARD_ENDED
+
+    async def _next_with_room(self) -> Delivery:
+        assert self._reader is not None and self._processor is not None
+        await self._processor.until_room()
+        return await self._reader.next()
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
         """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
@@ -296,9 +346,10 @@ class ShardConsumer:
             return bool(begun)
 
         written = partial(self._checkpoints.deliver, first, batch.largest)
+        alone, is_answered = self._failures.is_searching, False
         try:
             while not begun and await self._is_ours():
-                await self._processor.process_records(batch.line(), wanted, written, holding)
+                is_answered = await self._processor.process_records(batch, wanted, written, holding, alone=alone)
         except ProcessorError as error:
             if not begun:
                 return await self._child_failed(error)
@@ -306,14 +357,19 @@ class ShardConsumer:
             return await self._child_failed(error, None if self._checkpoints.refused else batch, before)
         if not begun:
             return ActivityOutcome.DONE
-        self._checkpoints.refused = False
-        self.part.answered(batch, clock.monotonic() - begun[0], clock.wall())
-        self._failures.accepted(batch.largest)
-        self._note_answered(self._delivered)
         self.aggregates.note(batch, self._lease.hash_range)
-        self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
+        if is_answered:
+            self._note_batch(batch, clock.monotonic() - begun[0])
         return ActivityOutcome.DONE
+
+    def _note_batch(self, batch: CountedRecords, took_s: float) -> None:
+        """Note that everything up to the end of a batch is answered."""
+        self._checkpoints.refused = False
+        self.part.answered(batch, took_s, self._parts.clock.wall())
+        self._failures.accepted(batch.largest)
+        self._note_answered(batch.largest or self._delivered)
+        self._parts.keeper.record_delivery(self.key, batch.data_bytes)
 
     def _note_answered(self, position: Position) -> None:
         """Note that the child has answered for everything up to there."""
@@ -330,6 +386,16 @@ class ShardConsumer:
         return bool(is_held)
 
     async def _end_shard(self) -> ActivityOutcome:
+        assert self._processor is not None
+        gone = self._processor.gone
+        await self._stopping.unless(self._processor.until_answered(), gone)
+        if self._stopping.stop is not None:
+            return ActivityOutcome.RETRY
+        if gone.done():
+            try:
+                gone.result()
+            except ProcessorError as error:
+                return await self._child_failed(error)
         try:
             preparing = self._parts.care.prepare_end(self._lease, self._children)
             match await contained(preparing, "preparing the end of a shard", self.key):
@@ -456,10 +522,10 @@ class ShardConsumer:
     async def _child_failed(
         self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
-        """Deal with a child that had `batch`, which came after `before`; it is gone now."""
+        """Deal with a child that had `batch`, which came after `before`; all children of the shard are gone then."""
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
-        words = processor.child.last_words if processor is not None else ()
+        words = processor.last_words if processor is not None else ()
         if self._wishes.restart_asked.is_set():
             log.info("child ended, as asked: %s", ended, extra=about("child_ended", self.key))
             return ActivityOutcome.CHILD_FAILED
@@ -467,7 +533,10 @@ class ShardConsumer:
         self.part.failed(RESTART_REASONS[type(error)], what, self._parts.clock.wall())
         delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
         last = self._checkpoints.range.last
-        await self._failures.note(str(error), words, last, batch, before or delivered, delivered)
+        is_next = batch is not None and before == last
+        if batch is None and processor is not None and processor.unanswered is not None:
+            batch, before = processor.unanswered
+        await self._failures.note(str(error), words, last, batch, before or delivered, delivered, is_next=is_next)
         log.error(
             "child failed: %s (%s)", error, ended, extra=about("child_failed", self.key, failures=self._failures.count)
         )

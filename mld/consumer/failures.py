@@ -141,10 +141,12 @@ class Failures:
         batch: ChildBatch | None,
         before: Position,
         delivered: Position,
+        *,
+        is_next: bool,
     ) -> None:
         """Note that the processor has failed while it had `batch`, which came after `before`; None: it had none.
 
-        `delivered` is the furthest record it was given.
+        `delivered` is the furthest record it was given. `is_next`: everything before the batch is checkpointed.
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
         self.why, self._last_words, self._candidate = why, last_words, None
@@ -153,13 +155,13 @@ class Failures:
         self._here += 1
         is_narrowed = False
         if batch is not None:
-            is_narrowed = await self._note_batch(checkpoint, batch, before)
+            is_narrowed = await self._note_batch(checkpoint, batch, before, is_next=is_next)
         self._level += not is_narrowed
         attempts, first = self._search.attempts, self._search.first
         note = Failing(self.count, self._since_s, checkpoint, attempts if first else 0, first)
         self._parts.keeper.note_failing(self._key, self._token, note)
 
-    async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position) -> bool:
+    async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position, *, is_next: bool) -> bool:
         """Return whether the failure narrows a search: the next one will be of fewer records."""
         handed = await records_of(batch)
         good = max(before, checkpoint)
@@ -167,7 +169,7 @@ class Failures:
         if not open_records:
             return False  # it had checkpointed everything it was given
         first, last = open_records[0].position, open_records[-1].position
-        is_next_alone = len(handed) == 1 and before == checkpoint
+        is_next_alone = len(handed) == 1 and is_next
         was_searching = self._search.is_searching
         self._search = self._search.failed(good, first, last, is_next_alone=is_next_alone)
         if self._search.culprit is not None:

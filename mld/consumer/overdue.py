@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
 
+from mld.consumer.ports import Holds
 from mld.core.clock import Clock
 from mld.core.log_fields import about
 from mld.properties.settings import ChildSettings
@@ -20,9 +20,6 @@ log = logging.getLogger(__name__)
 REPEAT_MIN_S = 1.0  # if the first duration is 0; Java looks once a second
 REPEAT_MAX_S = 3600.0  # any hour of the log shows it
 TIMER_SLACK_S = 0.001  # a timer may fire slightly early, and must not be set again for that
-
-Holds = Callable[[], Mapping[str, object]]
-"""What the child is working on, as fields of the log; called only for a warning."""
 
 
 def next_warning_s(running_s: float) -> float:

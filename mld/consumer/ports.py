@@ -10,25 +10,27 @@ lease table when a shard begins and ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from mld.aws.letters import LetterBox
 from mld.consumer.dead_letters import Sender
 from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock
 from mld.core.errors import MldError
-from mld.core.positions import InitialPosition
+from mld.core.positions import InitialPosition, Position
 from mld.core.streams import ChildBatch, ChildShard
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
-from mld.protocol.messages import StreamLabel
+from mld.properties.settings import PREFETCH_BYTES_MAX, ChildSettings
+from mld.protocol.messages import Initialize, StreamLabel
 from mld.retrieval.placement import Placement
+from mld.retrieval.prefetch import Budget
 from mld.retrieval.reader import ShardReader
 
 
@@ -87,11 +89,16 @@ class ShardAddress:
     shard_id: str
     stream: StreamLabel | None = None
     ancestors: tuple[str, ...] = ()
+    child_number: int = 0
+    """Which of the shard's children it is, of `children`."""
+    children: int = 1
 
     def variables(self) -> dict[str, str]:
         """Return what the environment of the child says about it (protocol#child-command)."""
         variables = {"MLD_SHARD_ID": self.shard_id, "MLD_LEASE_KEY": self.key}
         variables["MLD_ANCESTOR_SHARD_IDS"] = " ".join(self.ancestors)
+        variables["MLD_CHILD_NUMBER"] = str(self.child_number)
+        variables["MLD_CHILDREN_PER_SHARD"] = str(self.children)
         if self.stream is not None:
             label = self.stream
             variables |= {"MLD_STREAM_NAME": label.name, "MLD_STREAM_ARN": label.arn, "MLD_STREAM_ID": label.id}
@@ -102,6 +109,86 @@ class ProcessorHost(Protocol):
     async def start(self, shard: ShardAddress) -> ChildProcess:
         """Start one child for a shard; raises ChildStartError."""
         ...
+
+
+Written = Callable[[], None]
+"""Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
+
+Wanted = Callable[[], bool]
+"""Asked when the turn of an action has come, as that may take a checkpoint's time: is it still to be sent?"""
+
+Holds = Callable[[], Mapping[str, object]]
+"""What the child is working on, as fields of the log; called only for a warning."""
+
+
+class ShardProcessor(Protocol):
+    """What a consumer talks to: one child, or several that share the records of the shard.
+
+    Every way in which a child can go wrong ends in `ProcessorError`.
+    """
+
+    initialized: bool
+
+    @property
+    def gone(self) -> asyncio.Future[NoReturn]:
+        """Done once a child can no longer answer; its exception says why."""
+        ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """The last lines that the child which failed, or the only one, wrote to stderr."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another batch at once."""
+        ...
+
+    async def until_room(self) -> None: ...
+
+    async def until_answered(self) -> None:
+        """Wait until all records that it was given are answered."""
+        ...
+
+    @property
+    def unanswered(self) -> tuple[ChildBatch, Position] | None:
+        """What its children had when one of them failed: records, all after a position up to which everything was
+        answered. None if the records are not to blame.
+        """
+        ...
+
+    def adjust(self, settings: ChildSettings) -> None:
+        """Wait so long from the next wait on, and warn of the action under way by the new bound."""
+        ...
+
+    async def initialize(self, message: Initialize) -> None: ...
+
+    async def process_records(
+        self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
+    ) -> bool:
+        """Have records processed; `holds` describes them, for a warning. Return whether they are answered already.
+        With `alone` they always are: nothing else is under way.
+        """
+        ...
+
+    async def shutdown_requested(self, checkpoint: str) -> None: ...
+
+    async def shard_ended(self, written: Written) -> None: ...
+
+    async def lease_lost(self) -> None: ...
+
+    async def end(self) -> str:
+        """End the children: close stdin, wait, TERM, KILL. Says how they ended. Checkpoints under way are stored."""
+        ...
+
+    def kill_soon(self) -> None:
+        """Kill them while an exchange may be under way, which fails; then `end` says how they ended."""
+        ...
+
+    async def kill(self) -> str: ...
 
 
 class MissingVerdict(Enum):
@@ -200,5 +287,7 @@ class ConsumerParts:
     on_gave_up: Callable[[str, str], None]
     letters: LetterBox | None = None
     """Where records are set aside; None: no record ever is."""
+    budget: Budget = field(default_factory=lambda: Budget(PREFETCH_BYTES_MAX))
+    """Memory for records that wait, which readers and the children of a shard share."""
     metrics: Metrics = field(default_factory=Metrics)
     traces: ProtocolTraces = field(default_factory=ProtocolTraces)

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from mld.consumer.child_log import ChildLogger
-from mld.consumer.overdue import Holds, Overdue
-from mld.consumer.ports import ChildProcess
+from mld.consumer.overdue import Overdue
+from mld.consumer.ports import ChildProcess, Holds, Wanted, Written
 from mld.consumer.protocol_trace import ProtocolTrace
 from mld.core.clock import Clock
 from mld.core.log_fields import about
+from mld.core.streams import ChildBatch
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
 from mld.properties.values import ChildLog
@@ -56,12 +57,6 @@ NOTED_CHARACTERS_PER_STEP = 16 * 1024  # a long line takes 2 ms to look through 
 # Carries out a checkpoint request; None means success.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
 
-Written = Callable[[], None]
-"""Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
-
-Wanted = Callable[[], bool]
-"""Asked when the turn of an action has come, as that may take a checkpoint's time: is it still to be sent?"""
-
 
 def _no_matter() -> None:
     """Do nothing."""
@@ -74,8 +69,11 @@ def _always() -> bool:
 class Processor:
     """A started child. Actions are performed one at a time, and so are checkpoints, at any time after `initialize`.
 
-    `shard_id` and `stream` are how the log names it.
+    `shard_id` and `stream` are how the log names it, and `number` if the shard has several children.
     """
+
+    has_room = True
+    unanswered = None  # whoever waits for the answer knows what it is about
 
     def __init__(
         self,
@@ -88,10 +86,13 @@ class Processor:
         metrics: ShardMetrics | None = None,
         trace: ProtocolTrace | None = None,
         stream: str | None = None,
+        number: int | None = None,
     ) -> None:
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._clock = clock
-        self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=settings.log is ChildLog.FIELDS, stream=stream)
+        self._log = ChildLogger(
+            log, "child_stdout", shard_id, as_fields=settings.log is ChildLog.FIELDS, stream=stream, number=number
+        )
         self.child = child
         self._trace = ProtocolTrace(shard_id, clock) if trace is None else trace
         self._trace.started(child.description)
@@ -126,11 +127,32 @@ class Processor:
         self._metrics.initialize.note(self._clock.monotonic() - since)
         self.initialized = True
 
+    @property
+    def description(self) -> str:
+        return self.child.description
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        return self.child.last_words
+
     async def process_records(
-        self, line: Iterable[bytes], wanted: Wanted = _always, written: Written = _no_matter, holds: Holds = dict
-    ) -> None:
-        """Have records processed; `holds` describes the line, for a warning."""
-        await self._exchange(ActionName.PROCESS_RECORDS, line, wanted, written, holds)
+        self,
+        batch: ChildBatch,
+        wanted: Wanted = _always,
+        written: Written = _no_matter,
+        holds: Holds = dict,
+        *,
+        alone: bool = True,
+    ) -> bool:
+        """Have records processed; `holds` describes them, for a warning. They are answered then."""
+        await self._exchange(ActionName.PROCESS_RECORDS, batch.line(), wanted, written, holds)
+        return True
+
+    async def until_room(self) -> None:
+        """Return at once: whoever asks has its last answer."""
+
+    async def until_answered(self) -> None:
+        """Return at once, as `until_room`."""
 
     async def shutdown_requested(self, checkpoint: str) -> None:
         await self._send(ShutdownRequested(checkpoint))

@@ -154,7 +154,15 @@ class ProtocolTrace:
         self.listeners: list[TraceListener] = []
         self.child: str | None = None
         """The one that runs, as the log names it."""
+        self.number: int | None = None
+        """Which child of the shard it is, if there are several."""
         self._clock = clock
+
+    def of_child(self, number: int) -> ProtocolTrace:
+        """Return the trace of one of several children; whoever listens to the shard's hears it, too."""
+        trace = ProtocolTrace(self.shard_id, self._clock)
+        trace.listeners, trace.number = self.listeners, number
+        return trace
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the same pieces, on their way to the child; show what was given to it, even if that ends in between."""
@@ -187,6 +195,8 @@ class ProtocolTrace:
             value["records"] = line.records
         if not is_whole:
             value["isCut"] = True
+        if self.number is not None:
+            value["child"] = self.number
         for listener in listeners:
             listener.offer(value, len(text))
 
@@ -201,6 +211,7 @@ class ProtocolTrace:
         self._note(f"child ended: {words}", "childEnded")
 
     def _note(self, words: str, event: str) -> None:
+        words = words if self.number is None else f"{words} (child {self.number})"
         for listener in self.listeners:
             listener.offer({"at": self._clock.wall(), "event": event, "words": words}, len(words))
 

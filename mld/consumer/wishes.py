@@ -56,6 +56,13 @@ class Wishes:
             self.restart_asked.set()
         return is_asked
 
+    @property
+    def is_paused(self) -> bool:
+        return not self._unpaused.is_set()
+
+    async def until_unpaused(self) -> None:
+        await self._unpaused.wait()
+
     async def unpaused(self, awaitable: Awaitable[T]) -> T:
         """Return the awaitable's value, held back while the shard is paused. What is cancelled here is read again from
         the checkpoint.

@@ -153,15 +153,8 @@ class Misrouted:
     key_bytes: int
 
 
-class ChildBatch(Protocol):
-    """User records ready for a child: those of one page, after aggregates were opened and the checkpoint filter was
-    applied.
-    """
-
-    @property
-    def millis_behind_latest(self) -> int | None:
-        """The lag of the page; None if it reports none."""
-        ...
+class CountedRecords(Protocol):
+    """How many user records a child got, and up to where."""
 
     @property
     def data_bytes(self) -> int:
@@ -171,6 +164,22 @@ class ChildBatch(Protocol):
     @property
     def count(self) -> int:
         """Number of user records; complete once `line` is exhausted."""
+        ...
+
+    @property
+    def largest(self) -> Position | None:
+        """The highest position in the batch; None if it is empty."""
+        ...
+
+
+class ChildBatch(CountedRecords, Protocol):
+    """User records ready for a child: those of one page, after aggregates were opened and the checkpoint filter was
+    applied.
+    """
+
+    @property
+    def millis_behind_latest(self) -> int | None:
+        """The lag of the page; None if it reports none."""
         ...
 
     @property
@@ -189,11 +198,6 @@ class ChildBatch(Protocol):
         """Return the work that must be done before `largest` is known, as steps. If it is not run, `largest` does it at
         once.
         """
-        ...
-
-    @property
-    def largest(self) -> Position | None:
-        """Highest position in the batch; None if it is empty."""
         ...
 
     def line(self) -> Iterator[bytes]:

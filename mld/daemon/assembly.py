@@ -103,6 +103,7 @@ def assemble(
         rng=rng,
         on_gave_up=signals.gave_up,
         letters=letters,
+        budget=shares.budget,
         metrics=metrics,
     )
     return Worker(settings, signals, table, fleet, streams, parts)

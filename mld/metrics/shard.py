@@ -10,7 +10,8 @@ from enum import Enum
 from mld.core.clock import iso_time
 from mld.core.positions import Position
 from mld.core.stream_ids import shard_of_key, stream_of_key
-from mld.core.streams import ChildBatch, Page
+from mld.core.streams import CountedRecords, Page
+from mld.metrics.children import ChildLoads
 from mld.metrics.declaring import (
     BYTES,
     COUNT,
@@ -163,6 +164,11 @@ class ShardMetrics:
     record is restarted."""
     moved_wall_s: float | None = field(init=False, default=None)
     """Last progress of the child with the current records, in epoch seconds; None if there are none."""
+    outstanding: int = field(init=False, default=0)
+    """Pages of which several children have records that are not answered."""
+    _is_tip_taken: bool = field(init=False, default=False)
+    children: ChildLoads | None = field(init=False, default=None)
+    """What each of several children has to do; None if the shard has one."""
     batches: Spread = total(
         "mld_records_total",
         "User records given to the child, after de-aggregation.",
@@ -277,6 +283,14 @@ class ShardMetrics:
         """Return the age of the batch that the child has; None if it has none."""
         return age_s(self.busy_since, at.now)
 
+    @shown(
+        "mld_shard_busiest_child_share",
+        "With mld.childrenPerShard: the part of the latest records that the busiest child of the shard got, from "
+        "1 / children to 1. A hot key cannot be shared out.",
+    )
+    def busiest_child_share(self, at: Instant) -> float | None:
+        return None if self.children is None else self.children.busiest_share
+
     @shown("mld_lease_renewal_age_seconds", "How long ago the lease was last renewed.")
     def renewal_age_s(self, at: Instant) -> float:
         return max(0.0, at.now - self.renewed_at)
@@ -299,14 +313,35 @@ class ShardMetrics:
         """Note that a page came from the reader. Its records after `delivered` will be given to the child."""
         if page.millis_behind_latest is not None:
             self.saw_lag(page.millis_behind_latest, wall_s)
+        self._is_tip_taken = False
         if page.count:
             self.moved_wall_s = wall_s
             arrival_ms = page.first_arrival_ms_after(delivered)  # by the clock of Kinesis
             self.oldest_wall_s = min(wall_s, (arrival_ms or math.inf) / 1000)
 
     def done(self) -> None:
+<<<<<<< HEAD
         """Note that the page taken last was delivered completely."""
+=======
+        """Note that all records that were taken are answered."""
+>>>>>>> 5e62abb5 (Let several children share the records of a shard by partition key)
         self.moved_wall_s = self.oldest_wall_s = None
+        self.outstanding = 0
+        if self._is_tip_taken:
+            self.reached_tip()
+
+    def in_flight(self, pages: int, oldest_wall_s: float | None, moved_wall_s: float | None) -> None:
+        """Note that several children have records of so many pages: when the first one of them that is not answered
+        arrived, and when they last got on.
+        """
+        self.outstanding, self.oldest_wall_s, self.moved_wall_s = pages, oldest_wall_s, moved_wall_s
+
+    def reached_tip(self) -> None:
+        """Note that everything up to the tip of the shard was taken; it is reached once that is answered."""
+        self._is_tip_taken = True
+        if not self.outstanding:
+            self.oldest_wall_s = None
+            self.on_tip(self.key, True)
 
     def handed_over(self, now: float) -> None:
         """Note that a batch is given to the child."""
@@ -324,8 +359,13 @@ class ShardMetrics:
         self.events.note(EventKind.LOST, words, shard=self.key)
         return True
 
+<<<<<<< HEAD
     def answered(self, batch: ChildBatch | None, took_s: float, wall_s: float) -> None:
         """Note the child's answer to `batch`. None: it did not answer, or reported an error."""
+=======
+    def answered(self, batch: CountedRecords | None, took_s: float, wall_s: float) -> None:
+        """Note that the child has answered for `batch`; None: it did not, or not well."""
+>>>>>>> 5e62abb5 (Let several children share the records of a shard by partition key)
         self.busy_since = None
         self.process_records.note(took_s)
         self.tasks.note(batch is not None, took_s)
@@ -357,6 +397,7 @@ class ShardMetrics:
     def failed(self, reason: str, words: str, wall_s: float) -> None:
         """Note that the child failed and will be restarted. `reason` is a label, `words` a text for people."""
         self.moved_wall_s = None
+        self.outstanding, self._is_tip_taken = 0, False
         self.on_tip(self.key, False)
         self.restarts.add(reason)
         self.erred(words, wall_s)

@@ -134,7 +134,7 @@ class Replayer:
                 self._range = self._range.deliver(Position(first), batch.largest)
 
         self.in_hand = f"the batch up to {batch.largest}"
-        await processor.process_records(batch.line(), written=written)
+        await processor.process_records(batch, written=written)
         self.batches += 1
         self.records += batch.count
         self.last = batch.largest or self.last

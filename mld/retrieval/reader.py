@@ -166,7 +166,7 @@ class ShardReader(ABC):
             self._missing_reported = False
             self._asked_again.set()
         if self._is_taken_tip or (self._is_newest_tip and self._buffer.is_empty):
-            self._metrics.on_tip(self.shard_id, True)
+            self._metrics.reached_tip()
         self._is_awaited = True
         try:
             while (delivery := self._buffer.take()) is None:
@@ -271,8 +271,7 @@ class ShardReader(ABC):
             # No page waits for the child, so this is the lag of the shard. Otherwise the waiting pages show it.
             self._metrics.saw_lag(page.millis_behind_latest, self._clock.wall())
             if self._is_awaited and self._is_newest_tip:
-                self._metrics.oldest_wall_s = None  # records that a failed child had are processed by now, or skipped
-                self._metrics.on_tip(self.shard_id, True)
+                self._metrics.reached_tip()  # records that a failed child had are processed by now, or skipped
         if verdict is AnswerVerdict.GOES_ON:
             return False
         self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))

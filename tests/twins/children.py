@@ -36,6 +36,8 @@ class MemoryChild:
     ) -> None:
         self.shard_id = shard_id
         self.number = number
+        self.of_shard = 0
+        """Which of the shard's children it is."""
         self.ended = ""
         self.last_words: list[str] = []
         self._partial = b""
@@ -226,6 +228,7 @@ class MemoryHost:
         if self.refuse:
             raise ChildStartError("cannot start 'processor' (key executableName): No such file or directory")
         child = MemoryChild(shard.key, self.script, next(_NUMBERS), self.spawn)
+        child.of_shard = shard.child_number
         self.children.append(child)
         return child
 

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from mld.core.streams import PlainBatch
 from mld.consumer.processor import Processor
 from mld.core.clock import LoopClock
 from mld.core.positions import Position
@@ -136,11 +137,19 @@ async def test_a_batch_that_is_not_wholly_in_the_pipe_cannot_be_checkpointed_yet
     child.begun, child.rest = asyncio.Event(), asyncio.Event()
     processor = Processor(child, SHARD_0, LoopClock(), settings_of().child, on_checkpoint)
     await processor.initialize(Initialize(SHARD_0, "LATEST", 0))
-    pieces = [b'{"action":"processRecords",', b'"records":[],"millisBehindLatest":0}\n']
-    await processor.process_records(pieces, written=written)
+    await processor.process_records(InTwoPieces(), written=written)
     await processor.end()
     assert covered == [False, True]
     assert heard == ["processRecords", "checkpoint", "checkpoint"]
+
+
+class InTwoPieces(PlainBatch):
+    largest = millis_behind_latest = None
+    count = data_bytes = 0
+
+    def line(self):
+        yield b'{"action":"processRecords",'
+        yield b'"records":[],"millisBehindLatest":0}\n'
 
 
 @in_fleet(1, maxRecords="1")

@@ -1,0 +1,446 @@
+"""`ParallelProcessor`: several children of one shard, to the consumer one record processor.
+
+Rules: parallel#promises, parallel#safe-prefix, parallel#failures. A page is shared out by partition key
+(`protocol.sharing`) and put into the queues of the children, and the consumer goes on reading at once. Each child takes
+from its own queue, so that a slow key holds up nobody but its child, until the records that wait take up the shard's
+share of memory. What is answered and checkpointed comes back in another order than it was given: `SafePrefix` knows how
+far the row may go, and `PrefixWriter` stores it.
+
+One child that fails ends all of them, and the shard goes on from the safe prefix with new ones. To start only that
+child again, everything that its siblings had and had not checkpointed would have to be kept in memory for as long as
+they do not checkpoint, and a record of a key could come to the new child while the daemon still judged what the old one
+had done with it. With new children for all, the order of each key is that of the shard again, by the same rule as at
+every other start.
+
+During the search for a record that kills its child (`Bisecting`) a part is delivered only when the one before is
+answered, so that the search judges all children as if they were one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from mld.consumer.checkpoint_range import CheckpointRange, Illegal, Write
+from mld.consumer.checkpoints import ShardCheckpoints
+from mld.consumer.parts import JoinedBatch
+from mld.consumer.ports import ChildProcess, Holds, Wanted, Written
+from mld.consumer.prefix_writer import PrefixWriter
+from mld.consumer.processor import CheckpointHandler, Processor
+from mld.consumer.safe_prefix import SafePrefix, by_position, is_ordered, position_of
+from mld.core.clock import Clock
+from mld.core.positions import Position
+from mld.core.streams import ChildBatch, CountedRecords, PlainBatch
+from mld.metrics.children import ChildLoad, ChildLoads
+from mld.metrics.shard import ShardMetrics
+from mld.properties.settings import ChildSettings
+from mld.protocol.conversation import ProcessorError
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
+from mld.protocol.sharing import SharedLine, line_of_texts
+from mld.retrieval.prefetch import Budget, memory_bytes
+
+T = TypeVar("T")
+
+
+class SharedBatch(PlainBatch):
+    """The records of a page that one child gets."""
+
+    def __init__(
+        self,
+        texts: Sequence[bytes],
+        first: Position | None,
+        largest: Position | None,
+        count: int,
+        millis_behind_latest: int | None,
+    ) -> None:
+        self.texts = texts
+        self.first = first
+        self.largest = largest
+        self.count = count
+        self.millis_behind_latest = millis_behind_latest
+
+    @property
+    def data_bytes(self) -> int:
+        """About the size of the payloads: that of their base64 and the text around it, decoded."""
+        return sum(map(len, self.texts)) * 3 // 4
+
+    def line(self) -> Iterator[bytes]:
+        return line_of_texts(self.texts, self.millis_behind_latest)
+
+
+@dataclass(slots=True)
+class PageInFlight:
+    """What is left to know of a batch that was shared out `since` then (monotonic seconds)."""
+
+    largest: Position | None
+    count: int
+    data_bytes: int
+    since: float
+    oldest_wall_s: float | None
+    """When its first record arrived, in epoch seconds."""
+    unanswered: int = 0
+    """Children that have not answered for their records of it."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return memory_bytes(self.count, self.data_bytes)
+
+
+class Lane:
+    """One child: what waits for it, what it has in hand, and which positions it may checkpoint."""
+
+    def __init__(self, processor: Processor, load: ChildLoad, checkpoint: Position) -> None:
+        self.processor = processor
+        self.load = load
+        self.range = CheckpointRange.starting_at(checkpoint)
+        self.waiting: deque[tuple[SharedBatch, PageInFlight]] = deque()
+        self.in_hand: SharedBatch | None = None
+        self.woken = asyncio.Event()
+        self.refused = False
+        """Whether a checkpoint was refused since its last answer: then no record is to blame for its end."""
+
+    def begin(self, now: float) -> None:
+        """Note that the next batch goes to the child."""
+        self.in_hand, _ = self.waiting.popleft()
+        load = self.load
+        load.in_hand, load.busy_since = self.in_hand.count, now
+        load.waiting -= self.in_hand.count
+
+    def written(self) -> None:
+        """Note that it has the batch that was begun."""
+        batch = self.in_hand
+        if batch is not None and batch.first is not None and batch.largest is not None:
+            self.range = self.range.deliver(batch.first, batch.largest)
+
+    def answered(self) -> None:
+        """Note that it has answered for the batch."""
+        self.in_hand, self.load.in_hand, self.load.busy_since, self.refused = None, 0, None, False
+
+
+class NewProcessor(Protocol):
+    """Makes the processor of one child."""
+
+    def __call__(self, child: ChildProcess, on_checkpoint: CheckpointHandler, number: int) -> Processor: ...
+
+
+class ParallelProcessor:
+    """The `children` of one shard, in the order of their numbers, from their start to their end.
+
+    `may_deliver` says whether records may be given now. `until_deliverable` waits while that is only put off, and
+    returns False if it will not be again. `on_answered(batch, seconds)` hears of each batch when it and all before it
+    are answered.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[ChildProcess],
+        new_processor: NewProcessor,
+        checkpoints: ShardCheckpoints,
+        clock: Clock,
+        budget: Budget,
+        metrics: ShardMetrics,
+        *,
+        may_deliver: Callable[[], bool],
+        until_deliverable: Callable[[], Awaitable[bool]],
+        on_answered: Callable[[CountedRecords, float], None],
+    ) -> None:
+        checkpoint = checkpoints.range.last
+        self.initialized = False
+        self.gone: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        self.unanswered: tuple[ChildBatch, Position] | None = None
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._budget = budget
+        self._metrics = metrics
+        self._may_deliver = may_deliver
+        self._until_deliverable = until_deliverable
+        self._on_answered = on_answered
+        self._prefix = SafePrefix(len(children), checkpoint)
+        self._writer = PrefixWriter(self._prefix, checkpoints, clock)
+        self._answered_to = checkpoint
+        self._pages: deque[PageInFlight] = deque()
+        self._memory_bytes = 0
+        self._moved_wall_s: float | None = None
+        self._progress = asyncio.Event()  # each time a page is answered
+        self._turn = 0
+        self._is_closed = False
+        self._failed: Lane | None = None
+        loads = [ChildLoad(number, child.description) for number, child in enumerate(children)]
+        self._loads = metrics.children = ChildLoads(loads, clock.monotonic())
+        self._lanes = [
+            Lane(new_processor(child, partial(self._note_checkpoint, load.number), load.number), load, checkpoint)
+            for child, load in zip(children, loads, strict=True)
+        ]
+        self._serving = [asyncio.create_task(self._serve(lane)) for lane in self._lanes]
+        for lane in self._lanes:
+            lane.processor.gone.add_done_callback(partial(self._child_gone, lane))
+        budget.join()
+
+    # --- what the consumer asks ---------------------------------------------------------------------------------------
+
+    @property
+    def description(self) -> str:
+        return f"{len(self._lanes)} children: {', '.join(lane.load.description for lane in self._lanes)}"
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        return () if self._failed is None else self._failed.processor.last_words
+
+    @property
+    def has_room(self) -> bool:
+        return not self._pages or self._memory_bytes < self._budget.share // 2
+
+    async def until_room(self) -> None:
+        await self._until(lambda: self.has_room)
+
+    async def until_answered(self) -> None:
+        await self._until(lambda: not self._pages)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._progress.clear()
+            await self._progress.wait()
+
+    def adjust(self, settings: ChildSettings) -> None:
+        for lane in self._lanes:
+            lane.processor.adjust(settings)
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    async def initialize(self, message: Initialize) -> None:
+        await self._each(lambda lane: lane.processor.initialize(message))
+        self.initialized = True
+
+    async def process_records(
+        self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
+    ) -> bool:
+        """Share the records of a batch out; with `alone` wait until all children have answered."""
+        if alone:
+            await self._unless_gone(self.until_answered())
+        if not wanted():
+            return False
+        since, oldest_wall_s = self._clock.monotonic(), self._metrics.oldest_wall_s
+        parts = await self._shared(batch)
+        page = PageInFlight(batch.largest, batch.count, batch.data_bytes, since, oldest_wall_s)
+        written()
+        self._pages.append(page)
+        self._memory_bytes += page.memory_bytes
+        self._moved_wall_s = self._clock.wall() if self._moved_wall_s is None else self._moved_wall_s
+        for lane, part in zip(self._lanes, parts, strict=True):
+            if part is not None:
+                page.unanswered += 1
+                lane.waiting.append((part, page))
+                lane.woken.set()
+        self._note_answers()
+        if alone:
+            await self._unless_gone(self.until_answered())
+        return False
+
+    async def shutdown_requested(self, checkpoint: str) -> None:
+        await self._last_action(lambda lane: lane.processor.shutdown_requested(checkpoint))
+
+    async def lease_lost(self) -> None:
+        await self._last_action(lambda lane: lane.processor.lease_lost())
+
+    async def shard_ended(self, written: Written) -> None:
+        def has_it(lane: Lane) -> None:
+            written()
+            lane.range = lane.range.at_shard_end()
+
+        await self._last_action(lambda lane: lane.processor.shard_ended(partial(has_it, lane)))
+
+    def kill_soon(self) -> None:
+        for lane in self._lanes:
+            lane.processor.kill_soon()
+
+    async def end(self) -> str:
+        self._is_closed = True
+        self.gone.cancel()  # from now on nobody is to blame
+        ended = await asyncio.gather(*(lane.processor.end() for lane in self._lanes))
+        await self._stop_serving()
+        await self._writer.flush()
+        self._leave()
+        return self._in_words(ended)
+
+    async def kill(self) -> str:
+        self.gone.cancel()
+        for task in self._serving:
+            task.cancel()
+        ended = await asyncio.gather(*(lane.processor.kill() for lane in self._lanes))
+        await self._writer.cancel()
+        self._leave()
+        return self._in_words(ended)
+
+    def _in_words(self, ended: Sequence[str]) -> str:
+        if self._failed is not None:
+            return f"child {self._failed.load.number} of {len(ended)}: {ended[self._failed.load.number]}"
+        return f"{len(ended)} children: {', '.join(sorted(set(ended)))}"
+
+    def _leave(self) -> None:
+        self._budget.leave()
+        self._metrics.children = self._metrics.busy_since = None
+
+    # --- each child ---------------------------------------------------------------------------------------------------
+
+    async def _shared(self, batch: ChildBatch) -> list[SharedBatch | None]:
+        """Return what each child gets of a batch, and note which child has which record. Of a batch without records
+        every child gets one that has nothing to do.
+        """
+        line = SharedLine(len(self._lanes), self._turn)
+        for piece in batch.line():
+            line.feed(piece)
+            await asyncio.sleep(0)
+        self._turn, order, lag_ms = line.turn, line.order, batch.millis_behind_latest
+        if not order:
+            nothing = SharedBatch((), None, None, 0, lag_ms)
+            return [None if lane.waiting or lane.in_hand else nothing for lane in self._lanes]
+        if not is_ordered(order):
+            order.sort(key=by_position)
+        self._prefix.given(order)
+        first, last = {one[2]: one for one in reversed(order)}, {one[2]: one for one in order}
+        counts, now = Counter(map(itemgetter(2), order)), self._clock.monotonic()
+        parts: list[SharedBatch | None] = []
+        for child, texts in enumerate(line.texts):
+            if not texts:
+                parts.append(None)
+                continue
+            parts.append(SharedBatch(texts, position_of(first[child]), position_of(last[child]), counts[child], lag_ms))
+            self._loads.given(child, counts[child], now)
+        return parts
+
+    async def _serve(self, lane: Lane) -> None:
+        """Give a child its batches one after the other, until a stop or a failure."""
+        try:
+            while not self._is_closed:
+                if not lane.waiting:
+                    lane.woken.clear()
+                    await lane.woken.wait()
+                elif await self._until_deliverable():
+                    await self._give(lane, *lane.waiting[0])
+                else:
+                    return
+        except ProcessorError as error:
+            self._fail(lane, error)
+
+    async def _give(self, lane: Lane, batch: SharedBatch, page: PageInFlight) -> None:
+        def wanted() -> bool:
+            if self._is_closed or not self._may_deliver():
+                return False
+            lane.begin(self._clock.monotonic())
+            self._show()
+            return True
+
+        def holds() -> dict[str, object]:
+            return {"records": batch.count, "first": str(batch.first), "last": str(batch.largest)}
+
+        await lane.processor.process_records(batch, wanted, lane.written, holds)
+        if lane.in_hand is batch:
+            lane.answered()
+            page.unanswered -= 1
+            self._note_answers()
+
+    def _note_answers(self) -> None:
+        """Note the pages that are answered now, in order."""
+        now = self._clock.monotonic()
+        while self._pages and not self._pages[0].unanswered:
+            page = self._pages.popleft()
+            self._memory_bytes -= page.memory_bytes
+            self._answered_to = page.largest or self._answered_to
+            self._moved_wall_s = self._clock.wall() if self._pages else None
+            self._on_answered(page, now - page.since)
+        self._show()
+        self._progress.set()
+
+    def _show(self) -> None:
+        """Tell the shard's metrics what the children are about."""
+        self._metrics.busy_since = self._loads.busy_since
+        if self._pages:
+            self._metrics.in_flight(len(self._pages), self._pages[0].oldest_wall_s, self._moved_wall_s)
+        elif self._metrics.outstanding:
+            self._metrics.done()
+
+    async def _note_checkpoint(self, number: int, request: CheckpointRequest) -> CheckpointErrorName | None:
+        """Judge a child's checkpoint by what that child was given, and note it; the row follows."""
+        lane = self._lanes[number]
+        error = None
+        match lane.range.resolve(request.sequence_number, request.sub_sequence_number):
+            case Illegal(reason):
+                error = self._checkpoints.refuse(f"child {number}: {reason}")
+            case Write() if self._writer.is_lost:
+                error = CheckpointErrorName.SHUTDOWN
+            case Write(position):
+                lane.range = lane.range.written(position)
+                self._writer.confirmed(number, position)
+        lane.refused = lane.refused or error is not None
+        return error
+
+    # --- failures and ends --------------------------------------------------------------------------------------------
+
+    def _child_gone(self, lane: Lane, gone: asyncio.Future[NoReturn]) -> None:
+        if not gone.cancelled() and (error := gone.exception()) is not None:
+            self._fail(lane, error)
+
+    def _fail(self, lane: Lane, error: BaseException) -> None:
+        """Note the first failure of a child: nothing more is given to any of them."""
+        if self.gone.done():
+            return
+        self._is_closed, self._failed = True, lane
+        if lane.in_hand is not None and not lane.refused:
+            held = [one.in_hand for one in self._lanes if one.in_hand is not None and one.in_hand.largest is not None]
+            if held:
+                last = max(held, key=lambda batch: batch.largest or self._answered_to)
+                self.unanswered = JoinedBatch(held, last), self._answered_to
+        self.gone.set_exception(error)
+        self.gone.exception()
+
+    async def _unless_gone(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for it; raises ProcessorError if a child fails before."""
+        task = asyncio.ensure_future(waiting)
+        try:
+            either: set[asyncio.Future[Any]] = {task, self.gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            task.cancel()
+        if self.gone.done():
+            self.gone.result()
+
+    async def _stop_serving(self) -> None:
+        """Let each child finish what it has in hand; what waits is not given any more."""
+        self._is_closed = True
+        for lane, task in zip(self._lanes, self._serving, strict=True):
+            if lane.in_hand is None:
+                task.cancel()
+        await asyncio.wait(self._serving)
+
+    async def _last_action(self, act: Callable[[Lane], Awaitable[None]]) -> None:
+        await self._stop_serving()
+        try:
+            await self._each(act)
+        finally:
+            await self._writer.flush()
+
+    async def _each(self, act: Callable[[Lane], Awaitable[None]]) -> None:
+        """Do it with all children at once. Raises the first failure, when all are done."""
+        results = await asyncio.gather(*(act(lane) for lane in self._lanes), return_exceptions=True)
+        for lane, result in zip(self._lanes, results, strict=True):
+            if isinstance(result, ProcessorError):
+                self._fail(lane, result)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+
+async def all_or_none(starting: Sequence[Awaitable[ChildProcess]]) -> list[ChildProcess]:
+    """Return all children, or kill those that have started and raise why another could not."""
+    results = await asyncio.gather(*starting, return_exceptions=True)
+    children = [result for result in results if not isinstance(result, BaseException)]
+    for result in results:
+        if isinstance(result, BaseException):
+            await asyncio.gather(*(child.kill() for child in children))
+            raise result
+    return children

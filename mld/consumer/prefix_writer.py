@@ -1,0 +1,76 @@
+"""`PrefixWriter`: stores the safe prefix of several children in the lease row, while they go on.
+
+Rule: parallel#safe-prefix. A child's checkpoint is answered as soon as it is noted: what it waits for is nothing but
+a note in memory, and the row follows within `STORE_INTERVAL_S`. One write stands for all checkpoints that were noted
+meanwhile, so that eight children cost no more writes than one. A write that fails is tried again as long as the lease
+is held, because nobody else would try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from mld.consumer.checkpoints import ShardCheckpoints
+from mld.consumer.safe_prefix import SafePrefix
+from mld.core.clock import Clock
+from mld.core.positions import Position
+from mld.core.waits import wait_for_event
+from mld.protocol.messages import CheckpointErrorName
+
+STORE_INTERVAL_S = 1.0  # pause between two writes of a row; a crash re-delivers at most what was noted within it
+RETRY_MAX_S = 20.0  # the pause after a failed write doubles up to this
+
+
+class PrefixWriter:
+    """One life of a shard's children. `prefix` is theirs; only the writer may store it."""
+
+    def __init__(self, prefix: SafePrefix, checkpoints: ShardCheckpoints, clock: Clock) -> None:
+        self.is_lost = False
+        """Whether the lease is gone: nothing can be stored any more."""
+        self._prefix = prefix
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._writing: asyncio.Task[None] | None = None
+        self._hurried = asyncio.Event()
+
+    def confirmed(self, child: int, position: Position) -> None:
+        """Note a child's checkpoint, and see to it that the row follows."""
+        self._prefix.confirmed(child, position)
+        if self._is_owed and self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def flush(self) -> None:
+        """Return when the row has the prefix, or the lease is lost."""
+        self._hurried.set()
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        if self._is_owed:
+            await self._write()
+        self._hurried.clear()
+
+    async def cancel(self) -> None:
+        """Give up what is not stored."""
+        self.is_lost = True
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait({self._writing})
+
+    @property
+    def _is_owed(self) -> bool:
+        return not self.is_lost and self._prefix.position > self._checkpoints.range.last
+
+    async def _write(self) -> None:
+        retry_s = STORE_INTERVAL_S
+        try:
+            while self._is_owed:
+                match await self._checkpoints.advance(self._prefix.position):
+                    case None:
+                        retry_s = STORE_INTERVAL_S
+                        await wait_for_event(self._hurried, STORE_INTERVAL_S)
+                    case CheckpointErrorName.SHUTDOWN:
+                        self.is_lost = True
+                    case _:
+                        await self._clock.sleep(retry_s)
+                        retry_s = min(2 * retry_s, RETRY_MAX_S)
+        finally:
+            self._writing = None

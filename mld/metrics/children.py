@@ -1,0 +1,56 @@
+"""What each of several children of one shard has to do, for people who look: in hand, waiting, and its share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WINDOW_S = 60.0
+"""The shares are those of the last one to two minutes: a hot key shows soon, and a single page does not."""
+
+
+@dataclass(slots=True)
+class ChildLoad:
+    """One child, counted from 0."""
+
+    number: int
+    description: str
+    in_hand: int = 0
+    """Records it is working on."""
+    busy_since: float | None = None
+    """Since when, in monotonic seconds; None while it has none."""
+    waiting: int = 0
+    """Records that wait for it."""
+    lately: int = 0
+    """Records it was given in the current window."""
+    before: int = 0
+    """Records it was given in the window before."""
+
+
+class ChildLoads:
+    """Those of all children of a shard. `now` is in monotonic seconds."""
+
+    def __init__(self, children: Sequence[ChildLoad], now: float) -> None:
+        self.children = children
+        self._window_began = now
+
+    def given(self, number: int, records: int, now: float) -> None:
+        """Note that records were shared out to a child."""
+        if now - self._window_began >= WINDOW_S:
+            self._window_began = now
+            for child in self.children:
+                child.before, child.lately = child.lately, 0
+        child = self.children[number]
+        child.waiting += records
+        child.lately += records
+
+    @property
+    def busiest_share(self) -> float | None:
+        """The part of the latest records that the busiest child got, from 1 / children to 1; None without records."""
+        counts = [child.lately + child.before for child in self.children]
+        return max(counts) / sum(counts) if sum(counts) else None
+
+    @property
+    def busy_since(self) -> float | None:
+        """Since when the child that has its records longest is busy with them; None if none has any."""
+        return min((child.busy_since for child in self.children if child.busy_since is not None), default=None)
