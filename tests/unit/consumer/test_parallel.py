@@ -1,17 +1,18 @@
 """Several children for one shard, in whole workers in virtual time."""
 
-import asyncio
+import base64
 from zlib import crc32
 
 import pytest
 
 from mld.core.positions import SHARD_END, Position
+from mld.leases import writes
+from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import PutEntry
 from mld.metrics.shard import ShardActivity
-from tests.support.fleet import STREAM, fleet, in_fleet
+from tests.support.fleet import STREAM, TABLE, in_fleet
 from tests.twins.children import ChildExit, Recorder
 from tests.twins.dynamo import throttled
-from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
 THREE = {"mld__childrenPerShard": "3"}
@@ -140,23 +141,32 @@ async def test_a_checkpoint_of_one_child_says_nothing_about_another(world):
     await again.stop()
 
 
-@pytest.mark.parametrize("how", ["stop", "hand over"])
-@virtual
-async def test_at_a_stop_all_children_checkpoint_and_the_row_has_everything(how):
-    async with fleet(1, **THREE) as world:
-        world.recorder = Stuck(world.clock)
-        world.recorder.mute = frozenset({0, 1, 2})
-        worker = world.start()
-        places = [put(world, number % 3, b"%d" % number) for number in range(9)]
-        await world.until(world.all_delivered)
-        await world.advance(ROW_FOLLOWS_S)
-        assert world.lease(SHARD_0).checkpoint < places[0]
-        if how == "stop":
-            assert await worker.stop()
-        else:
-            worker.worker.consumers[SHARD_0].hand_off() if hasattr(worker.worker, "consumers") else await worker.stop()
-        assert world.lease(SHARD_0).checkpoint == places[-1]
-        assert world.recorder.actions_of(SHARD_0)[-6:] == ["shutdownRequested"] * 3 + ["leaseLost"] * 3
+@in_fleet(1, **THREE)
+async def test_at_a_stop_all_children_checkpoint_and_the_row_has_everything(world):
+    world.recorder = Stuck(world.clock)
+    world.recorder.mute = frozenset({0, 1, 2})
+    worker = world.start()
+    places = [put(world, number % 3, b"%d" % number) for number in range(9)]
+    await world.until(world.all_delivered)
+    await world.advance(ROW_FOLLOWS_S)
+    assert world.lease(SHARD_0).checkpoint < places[0]
+    assert await worker.stop()
+    assert world.lease(SHARD_0).checkpoint == places[-1]
+    assert world.recorder.actions_of(SHARD_0)[-6:] == ["shutdownRequested"] * 3 + ["leaseLost"] * 3
+
+
+@in_fleet(1, **THREE)
+async def test_a_lease_that_is_handed_over_takes_the_checkpoints_of_all_children_with_it(world):
+    world.recorder = Stuck(world.clock)
+    world.recorder.mute = frozenset({0, 1, 2})
+    worker = world.start()
+    places = [put(world, number % 3, b"%d" % number) for number in range(9)]
+    await world.until(world.all_delivered)
+    leader = DynamoLeaseTable(world.dynamo.client("leader"), world.clock, table_name=TABLE)
+    await leader.apply(writes.begin_handoff(world.lease(SHARD_0), "w2"))
+    await world.until(lambda: not worker.host.living(), 10)
+    lease = world.lease(SHARD_0)
+    assert (lease.owner, lease.checkpoint_owner, lease.checkpoint) == ("w2", None, places[-1])
 
 
 @in_fleet(1, **THREE)
@@ -242,8 +252,6 @@ async def test_children_that_cannot_all_be_started_are_none(world):
 async def test_a_record_that_kills_its_child_is_found_among_those_of_all_children(world):
     class Dies(Recorder):
         async def process(self, child, records):
-            import base64
-
             if any(base64.b64decode(record["data"]) == b"poison" for record in records):
                 raise ChildExit
             await super().process(child, records)
@@ -254,7 +262,7 @@ async def test_a_record_that_kills_its_child_is_found_among_those_of_all_childre
     put(world, 1, b"poison")
     world.put_data.pop()
     world.put(30)
-    await world.until(lambda: len(world.letters.kept) == 1 and world.all_delivered(), 3600)
+    await world.until(lambda: len(world.letters.letters) == 1 and world.all_delivered(), 3600)
     assert b"poison" not in world.recorder.data()
 
 
@@ -262,10 +270,15 @@ async def test_a_record_that_kills_its_child_is_found_among_those_of_all_childre
 async def test_writes_that_fail_are_tried_until_the_row_has_the_prefix(world):
     world.start()
     await world.advance(5)
-    for _ in range(8):
-        world.dynamo.fail_next("UpdateItem", throttled) if hasattr(world.dynamo, "fail_next") else None
+    failing = iter([throttled()] * 20)
+
+    def fault(_sender, operation, params):
+        is_checkpoint = operation == "UpdateItem" and ":checkpoint" in str(params)
+        return next(failing, None) if is_checkpoint else None
+
+    world.dynamo.faults = fault
     last = [put(world, number % 3, b"%d" % number) for number in range(6)][-1]
-    await world.until(lambda: world.lease(SHARD_0).checkpoint == last, 60)
+    await world.until(lambda: world.lease(SHARD_0).checkpoint == last, 120)
 
 
 @in_fleet(1, **THREE)
@@ -277,7 +290,7 @@ async def test_many_checkpoints_cost_few_writes(world):
         world.put(9)
         await world.advance(0.25)
     await world.until(world.all_delivered)
-    stored = worker.metrics.shards[SHARD_0].checkpoints_by.values.get(("stored",), 0)
+    stored = worker.metrics.shards[SHARD_0].checkpoints_by["stored"]
     assert 0 < stored <= world.clock.monotonic() - began + 2
 
 
@@ -303,6 +316,7 @@ async def test_a_careless_number_of_one_child_is_refused(world):
     world.recorder = Careless(world.clock)
     world.start()
     last = [put(world, number % 3, b"%d" % number) for number in range(3)][-1]
+    await world.until(world.all_delivered)
     await world.until(lambda: world.lease(SHARD_0).checkpoint == last)
     assert set(errors) == {"IllegalArgumentException"}
 
@@ -318,4 +332,3 @@ async def test_a_shard_that_is_lost_tells_all_children(world):
     world.put(6)
     await world.until(world.all_delivered)
     assert len(held(other)) == 3
-    await asyncio.sleep(0)
