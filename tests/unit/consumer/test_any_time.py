@@ -7,10 +7,10 @@ import asyncio
 
 import pytest
 
-from mld.core.streams import PlainBatch
 from mld.consumer.processor import Processor
 from mld.core.clock import LoopClock
 from mld.core.positions import Position
+from mld.core.streams import PlainBatch
 from mld.protocol.messages import Initialize
 from tests.support.fleet import TABLE, fleet, in_fleet, settings_of
 from tests.twins.children import ChildExit, MemoryChild, Recorder

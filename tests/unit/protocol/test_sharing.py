@@ -1,5 +1,6 @@
 """Sharing a line out: every record goes to one child, whole and as it was framed, and each key always to the same."""
 
+import itertools
 import json
 import zlib
 
@@ -29,7 +30,7 @@ RECORDS = st.lists(
 def shared(line: bytes, children: int, cuts: list[int]) -> SharedLine:
     shares = SharedLine(children)
     places = [0, *sorted(cut % (len(line) + 1) for cut in cuts), len(line)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         shares.feed(line[start:end])
     return shares
 
