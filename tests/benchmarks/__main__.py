@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import gaps, restarts, schemas, start_up, unit, zygote
+from tests.benchmarks import gaps, parallel, restarts, schemas, start_up, unit, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
@@ -22,6 +22,7 @@ SECTIONS = (
     "start",
     "restarts",
     "gaps",
+    "parallel",
     "path",
     "processes",
     "schemas",
@@ -56,6 +57,8 @@ def main() -> int:
                 restarts.measure(aws, scratch, arguments.runs)
             if "gaps" in sections:
                 gaps.measure(aws, scratch, arguments.chains)
+            if "parallel" in sections:
+                parallel.measure(aws, scratch)
             if "processes" in sections:
                 unit.measure(scratch)
             if "schemas" in sections:

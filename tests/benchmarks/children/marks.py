@@ -10,6 +10,8 @@ import json
 import os
 import time
 
+HOT = "hot"
+"""The partition key of half of the records, where one is hot."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
