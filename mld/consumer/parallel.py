@@ -7,10 +7,9 @@ share of memory. What is answered and checkpointed comes back in another order t
 far the row may go, and `PrefixWriter` stores it.
 
 One child that fails ends all of them, and the shard goes on from the safe prefix with new ones. To start only that
-child again, everything that its siblings had and had not checkpointed would have to be kept in memory for as long as
-they do not checkpoint, and a record of a key could come to the new child while the daemon still judged what the old one
-had done with it. With new children for all, the order of each key is that of the shard again, by the same rule as at
-every other start.
+child again, everything that the others had and had not checkpointed would have to be kept in memory for as long as they
+do not checkpoint. With new children for all, every key is in order from the prefix on, by the same rule as at any other
+start.
 
 During the search for a record that kills its child (`Bisecting`) a part is delivered only when the one before is
 answered, so that the search judges all children as if they were one.

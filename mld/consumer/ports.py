@@ -34,6 +34,16 @@ from mld.retrieval.prefetch import Budget
 from mld.retrieval.reader import ShardReader
 
 
+Written = Callable[[], None]
+"""Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
+
+Wanted = Callable[[], bool]
+"""Asked when the turn of an action has come, as that may take a checkpoint's time: is it still to be sent?"""
+
+Holds = Callable[[], Mapping[str, object]]
+"""What the child is working on, as fields of the log; called only for a warning."""
+
+
 class ChildStartError(MldError):
     """The command cannot be started; the text names the command, the system's reason and the key to change."""
 
@@ -109,16 +119,6 @@ class ProcessorHost(Protocol):
     async def start(self, shard: ShardAddress) -> ChildProcess:
         """Start one child for a shard; raises ChildStartError."""
         ...
-
-
-Written = Callable[[], None]
-"""Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
-
-Wanted = Callable[[], bool]
-"""Asked when the turn of an action has come, as that may take a checkpoint's time: is it still to be sent?"""
-
-Holds = Callable[[], Mapping[str, object]]
-"""What the child is working on, as fields of the log; called only for a warning."""
 
 
 class ShardProcessor(Protocol):

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "develop" / "rules"
 INDEX = ROOT / "docs" / "README.md"
 README_LINKS_MAX = 20
-PAGES = ("leases", "shards", "coordination", "retrieval", "protocol", "configuration", "metrics")
+PAGES = ("leases", "shards", "coordination", "retrieval", "protocol", "configuration", "metrics", "parallel")
 TEXT_ROOMS = ("mld", "protocol", "properties", "processors", "tests", "docs", "bin")
 TEXT_SUFFIXES = {".py", ".md", ".txt", ".toml", ".json", ".properties", ".sh", ".xml", ""}
 

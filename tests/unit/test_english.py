@@ -21,7 +21,7 @@ VERBS = frozenset(
     Give Go Hand Hash Have Hear Hide Hold Index Invert Judge Keep Kill Lay Learn Leave Lend Let Limit List Listen
     Load Lock Log Look Make Mark Measure Move Name Note Number Offer Open Pack Parse Pass Place Plan Prepare Print
     Process Promise Publish Put Queue Raise Reach Read Refuse Register Release Remark Remember Remove Rename Renew
-    Replace Replay Reply Report Require Restore Resume Retire Return Run Sample Save Say Scale See Send Serve Set
+    Replace Replay Reply Report Require Restore Resume Retire Return Run Sample Save Say Scale See Send Serve Set Share
     Show Shuffle Sign Signal Skip Sleep Sort Spend Split Stage Stand Start Step Stop Store Strike Suspect Switch
     Sync Take Tell Tick Translate Treat Trust Try Turn Undo Wait Wake Walk Warn Watch Wire Work Write Yield
     """.split()  # noqa: SIM905 - a list of words reads better as text
