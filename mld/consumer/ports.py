@@ -33,7 +33,6 @@ from mld.retrieval.placement import Placement
 from mld.retrieval.prefetch import Budget
 from mld.retrieval.reader import ShardReader
 
-
 Written = Callable[[], None]
 """Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
 

@@ -320,11 +320,7 @@ class ShardMetrics:
             self.oldest_wall_s = min(wall_s, (arrival_ms or math.inf) / 1000)
 
     def done(self) -> None:
-<<<<<<< HEAD
-        """Note that the page taken last was delivered completely."""
-=======
         """Note that all records that were taken are answered."""
->>>>>>> 5e62abb5 (Let several children share the records of a shard by partition key)
         self.moved_wall_s = self.oldest_wall_s = None
         self.outstanding = 0
         if self._is_tip_taken:
@@ -359,13 +355,8 @@ class ShardMetrics:
         self.events.note(EventKind.LOST, words, shard=self.key)
         return True
 
-<<<<<<< HEAD
-    def answered(self, batch: ChildBatch | None, took_s: float, wall_s: float) -> None:
-        """Note the child's answer to `batch`. None: it did not answer, or reported an error."""
-=======
     def answered(self, batch: CountedRecords | None, took_s: float, wall_s: float) -> None:
-        """Note that the child has answered for `batch`; None: it did not, or not well."""
->>>>>>> 5e62abb5 (Let several children share the records of a shard by partition key)
+        """Note the answer to `batch`. None: a child did not answer, or reported an error."""
         self.busy_since = None
         self.process_records.note(took_s)
         self.tasks.note(batch is not None, took_s)
