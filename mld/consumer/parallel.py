@@ -260,19 +260,21 @@ class ParallelProcessor:
     async def end(self) -> str:
         self._is_closed = True
         self.gone.cancel()  # from now on nobody is to blame
-        ended = await asyncio.gather(*(lane.processor.end() for lane in self._lanes))
-        await self._stop_serving()
-        await self._writer.flush()
-        self._leave()
+        try:
+            ended = await asyncio.gather(*(lane.processor.end() for lane in self._lanes))
+            await self._stop_serving()
+            await self._writer.flush()
+        finally:
+            self._leave()
         return self._in_words(ended)
 
     async def kill(self) -> str:
         self.gone.cancel()
-        for task in self._serving:
-            task.cancel()
-        ended = await asyncio.gather(*(lane.processor.kill() for lane in self._lanes))
-        await self._writer.cancel()
-        self._leave()
+        try:
+            ended = await asyncio.gather(*(lane.processor.kill() for lane in self._lanes))
+            await self._writer.cancel()
+        finally:
+            self._leave()
         return self._in_words(ended)
 
     def _in_words(self, ended: Sequence[str]) -> str:
@@ -281,6 +283,8 @@ class ParallelProcessor:
         return f"{len(ended)} children: {', '.join(sorted(set(ended)))}"
 
     def _leave(self) -> None:
+        for task in self._serving:
+            task.cancel()
         self._budget.leave()
         self._metrics.children = self._metrics.busy_since = None
 
@@ -323,7 +327,7 @@ class ParallelProcessor:
                     await self._give(lane, *lane.waiting[0])
                 else:
                     return
-        except ProcessorError as error:
+        except Exception as error:  # a bug, too, is for the consumer to raise
             self._fail(lane, error)
 
     async def _give(self, lane: Lane, batch: SharedBatch, page: PageInFlight) -> None:
@@ -342,6 +346,8 @@ class ParallelProcessor:
             lane.answered()
             page.unanswered -= 1
             self._note_answers()
+        else:
+            await asyncio.sleep(0)  # it was put off once more
 
     def _note_answers(self) -> None:
         """Note the pages that are answered now, in order."""
