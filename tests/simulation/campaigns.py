@@ -21,14 +21,14 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.simulation import catch_ups, lost_tables, poison, resets, retention, steering, table_streams
 from tests.simulation.run import run_plan, run_seed
-from tests.simulation.world.extras import limited
+from tests.simulation.world.extras import limited, shared
 from tests.simulation.world.modes import MODES
 from tests.virtual_time import run_virtual
 
@@ -53,9 +53,17 @@ def _limits(seed: int) -> str:
     return run_plan(limited(draw(seed), share=1.0)).violation
 
 
+def _children(seed: int) -> str:
+    """All modes but `wide` in turn, always with several children for a shard in some workers or all."""
+    modes = [draw for mode, draw in MODES.items() if mode != "wide"]
+    plan = shared(modes[seed % len(modes)](seed), share=1.0)
+    return run_plan(replace(plan, children=plan.children if max(plan.children, default=1) > 1 else (2,))).violation
+
+
 PROGRAMS: dict[str, Callable[[int], str]] = {
     **{mode: lambda seed, mode=mode: run_seed(seed, mode=mode).violation for mode in MODES},  # type: ignore[misc]
     "limits": _limits,
+    "children": _children,
     "table-streams": partial(_lives, table_streams.live),
     "catch-ups": partial(_lives, catch_ups.live),
     "resets": partial(_lives, resets.live),

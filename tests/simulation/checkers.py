@@ -9,13 +9,14 @@ never looks into the code under test, with one exception: which leases a worker 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mld.metrics.instruments import Tally
 from mld.metrics.worker import LeaseMove
 from tests.simulation.beliefs import NEVER, Beliefs
+from tests.simulation.shared_shards import SharedShards, hash_of
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied
 from tests.twins.dynamo_expressions import Item
@@ -53,6 +54,8 @@ class ShardRecord:
     parents: tuple[str, ...] = ()
     put: list[Place] = field(default_factory=list)
     put_at: list[float] = field(default_factory=list)
+    hashes: list[int | None] = field(default_factory=list)
+    """Of their partition keys; None for a record without one."""
     extra: set[Place] = field(default_factory=set)
     """Records that an operator wants left out: they may be delivered, or not."""
     delivered: set[Place] = field(default_factory=set)
@@ -172,17 +175,20 @@ class Ledger:
         self._turns: dict[str, int] = {}  # how often two processes of one worker id have written a row by turns
         self.has_twins = False
         self._asked: dict[tuple[str, str], set[tuple[str, int]]] = {}  # by process and shard: checkpoints asked for
+        self.shared = SharedShards(self, now)
+        """Judges shards of which several children share the records."""
 
     # --- told by the world --------------------------------------------------------------------------------------------
 
     def shard(self, shard_id: str) -> ShardRecord:
         return self.shards.setdefault(shard_id, ShardRecord(shard_id))
 
-    def put(self, shard_id: str, sequence: int, users: int = 1) -> None:
-        """A record or an aggregate of so many user records, all of which belong to the shard."""
+    def put(self, shard_id: str, sequence: int, keys: Sequence[str] = ("key",)) -> None:
+        """A record or an aggregate, of user records with these keys, all of which belong to the shard."""
         record = self.shard(shard_id)
-        record.put += [(sequence, sub) for sub in range(users)]
-        record.put_at += [self._now()] * users
+        record.put += [(sequence, sub) for sub in range(len(keys))]
+        record.put_at += [self._now()] * len(keys)
+        record.hashes += map(hash_of, keys)
 
     def owed(self, record: ShardRecord, place: Place | None = None) -> int:
         """How many user records up to a place nobody has got, of those that could be read until now."""
@@ -205,7 +211,7 @@ class Ledger:
             readable_s = self.retention_s - max(0.0, self.calm_at - record.put_at[index])
             if readable_s > RECOVERED_S:
                 place, name = record.put[index], record.shard_id
-                raise self._violation(1, f"{place} of {name} was not read in {readable_s:.0f} s without faults")
+                raise self.violation(1, f"{place} of {name} was not read in {readable_s:.0f} s without faults")
             self.trimmed += 1
             record.let_go(index)
 
@@ -227,23 +233,24 @@ class Ledger:
         record.delivered.update(record.put)
         record.complete_to = len(record.put)
 
-    def asked(self, process: str, shard: str, sequence: str, sub: int) -> None:
+    def asked(self, process: str, shard: str, sequence: str, sub: int, child: int = 0) -> None:
+        self.shared.asked(child, position(sequence, sub))
         self._asked.setdefault((process, shard), set()).add((sequence, sub))
 
     def answered(self, process: str, shard: str, sequence: str, sub: int) -> None:
-        """A child was told that its checkpoint is stored."""
-        if self.shard(shard).is_gone:
+        """A child was told that its checkpoint is stored. Several children of a shard hear only that it is noted."""
+        if self.shard(shard).is_gone or self.shared.shares(process, shard):
             return
         stored, meant = self.shard(shard).last_checkpoint, position(sequence, sub)
         if stored is not None and meant is not None and stored < meant:
-            raise self._violation(1, f"{process} told a child that {shard} is stored at {sequence}; the row is behind")
+            raise self.violation(1, f"{process} told a child that {shard} is stored at {sequence}; the row is behind")
 
     def accepted_too_much(self, process: str, shard: str) -> None:
-        raise self._violation(1, f"{process} lets a child of {shard} checkpoint what it never got")
+        raise self.violation(1, f"{process} lets a child of {shard} checkpoint what it never got")
 
     def accused_twin(self, process: str) -> None:
         if not self.has_twins and self._now() - self.mended_at > self._failover_s:
-            raise self._violation(4, f"{process} takes its own writes for those of a twin, and there is none")
+            raise self.violation(4, f"{process} takes its own writes for those of a twin, and there is none")
 
     def check_beliefs(self, beliefs: Iterable[tuple[str, Iterable[str]]]) -> None:
         """Nobody believes for longer than a lease duration after sending its last accepted write."""
@@ -257,7 +264,7 @@ class Ledger:
                     sent_at = min(self._sent[key], sent_at + self._failover_s)
                 age = self._now() - sent_at
                 if age > bound:
-                    raise self._violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")
+                    raise self.violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")
 
     def write_answered(self, process: str, key: str, sent_at: float, waiting: Iterable[float]) -> None:
         """A process hears that its write was accepted; `waiting` is when those were sent that it waits for."""
@@ -283,7 +290,7 @@ class Ledger:
         bound = self._failover_s + LOST_LEASE_GRACE_S + (0.0 if is_ours else ANSWER_LATE_MAX_S)
         since = max(lost_at, self.paused_s.get(worker, 0.0), self.beliefs.since_of_worker(worker, shard))
         if self._now() - since > bound:
-            raise self._violation(5, f"{worker} still delivers {shard} {self._now() - since:.1f} s after it lost it")
+            raise self.violation(5, f"{worker} still delivers {shard} {self._now() - since:.1f} s after it lost it")
 
     def read_from_tip(self, shard: str) -> None:
         """Somebody got an iterator of the type LATEST."""
@@ -297,9 +304,7 @@ class Ledger:
             return
         since = max(believed_at, self._sent_by.get((shard, process), 0.0), self.paused_s.get(worker, 0.0))
         if self._now() - since > UNBELIEVING_MAX_S and (worker, process) not in self._believers(shard):
-            raise self._violation(
-                5, f"{process} delivers {shard} {self._now() - since:.1f} s after it knew of the loss"
-            )
+            raise self.violation(5, f"{process} delivers {shard} {self._now() - since:.1f} s after it knew of the loss")
 
     def begins_at(self, child: int, shard: str, sequence: str, sub: int) -> None:
         """A child is told its checkpoint: it must get all that follows, and nothing at or before it."""
@@ -308,6 +313,7 @@ class Ledger:
             self._next_of_child[child, shard] = bisect_right(self.shard(shard).put, start)
         elif sequence != "LATEST":
             self._next_of_child[child, shard] = 0
+        self.shared.begins_at(child, self._next_of_child.get((child, shard)))
 
     def delivered(self, worker: str, child: int, shard: str, places: list[Place]) -> None:
         record = self.shard(shard)
@@ -317,12 +323,14 @@ class Ledger:
         last, following = self._last_of_child.get((child, shard), (-1, 0)), self._next_of_child.get((child, shard))
         for place in places:
             if place <= last:
-                raise self._violation(2, f"child {child} of {worker} went back in {shard}: {last} then {place}")
+                raise self.violation(2, f"child {child} of {worker} went back in {shard}: {last} then {place}")
             if place in record.extra:
                 last = place
                 continue
+            self.shared.delivered(child, place)
+            following = self._next_for(child, record, following, place)
             if following is None or record.put[following : following + 1] != [place]:
-                following = self._skipped_to(record, following, place, f"child {child} of {worker}")
+                following = self._skipped_to(record, following, place, child, worker)
             last, following = place, following + 1
             self.deliveries += 1
             self.redeliveries += place in record.delivered
@@ -334,17 +342,25 @@ class Ledger:
             self._next_of_child[child, shard] = following
         self.trace(f"{worker} child {child} gets {len(places)} of {shard}")
 
-    def _skipped_to(self, record: ShardRecord, expected: int | None, place: Place, child: str) -> int:
-        """A child gets another record than the next one: what lies between must have been trimmed."""
+    def _next_for(self, child: int, record: ShardRecord, following: int | None, place: Place) -> int | None:
+        """The index of the record that a child must get now, which it shares with others or not."""
         index = record.index_of(place)
+        wanted = self.shared.following(child, following)
+        is_between = wanted is not None and index is not None and index < wanted
+        return index if is_between and self.shared.is_keyless(child, index) else wanted
+
+    def _skipped_to(self, record: ShardRecord, expected: int | None, place: Place, number: int, worker: str) -> int:
+        """A child gets another record than its next one: what it should have got between must have been trimmed."""
+        index, child = record.index_of(place), f"child {number} of {worker}"
         if index is None:
-            raise self._violation(1, f"{child} gets {place}, which does not belong to {record.shard_id}")
+            raise self.violation(1, f"{child} gets {place}, which does not belong to {record.shard_id}")
         if expected is None:
             return index
         trimmed_to = bisect_left(record.put_at, self._now() - self.retention_s + RETENTION_MARGIN_S)
-        if not self.retention_s or trimmed_to < index:
+        following = self.shared.following(number, trimmed_to)
+        if not self.retention_s or (following is not None and following < index):
             skipped = record.put[expected]
-            raise self._violation(1, f"{child} gets {place} of {record.shard_id} without {skipped} before it")
+            raise self.violation(1, f"{child} gets {place} of {record.shard_id} without {skipped} before it")
         return index
 
     def _check_parents(self, record: ShardRecord, worker: str) -> None:
@@ -354,9 +370,9 @@ class Ledger:
             if self._is_passed(parent) or parent.edited or self.has_edited_ancestor(parent):
                 continue
             if left := self.owed(parent):
-                raise self._violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
+                raise self.violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
             if not parent.ended and not self.has_left_unseen(parent):
-                raise self._violation(2, f"{record.shard_id} begins before {parent.shard_id} is at SHARD_END")
+                raise self.violation(2, f"{record.shard_id} begins before {parent.shard_id} is at SHARD_END")
 
     def has_edited_ancestor(self, record: ShardRecord) -> bool:
         return any(self.shard(p).edited or self.has_edited_ancestor(self.shard(p)) for p in record.parents)
@@ -397,17 +413,17 @@ class Ledger:
         has_parent_row = any(self.shard(parent).checkpoint for parent in record.parents)
         by_hand = record.edited or self.has_edited_ancestor(record)
         if record.checkpoint != "TRIM_HORIZON" and has_parent_row and not by_hand:
-            raise self._violation(1, f"{write.sender} creates the child {record.shard_id} at {record.checkpoint}")
+            raise self.violation(1, f"{write.sender} creates the child {record.shard_id} at {record.checkpoint}")
 
     def _check_deletion(self, record: ShardRecord, write: Applied) -> None:
         """A row is the proof that its children must be read: it stays until they have been started."""
         if record.checkpoint != SHARD_END:
-            raise self._violation(3, f"{write.sender} deletes {record.shard_id} at {record.checkpoint}")
+            raise self.violation(3, f"{write.sender} deletes {record.shard_id} at {record.checkpoint}")
         for child in self.children_of(record.shard_id):
             if self.has_left_unseen(child):
                 continue
             if child.checkpoint in ("", "TRIM_HORIZON", "AT_TIMESTAMP") and not child.ended and not child.edited:
-                raise self._violation(2, f"{write.sender} deletes {record.shard_id} before {child.shard_id} is started")
+                raise self.violation(2, f"{write.sender} deletes {record.shard_id} before {child.shard_id} is started")
 
     def children_of(self, shard_id: str) -> list[ShardRecord]:
         return [record for record in self.shards.values() if shard_id in record.parents]
@@ -418,7 +434,7 @@ class Ledger:
         if before is None or after is None or before == after:
             return
         if after != before + 1:
-            raise self._violation(4, f"{write.sender} takes the counter of {key} from {before} to {after}")
+            raise self.violation(4, f"{write.sender} takes the counter of {key} from {before} to {after}")
         last, owner = self._last_writer.get(key), _actual_owner(write.after)
         if last == write.sender or last not in self.ours or write.sender not in self.ours or owner is None:
             return
@@ -428,7 +444,7 @@ class Ledger:
             return
         self._turns[key] = self._turns.get(key, 0) + 1
         if self._turns[key] > TWIN_TURNS_MAX:
-            raise self._violation(4, f"{write.sender} and {last} go on writing {key} by turns")
+            raise self.violation(4, f"{write.sender} and {last} go on writing {key} by turns")
 
     def _check_checkpoint(self, record: ShardRecord, write: Applied) -> None:
         before, after = _position(write.before), _position(write.after)
@@ -440,28 +456,28 @@ class Ledger:
             self.checkpoints += 1
             self.trace(f"{write.sender} checkpoints {name} at {text[-8:]}")
             if _text(write.before, "checkpoint") == SHARD_END:
-                raise self._violation(3, f"{write.sender} takes {name} back from SHARD_END to {text}")
+                raise self.violation(3, f"{write.sender} takes {name} back from SHARD_END to {text}")
             if before is not None and after is not None and after < before:
-                raise self._violation(3, f"{write.sender} takes the checkpoint of {name} back to {text}")
+                raise self.violation(3, f"{write.sender} takes the checkpoint of {name} back to {text}")
         if text == SHARD_END:
             if _text(write.before, "checkpoint") == "LATEST":
                 record.deliver_nothing_before_now()
             if not record.closed:
-                raise self._violation(3, f"{write.sender} marks {name} finished although it is open")
+                raise self.violation(3, f"{write.sender} marks {name} finished although it is open")
             self._check_children_exist(record, write)
             if self.frozen_end and self.owed(record):
-                raise self._violation(3, f"{write.sender} marks {name} finished although its stream is gone")
+                raise self.violation(3, f"{write.sender} marks {name} finished although its stream is gone")
             if left := self.owed(record):
-                raise self._violation(1, f"{write.sender} ends {name} with {left} records undelivered")
+                raise self.violation(1, f"{write.sender} ends {name} with {left} records undelivered")
             record.ended = True
         elif text.isdigit() and (left := self.owed(record, (int(text), _sub(write.after)))):
-            raise self._violation(1, f"{write.sender} checkpoints {name} past {left} undelivered records")
-        if write.before and write.sender in self.ours:
+            raise self.violation(1, f"{write.sender} checkpoints {name} past {left} undelivered records")
+        if write.before and self.shared.shares(write.sender, name):
+            self.shared.row_moves(write.sender, name, after)
+        elif write.before and write.sender in self.ours:
             asked = self._asked.get((write.sender, name), set())
             if (text, _sub(write.after)) not in asked:
-                raise self._violation(
-                    1, f"{write.sender} checkpoints {name} at {text}, which its child did not ask for"
-                )
+                raise self.violation(1, f"{write.sender} checkpoints {name} at {text}, which its child did not ask for")
 
     def has_left_unseen(self, record: ShardRecord) -> bool:
         """A shard that was closed, and forgotten with all it had, before anybody made a row of it."""
@@ -475,7 +491,7 @@ class Ledger:
     def _check_children_exist(self, record: ShardRecord, write: Applied) -> None:
         for child in self.children_of(record.shard_id):
             if not child.had_row and not self.has_edited_ancestor(child) and not self.has_left_unseen(child):
-                raise self._violation(2, f"{write.sender} ends {record.shard_id} while {child.shard_id} has no row")
+                raise self.violation(2, f"{write.sender} ends {record.shard_id} while {child.shard_id} has no row")
 
     def _check_writer(self, key: str, write: Applied) -> None:
         """Checker 4: renewals and checkpoints come from the owner; an expired owner has stopped believing."""
@@ -486,10 +502,10 @@ class Ledger:
             # Java renews by the counter alone, which a row made anew after a deletion by hand may match by chance.
             is_chance = self.shard(key).edited and write.sender not in self.ours
             if _counter(write.before) != _counter(write.after) and before != me and is_same_pair and not is_chance:
-                raise self._violation(4, f"{write.sender} wrote {key}, which belongs to {before}")
+                raise self.violation(4, f"{write.sender} wrote {key}, which belongs to {before}")
         elif before is not None:
             if after is None and before != me and me != OPERATOR:
-                raise self._violation(4, f"{write.sender} releases {key}, which belongs to {before}")
+                raise self.violation(4, f"{write.sender} releases {key}, which belongs to {before}")
             self._owner_lost_at[key, before] = self._now()
             self._check_disbelief(key, before, write.sender)
         if after == me:
@@ -505,11 +521,11 @@ class Ledger:
         for worker, process in self._believers(key):
             age = self._now() - max(self.believed_from(process, key), others)
             if worker == owner and age > self._failover_s * (1 + 4 * DRIFT_MAX):
-                raise self._violation(
+                raise self.violation(
                     4, f"{process} believes in {key} {age:.2f} s after its last write was sent, while {taker} takes it"
                 )
 
-    def _violation(self, number: int, text: str) -> Violation:
+    def violation(self, number: int, text: str) -> Violation:
         """To be raised; noted first, because a child that raises it only looks like one that died."""
         self.on_violation(f"checker {number} at {self._now():.2f} s: {text}")
         return Violation(f"checker {number} at {self._now():.2f} s: {text}")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.world.world import Machine, World
 
 TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
+TASKS_PER_CHILD_MAX = 4  # of several for a shard: who reads what it says, who serves it, its start or action, a reply
 TASKS_PER_WORKER_MAX = 16  # 11 at rest: the loops of keeper, fleet, auditor and clean-up
 TASKS_PER_REQUEST = 3  # one that waits for its answer, and whoever waits for that
 TASKS_PER_WORKER_MAX_3X = 60  # 15 loops, 10 looks of discovery, two times 15 writes at once
@@ -93,13 +94,14 @@ class Lives:
             requests = 0 if machine.dynamo is None else machine.dynamo.waiting
             leases = sum(at >= since for at in self._held_at.get(process, {}).values())
             readers_max = 2 * (leases + READERS_BESIDE_MAX)
+            per_lease = TASKS_PER_LEASE_MAX + (TASKS_PER_CHILD_MAX * machine.children if machine.children > 1 else 0)
             per_worker = TASKS_PER_WORKER_MAX if self._world.plan.fleet is None else TASKS_PER_WORKER_MAX_3X
             for what, count, most in (
                 ("readers and buffers", self._readers_of(process, readers_max), readers_max),
                 (
                     "tasks",
                     len(process.tasks()),
-                    per_worker + TASKS_PER_LEASE_MAX * leases + TASKS_PER_REQUEST * requests,
+                    per_worker + per_lease * leases + TASKS_PER_REQUEST * requests,
                 ),
             ):
                 if count > most:

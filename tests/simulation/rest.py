@@ -178,8 +178,8 @@ def _check_resources(world: World) -> None:
         if all(spec.kind == "mld" for spec in world.plan.workers) and load > world.settings.leases.held_max:
             raise Violation(f"checker 6: {machine.worker_id} holds {load} open leases at rest, more than it may")
         assert machine.host is not None
-        living = [child.shard_id for child in machine.host.living()]
-        if len(living) != len(set(living)) or not set(living) <= set(held):
+        living = [(child.shard_id, child.of_shard) for child in machine.host.living()]
+        if len(living) != len(set(living)) or not {shard for shard, _ in living} <= set(held):
             raise Violation(f"checker 7: {machine.worker_id} has children {sorted(living)} for {sorted(held)}")
         assert machine.kinesis is not None
         since = world.now() - STILL_S / 2

@@ -38,7 +38,8 @@ def shrink(plan: Plan, run: Callable[[Plan], Result] = run_plan, say: Callable[[
 
 def describe(plan: Plan) -> str:
     rates = ", ".join(name for name in Rates.__slots__ if getattr(plan.rates, name)) or "none"
-    return f"{len(plan.workers)} workers, {plan.shards} shards, {len(plan.actions)} actions, rates: {rates}"
+    children = f", children {plan.children}" if plan.children else ""
+    return f"{len(plan.workers)} workers, {plan.shards} shards{children}, {len(plan.actions)} actions, rates: {rates}"
 
 
 def _candidates(plan: Plan) -> Iterator[Plan]:
@@ -55,6 +56,9 @@ def _candidates(plan: Plan) -> Iterator[Plan]:
     for name in ("stale_reads_s", "aggregated", "retention_s"):
         if getattr(plan, name):
             yield replace(plan, **{name: 0.0})
+    if plan.children:
+        yield replace(plan, children=())
+        yield replace(plan, children=(2,))
     if len(plan.workers) > 1:
         for number in range(len(plan.workers)):
             yield replace(plan, workers=plan.workers[:number] + plan.workers[number + 1 :])

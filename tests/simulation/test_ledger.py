@@ -11,6 +11,7 @@ from tests.simulation.checkers import RECOVERED_S, Ledger, Violation
 from tests.twins.dynamo import Applied
 
 SHARD = "shardId-000000000000"
+KEYS = ("key",) * 3
 
 
 class Time:
@@ -29,8 +30,8 @@ def time() -> Time:
 def ledger(time: Time) -> Ledger:
     """Aggregates 10 and 20 of three user records each."""
     ledger = Ledger(time, 10.0, lambda key: [])
-    ledger.put(SHARD, 10, 3)
-    ledger.put(SHARD, 20, 3)
+    ledger.put(SHARD, 10, KEYS)
+    ledger.put(SHARD, 20, KEYS)
     return ledger
 
 
@@ -76,7 +77,7 @@ def test_what_lay_before_the_tip_is_not_owed_by_who_began_there_and_what_came_la
     time.now_s = 5.0
     ledger.read_from_tip(SHARD)
     time.now_s = 6.0
-    ledger.put(SHARD, 30, 3)
+    ledger.put(SHARD, 30, KEYS)
     assert ledger.owed(ledger.shard(SHARD)) == left
 
 

@@ -9,6 +9,7 @@ from zlib import crc32
 
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import Clock
+from tests.simulation.shared_shards import Life, SharedShards
 from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
 from tests.simulation.world.surprises import Surprises
@@ -24,6 +25,9 @@ LATE_OF = 4
 class Ledger(Protocol):
     """Who hears of deliveries."""
 
+    @property
+    def shared(self) -> SharedShards: ...
+
     def batch_begins(self, worker: str, shard: str, *, is_ours: bool = True) -> None: ...
 
     def begins_at(self, child: int, shard: str, sequence: str, sub: int) -> None: ...
@@ -32,7 +36,7 @@ class Ledger(Protocol):
 
     def batch_begins_in(self, process: str, worker: str, shard: str) -> None: ...
 
-    def asked(self, process: str, shard: str, sequence: str, sub: int) -> None: ...
+    def asked(self, process: str, shard: str, sequence: str, sub: int, child: int = 0) -> None: ...
 
     def answered(self, process: str, shard: str, sequence: str, sub: int) -> None: ...
 
@@ -54,9 +58,15 @@ class DrawnProcessor:
         """The last place that each child was told to be stored."""
 
     async def __call__(self, child: MemoryChild) -> None:
+        try:
+            await self._live(child)
+        finally:
+            self._ledger.shared.ended(child.number)
+
+    async def _live(self, child: MemoryChild) -> None:
         at: tuple[str, int] = ("", 0)
         """What a checkpoint without arguments means."""
-        number = crc32(f"{self._process_name} {child.shard_id}".encode())
+        number = crc32(f"{self._process_name} {child.shard_id}".encode()) + child.of_shard
         following: dict[str, Any] | None = None
         while True:
             message = following or await self._receive(child)
@@ -79,6 +89,12 @@ class DrawnProcessor:
             if is_late and message["action"] == "processRecords":
                 following = await self._checkpoint_late(child, at)
 
+    def starts(self, shard: ShardAddress) -> Life:
+        return self._ledger.shared.starts(self._process_name, shard.key, shard.children)
+
+    def started(self, child: MemoryChild, life: Life) -> None:
+        self._ledger.shared.started(child.number, life, child.of_shard)
+
     async def _receive(self, child: MemoryChild) -> dict[str, Any]:
         message = await child.receive()
         if message["action"] == "processRecords":
@@ -88,7 +104,7 @@ class DrawnProcessor:
 
     async def _checkpoint_late(self, child: MemoryChild, meant: tuple[str, int]) -> dict[str, Any] | None:
         """Ask for a checkpoint between two actions; returns the next action if that comes before the reply."""
-        self._ledger.asked(self._process_name, child.shard_id, *meant)
+        self._ledger.asked(self._process_name, child.shard_id, *meant, child.number)
         child.send({"action": "checkpoint", "sequenceNumber": meant[0], "subSequenceNumber": meant[1]})
         following = None
         while (message := await self._receive(child))["action"] != "checkpoint":
@@ -100,7 +116,7 @@ class DrawnProcessor:
 
     async def _checkpoint(self, child: MemoryChild, meant: tuple[str, int], *, plain: bool = True) -> None:
         """Ask for a checkpoint, and tell the ledger what was asked for and what was answered."""
-        self._ledger.asked(self._process_name, child.shard_id, *meant)
+        self._ledger.asked(self._process_name, child.shard_id, *meant, child.number)
         error = await child.checkpoint() if plain else await child.checkpoint(*meant)
         if error is None:
             self._stored[child.number] = meant
@@ -113,7 +129,7 @@ class DrawnProcessor:
         name = self._careless.choice(("0", "0", "1", "9" * 56, "LATEST" if at[0].isdigit() else "1"))
         ends = is_end and name == "0" and self._stored.get(child.number) == at
         if ends:
-            self._ledger.asked(self._process_name, child.shard_id, "SHARD_END", 0)
+            self._ledger.asked(self._process_name, child.shard_id, "SHARD_END", 0, child.number)
         error = await child.checkpoint(name)
         if error is None and name != "0":
             self._ledger.accepted_too_much(self._process_name, child.shard_id)
@@ -176,14 +192,20 @@ class SimulatedHost(MemoryHost):
         self._script = script
         self._rng = rng
         self.surprises: Surprises | None = None
+        self._lives: dict[str, Life] = {}
+        """By shard: those of its children that were started last, if there are several."""
 
     async def start(self, shard: ShardAddress) -> MemoryChild:
-        """A host that raises has started nothing, whatever it raises."""
+        """A host that raises has started nothing, whatever it raises. The first child of a shard is started first."""
+        if shard.children > 1 and shard.child_number == 0:
+            self._lives[shard.key] = self._script.starts(shard)
         if self.surprises is not None and (surprise := self.surprises.draw(self._script.rates.surprise)) is not None:
             raise surprise
         self.refuse = self._rng.random() < self._script.rates.child_fails_to_start
         child = await super().start(shard)
         child.shard_id = shard.key  # the ledger knows shards by their leases
+        if shard.children > 1:
+            self._script.started(child, self._lives[shard.key])
         return child
 
     def orphan(self) -> None:

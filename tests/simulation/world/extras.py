@@ -1,6 +1,6 @@
 """What is drawn on top of the plans of all modes, from random numbers of its own, so that everything else of a seed
-stays what it is: limits, workers that stop together or while they start, operators, and
-supervisors.
+stays what it is: limits, workers that stop together or while they start, operators, supervisors, and several children
+for a shard.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ OPERATED = 0.3
 """The share in which operators steer the fleet."""
 WEIGHED = 0.3
 """The share of the plans of 3.x in which workers have a limit of throughput (`maxThroughputPerHostKBps`)."""
+SHARED = 0.3
+"""The share in which several children share the records of a shard."""
+CHILDREN = (1, 2, 3, 8)
+SHARED_SHARDS_MAX = 32
+"""Plans with more would have thousands of children."""
 GROUPED = 0.25
 """The share in which some workers are processes of one supervisor."""
 ACTS_2X = ("release", "release", "pause", "pause", "resume", "restart", "leave out")
@@ -96,6 +101,14 @@ def grouped(plan: Plan, *, share: float = GROUPED) -> Plan:
     if rng.random() >= share or not _is_ours(plan) or Kind.TWIN in kinds or count == 1:
         return plan
     return replace(plan, group=rng.randint(2, count))
+
+
+def shared(plan: Plan, *, share: float = SHARED) -> Plan:
+    """The plan, in some seeds with several children for a shard in our workers, another number after each restart."""
+    rng = Random(f"children {plan.seed}")
+    if rng.random() >= share or plan.shards > SHARED_SHARDS_MAX:
+        return plan
+    return replace(plan, children=tuple(rng.choice(CHILDREN) for _ in range(rng.randint(1, 4))))
 
 
 def _is_ours(plan: Plan) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.world.extras import grouped, limited, operated, stopped, weighed
+from tests.simulation.world.extras import grouped, limited, operated, shared, stopped, weighed
 from tests.simulation.world.plan import ALL_FEATURES, ODD_FEATURES, ROWS_BY_HAND, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_hosts, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
@@ -45,7 +45,7 @@ MODES: dict[str, Callable[[int], Plan]] = {
 
 def draw_of(mode: str, seed: int) -> Plan:
     """The plan of a seed in a mode."""
-    return grouped(weighed(operated(limited(stopped(MODES[mode](seed))))))
+    return shared(grouped(weighed(operated(limited(stopped(MODES[mode](seed)))))))
 
 
 def features_of(mode: str) -> frozenset[str]:

@@ -210,6 +210,9 @@ class Plan:
     group: int = 0
     """So many workers, the first ones, are processes of one supervisor (`mld.processes`): they share a clock, keep
     their ids, and hear at once of each other's end."""
+    children: tuple[int, ...] = ()
+    """How many children our workers start for a shard: `children[n]` for machine and incarnation that add up to n, from
+    the front again after the last. Empty: one."""
     record_bytes: int = 0
     """0: some ten."""
     retention_s: float = 0.0

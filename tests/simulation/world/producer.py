@@ -6,7 +6,7 @@ another shard than the map, all user records of that put have failed and are sen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from mld.core.clock import Clock
@@ -17,6 +17,12 @@ from tests.support.fleet import STREAM
 from tests.support.kpl import User, aggregate
 
 USERS_MAX = 5
+KEYS = ("hot", "hot", "hot", "", *(f"k{number}" for number in range(8)), "\u00fc", "\u732b")
+"""Partition keys of user records, by turns, where several children share them. The empty one is for aggregates:
+a record of Kinesis must have a key.
+"""
+OWN_KEY_EVERY = 7
+"""Every so many records have a key of their own."""
 MAP_REFRESH = 0.1
 """Per aggregate; so a change of shards goes unnoticed for some puts."""
 
@@ -44,6 +50,8 @@ class Producer:
         self._rng = rng
         self.on_put: Callable[[str], None] = lambda shard_id: None
         self.record_bytes = 0
+        self.keys: Sequence[str] = ("key",)
+        """Partition keys, by turns."""
         self._count = 0
         self._map: list[HashRange] = []
 
@@ -55,8 +63,8 @@ class Producer:
             self.put_one(hash_key)
 
     def put_one(self, hash_key: int) -> None:
-        entry = PutEntry.of(self._data(), "key", hash_key)
-        self._place(entry, 1, lambda landed: True)
+        data, key = self._data(), self._key() or "none"
+        self._place(PutEntry.of(data, key, hash_key), [key], lambda landed: True)
 
     def _put_aggregate(self, hash_key: int) -> None:
         rng = self._rng
@@ -65,15 +73,15 @@ class Producer:
             self._map = [shard.hash_range for shard in stream.open_shards]
         meant = next(keys for keys in self._map if keys.start <= hash_key <= keys.end)
         keys = [hash_key, *(rng.randint(meant.start, meant.end) for _ in range(rng.randrange(1, USERS_MAX)))]
-        users = [User("key", self._data(), str(key)) for key in keys]
+        users = [User(self._key(), self._data(), str(key)) for key in keys]
         low, high = min(keys), max(keys)
-        entry = PutEntry.of(aggregate(users), "a", hash_key)
-        if not self._place(entry, len(users), lambda landed: landed.start <= low and high <= landed.end):
+        entry, user_keys = PutEntry.of(aggregate(users), "a", hash_key), [user.partition_key for user in users]
+        if not self._place(entry, user_keys, lambda landed: landed.start <= low and high <= landed.end):
             self._map = []
             for key in keys:
                 self.put_one(key)
 
-    def _place(self, entry: PutEntry, users: int, belongs: Callable[[HashRange], bool]) -> bool:
+    def _place(self, entry: PutEntry, keys: Sequence[str], belongs: Callable[[HashRange], bool]) -> bool:
         """False if it landed in a shard to which not all of it belongs."""
         now = self._clock.wall()
         try:
@@ -85,8 +93,14 @@ class Producer:
         self.on_put(placed.shard_id)
         if not belongs(shard.hash_range):
             return False
-        self._ledger.put(self._key_of(placed.shard_id), int(placed.sequence), users)
+        self._ledger.put(self._key_of(placed.shard_id), int(placed.sequence), keys)
         return True
+
+    def _key(self) -> str:
+        """The key of the next record."""
+        if len(self.keys) > 1 and self._count % OWN_KEY_EVERY == 0:
+            return f"own {self._count}"
+        return self.keys[self._count % len(self.keys)]
 
     def _data(self) -> bytes:
         self._count += 1

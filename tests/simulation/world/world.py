@@ -46,7 +46,7 @@ from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.migrations import BY_TABLE, check_versions, redeploy_as, to_single_table, tool
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
-from tests.simulation.world.producer import Producer
+from tests.simulation.world.producer import KEYS, Producer
 from tests.simulation.world.sources import Sources, StreamDoors, settings_of_streams
 from tests.simulation.world.surprises import MARK, Surprises
 from tests.support.fleet import STREAM, TABLE, settings_of
@@ -198,8 +198,16 @@ class Machine:
             metrics=metrics,
         )
         self.worker = worker
-        worker.adjust(replace(settings.child, restart_pause_max_s=RESTART_PAUSE_MAX_S))
+        worker.adjust(
+            replace(settings.child, restart_pause_max_s=RESTART_PAUSE_MAX_S, children_per_shard=self.children)
+        )
         return await worker.run(GRACE_S)
+
+    @property
+    def children(self) -> int:
+        """How many children each shard has in the process that runs now."""
+        drawn = self.world.plan.children or (1,)
+        return drawn[(self.number + self.incarnation) % len(drawn)]
 
     def _ports(self, settings: Settings) -> SourcePorts:
         assert self.kinesis is not None
@@ -552,6 +560,8 @@ class World:
 
     async def _live(self) -> None:
         self.producer.record_bytes = self.plan.record_bytes
+        for producer in (self.producer, *(self.sources.producers.values() if self.sources is not None else ())):
+            producer.keys = KEYS if self.plan.children else producer.keys
         if self.sources is not None:
             self.sources.begin()
         else:
@@ -596,6 +606,9 @@ class World:
                     self.sources.check()
                 if self.steadiness is not None:
                     self.steadiness.check()
+                for machine in running:
+                    if not machine.paused:
+                        self.ledger.shared.check_following(machine.process.name, machine.worker.held())
                 self.lives.note()
                 if turn % PRICE_TURNS == 0:
                     self.lives.check()
