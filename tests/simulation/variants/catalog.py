@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.variants.catalog3x import VARIANTS_3X
+from tests.simulation.variants.catalog_children import VARIANTS_CHILDREN
 from tests.simulation.variants.catalog_fanout import VARIANTS_FAN_OUT
 from tests.simulation.variants.catalog_live import VARIANTS_LIVE
 from tests.simulation.variants.catalog_streams import VARIANTS_STREAMS
@@ -450,5 +451,5 @@ VARIANTS_2X: tuple[Variant, ...] = (
     ),
 )
 
-VARIANTS = (*VARIANTS_2X, *VARIANTS_3X, *VARIANTS_FAN_OUT, *VARIANTS_LIVE, *VARIANTS_STREAMS)
+VARIANTS = (*VARIANTS_2X, *VARIANTS_3X, *VARIANTS_CHILDREN, *VARIANTS_FAN_OUT, *VARIANTS_LIVE, *VARIANTS_STREAMS)
 BY_NAME = {variant.name: variant for variant in VARIANTS}

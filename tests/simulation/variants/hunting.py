@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.simulation.run import Result, run_plan
+from tests.simulation.variants import catalog_children
 from tests.simulation.variants.catalog import Variant
 from tests.simulation.variants.patching import patched
 from tests.simulation.world import plan3x
@@ -14,6 +15,8 @@ from tests.simulation.world.modes import MODES
 from tests.simulation.world.plan import Plan, in_order, special_of
 
 TIMES = 5
+CHILDREN = (3, 2)
+"""What `needs` children means."""
 SIZE_MAX = 32
 """Workers times shards: larger plans catch no more here and cost more."""
 
@@ -37,6 +40,8 @@ def plan_of(seed: int, needs: str = "", mode: str = "2x") -> Plan:
     if mode == "3x" and needs in plan3x.SPECIALS:
         return plan3x.with_special(plan, needs, TIMES)
     plan = replace(plan, workers=tuple(replace(worker, kind="mld") for worker in plan.workers))
+    if needs == catalog_children.NEEDS:
+        return replace(plan, children=CHILDREN)
     if not needs:
         return plan
     rng, actions, rates = Random(f"{needs} {seed}"), list(plan.actions), {}

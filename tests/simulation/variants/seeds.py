@@ -286,4 +286,9 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(12, "checker 14"),
     ),
     "completed_leases_of_former_streams_are_kept": (Catch(1012, "checker 14"),),
+    "prefix_by_maximum": (Catch(48, "checker 17"),),
+    "prefix_by_first_child": (Catch(48, "checker 17"),),
+    "prefix_moves_by_one_record": (Catch(48, "checker 17"),),
+    "key_order_lost_at_restart": (Catch(48, "checker 17"),),
+    "end_by_first_child": (Catch(148, "checker 17"),),
 }
