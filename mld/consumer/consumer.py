@@ -170,7 +170,8 @@ class ShardConsumer:
         if held is None:
             return ActivityOutcome.RETRY
         # The keeper's copy comes from the answer to our own conditional write, so it is as fresh as a consistent read.
-        self._lease = held.lease
+        # Its hash keys may have become odd since they were compared with the shard's, which do not change.
+        self._lease = replace(held.lease, hash_range=self._lease.hash_range or held.lease.hash_range)
         if self._lease.is_complete:
             await self._dismiss_child()
             self._parts.care.ended(self._lease)
