@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mld.local.kinesis import PutEntry
 from mld.operating.restoring import export_tables, restore_from
-from tests.support.fleet import TABLE, Fleet, in_fleet
+from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet
+from tests.support.kpl import User, aggregate
 from tests.unit.operating.test_acts_shown import Acts
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
@@ -113,3 +115,18 @@ async def test_a_parked_shard_moves_and_stops_with_its_worker(world: Fleet, capl
     await world.advance(60)
     assert await second.stop()
     assert "leaseOwner" not in world.dynamo.row(TABLE, SHARD_1)
+
+
+@in_fleet(2)
+async def test_hash_keys_that_become_odd_while_the_shard_is_held_cost_the_next_child_no_record(world: Fleet) -> None:
+    worker = world.start()
+    await world.advance(30)
+    make_odd(world, {"startingHashKey": str(3 * 2**126)})
+    await world.advance(30)
+    [child] = [one for one in worker.host.living() if one.shard_id == SHARD_1]
+    await child.kill()
+    keys = (2**127, 2**128 - 1)
+    world.put_data += [f"user {key}".encode() for key in keys]
+    body = aggregate([User("k", f"user {key}".encode(), str(key)) for key in keys])
+    world.kinesis.put_record(STREAM, PutEntry.of(body, "k", keys[0]), now=world.clock.wall())
+    await world.until(world.all_delivered, 60)
