@@ -425,6 +425,8 @@ class ParallelProcessor:
     async def _last_action(self, act: Callable[[Lane], Awaitable[None]]) -> None:
         await self._stop_serving()
         try:
+            if self.gone.done():  # meanwhile one did not answer: all of them end
+                self.gone.result()
             await self._each(act)
         finally:
             await self._writer.flush()

@@ -155,6 +155,20 @@ async def test_at_a_stop_all_children_checkpoint_and_the_row_has_everything(worl
     assert world.recorder.actions_of(SHARD_0)[-6:] == ["shutdownRequested"] * 3 + ["leaseLost"] * 3
 
 
+@in_fleet(1, **THREE, timeoutInSeconds="5")
+async def test_a_child_that_does_not_answer_its_last_batch_ends_with_its_siblings_at_a_stop(world, caplog):
+    world.recorder = Stuck(world.clock)
+    world.recorder.stuck = frozenset({1})
+    worker = world.start()
+    first = put(world, 0, b"a")
+    put(world, 1, b"b")
+    await world.until(lambda: len(world.recorder.data()) == 1)
+    assert await worker.stop()
+    assert held(worker) == []
+    assert (world.lease(SHARD_0).checkpoint, world.lease(SHARD_0).owner) == (first, None)
+    assert "ended unexpectedly" not in caplog.text
+
+
 @in_fleet(1, **THREE)
 async def test_a_lease_that_is_handed_over_takes_the_checkpoints_of_all_children_with_it(world):
     world.recorder = Stuck(world.clock)
