@@ -10,6 +10,7 @@ _PREFIX = "consumer.safe_prefix"
 _IS_DONE = "        return child in self._ended or by_position(record) <= self._confirmed[child]\n"
 _MAXIMUM = "        return bool(self._ended) or by_position(record) <= max(self._confirmed)\n"
 _FIRST = "        return 0 in self._ended or by_position(record) <= self._confirmed[0]\n"
+_TURN_BY_TIME = "        self._turn = int(clock.monotonic()) % len(children)\n"
 
 
 def _variant(name: str, breaks: str, *patches: tuple[str, str, str]) -> Variant:
@@ -35,7 +36,7 @@ VARIANTS_CHILDREN: tuple[Variant, ...] = (
     _variant(
         "key_order_lost_at_restart",
         "the children of a later start get other keys",
-        ("consumer.parallel", "        self._turn = 0\n", "        self._turn = int(clock.monotonic()) % len(children)\n"),
+        ("consumer.parallel", "        self._turn = 0\n", _TURN_BY_TIME),
         ("protocol.sharing", "crc32(key) % children", "(crc32(key) + self.turn) % children"),
     ),
     _variant(
