@@ -117,6 +117,7 @@ def derive(
     _notify(derivation)
     _worker_id(derivation)
     _processes(derivation)
+    _children_per_shard(derivation)
     return derivation
 
 
@@ -352,7 +353,7 @@ def _dead_letter(derivation: Derivation) -> None:
     if policy is not ChildFailurePolicy.PARK:
         why = f"needs a daemon that lives on, and mld.childFailurePolicy is {policy.value}"
         say(Level.ERROR, "mld.poisonAttempts", why, "set mld.childFailurePolicy=park")
-    if PurePath(str(values["child.command"] or "").partition(" ")[0]).name == SPARK_PROGRAM:
+    if _runs_spark(derivation):
         why = "does not fit mld-spark, which accepts records long before it commits them"
         say(Level.ERROR, "mld.poisonAttempts", why, "use mld.spark.deadLetter")
     arn = None if letter is None else StreamArn.parse(letter.name)
@@ -434,13 +435,25 @@ def _processes(derivation: Derivation) -> None:
     if derivation.values["serving.control_socket"] not in (None, SOCKET_OFF):
         remedy = "remove it: each worker makes one of its own, where the commands find it"
         derivation.say(Level.ERROR, "mld.controlSocket", "names one socket for several workers", remedy)
+    if _runs_spark(derivation):
+        why = f"asks for several workers, and each would start a Spark session of its own for {SPARK_PROGRAM}"
+        derivation.say(Level.ERROR, "mld.processes", why, "remove it: one session uses all CPUs")
+
+
+def _children_per_shard(derivation: Derivation) -> None:
+    """Refuse several children of a shard that would all belong to the one Spark session."""
+    if derivation.values["child.children_per_shard"] != 1 and _runs_spark(derivation):
+        why = f"asks for several children of a shard, and {SPARK_PROGRAM} gives all records to one Spark session anyway"
+        derivation.say(Level.ERROR, "mld.childrenPerShard", why, "remove it: the session uses all CPUs")
+
+
+def _runs_spark(derivation: Derivation) -> bool:
+    """Return whether the command of the file, or that of one stream, starts `mld-spark`, also by another program."""
     streams = derivation.values["streams"]
     assert isinstance(streams, tuple)
     executables = (derivation.values["child.command"], *(one.executable_name for one in streams))
     words = " ".join(text for text in executables if isinstance(text, str)).split()
-    if any(PurePath(word).name == SPARK_PROGRAM for word in words):
-        why = f"asks for several workers, and each would start a Spark session of its own for {SPARK_PROGRAM}"
-        derivation.say(Level.ERROR, "mld.processes", why, "remove it: one session uses all CPUs")
+    return any(PurePath(word).name == SPARK_PROGRAM for word in words)
 
 
 def _worker_id(derivation: Derivation) -> None:

@@ -52,6 +52,7 @@ FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; be
 READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
 MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
 PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows each of them, and far below a small host
+FILES_PER_CHILD = 6  # three pipes and a handle of the child's process, and a connection to Kinesis at times
 CHILDREN_PER_SHARD_MAX = 64  # processes; a shard gives 1,000 records a second, so that each may take 64 ms for one
 POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory, a deploy
 METRICS_PERIOD_MILLIS_MIN = 1_000

@@ -27,15 +27,16 @@ from mld.check.refusals import refusals
 from mld.core import sparkhosts
 from mld.core.installed import find_executable
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK
-from mld.properties.keytypes import Section
+from mld.properties.keytypes import INT_MAX, Section
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from mld.properties.printable import printable
 from mld.properties.redaction import where
 from mld.properties.remarks import ConfigurationError, Level, Remark
-from mld.properties.settings import Settings
+from mld.properties.settings import FILES_PER_CHILD, Settings
 from mld.properties.spark_names import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig
 from mld.protocol.child_command import split_command
+from mld.protocol.fork_requests import PROGRAM as ZYGOTE
 from mld.protocol.messages import Dialect
 
 KEY = "mld.protocolVersion"
@@ -133,12 +134,13 @@ def print_check(
     refused += region_remarks(loaded.settings, file)
     loaded = replace(loaded, remarks=(*refused, *loaded.remarks))
     exit_code = EXIT_CONFIGURATION if any(remark.level is Level.ERROR for remark in refused) else EXIT_OK
-    sessions = _sessions(loaded)
+    sessions, processes = _sessions(loaded), processes_in_words(loaded.settings)
     prices = list(
         _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
     )
     if as_json:
         document = loaded.to_json() | {"childFailures": failures_in_words(loaded.settings)}
+        document |= {} if processes is None else {"childProcesses": processes}
         document |= {} if sessions is None else {"spark": sessions}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
         click.echo(json.dumps(document, indent=2))
@@ -150,6 +152,8 @@ def print_check(
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
     console.print(_line(failures_in_words(loaded.settings)), soft_wrap=True)
+    if processes is not None:
+        console.print(_line(processes), soft_wrap=True)
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):
             console.print(_line(line), soft_wrap=True)
@@ -181,6 +185,26 @@ def failures_in_words(settings: Settings) -> str:
                 f"A batch that failed {attempts} times is delivered in halves; a record that then fails {attempts} "
                 f"times alone is written to the {letter.kind.value} {where(letter.text)} and passed over."
             )
+
+
+def processes_in_words(settings: Settings) -> str | None:
+    """Return how many processes the children of a worker's shards are, and what they take; None with one child."""
+    count, held_max = settings.child.children_per_shard, settings.leases.held_max
+    if count == 1:
+        return None
+    files = count * FILES_PER_CHILD
+    most = f"{count} processes and about {files} open files for each lease that a worker holds"
+    if held_max != INT_MAX:
+        shards = "1 shard" if held_max == 1 else f"{held_max:,} shards"
+        most += f", so for {shards} {count * held_max:,} processes and {files * held_max:,} files"
+    else:
+        most += ", and maxLeasesForWorker sets no limit"
+    commands = (settings.child.command, *(one.executable_name for one in settings.streams))
+    are_forked = all(ZYGOTE in text for text in commands if text is not None)
+    memory = (
+        "share what mld-zygote has imported" if are_forked else "have memory of their own each: mld-zygote shares it"
+    )
+    return f"{count} children share each shard by partition key: {most}. They {memory}."
 
 
 def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:

@@ -49,7 +49,7 @@ OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY", "MLD_ANCESTOR_SHARD_
 EXIT_POLL_S = 0.05  # only where the system has no pidfd
 
 _START_REMEDIES = {
-    errno.EMFILE: "a shard takes six of them: raise LimitNOFILE or ulimit -n, or set maxLeasesForWorker",
+    errno.EMFILE: "a child takes six of them: raise LimitNOFILE or ulimit -n, or set maxLeasesForWorker",
     errno.ENFILE: "the machine has too many open files: raise fs.file-max, or set maxLeasesForWorker",
     errno.EAGAIN: "there are too many processes: raise LimitNPROC or TasksMax, or set maxLeasesForWorker",
     errno.ENOMEM: "the memory is used up: give the machine more, or set maxLeasesForWorker",

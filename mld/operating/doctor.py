@@ -445,7 +445,8 @@ class Doctor:
 
     def _files(self) -> Diagnosis:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return findings.files_finding(self._open_shards() or 0, None if soft == resource.RLIM_INFINITY else soft)
+        files_max = None if soft == resource.RLIM_INFINITY else soft
+        return findings.files_finding(self._open_shards() or 0, self._settings.child.children_per_shard, files_max)
 
 
 def _warned(one: Diagnosis) -> Diagnosis:

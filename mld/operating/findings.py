@@ -18,6 +18,7 @@ from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
 from mld.operating.faults import KINDS, FleetFault, FleetSight, Severity
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
 from mld.operating.verdicts import general_faults
+from mld.properties.settings import FILES_PER_CHILD
 
 CONSUMERS_MAX = 20
 """Consumers of enhanced fan-out that a stream may have."""
@@ -27,8 +28,6 @@ SKEW_FAIL_S = 300.0
 """AWS refuses signatures that are this far off."""
 RETENTION_SHORT_HOURS = 24
 FILES_BASE = 100
-FILES_PER_SHARD = 6
-"""Three pipes and a handle of the child's process, and a connection to Kinesis at times."""
 SILENT, JAVA_3X = "workers that do not report (KCL 2.x, or gone)", "Java 3.x"
 _KINDS = {JAVA: JAVA_3X, UNREPORTED: SILENT}
 
@@ -319,10 +318,11 @@ def disk_finding(place: DiskPlace, room: DiskRoom) -> Diagnosis:
     return (warn if room.why is None else fail)(about, words.partition(": ")[2], remedy)
 
 
-def files_finding(shards: int, files_max: int | None) -> Diagnosis:
+def files_finding(shards: int, children_per_shard: int, files_max: int | None) -> Diagnosis:
     """Return whether this machine could take all shards by itself; None: any number of files may be open."""
-    files = FILES_BASE + FILES_PER_SHARD * shards
+    files = FILES_BASE + FILES_PER_CHILD * children_per_shard * shards
     if files_max is not None and files_max < files:
-        words = f"{files_max} are allowed; {shards} shards take about {files}"
+        each = "" if children_per_shard == 1 else f" with {children_per_shard} children each"
+        words = f"{files_max} are allowed; {shards} shards{each} take about {files}"
         return warn("open files", words, f"ulimit -n {2 * files}")
     return ok("open files", f"{'any number' if files_max is None else files_max} allowed")

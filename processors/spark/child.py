@@ -48,6 +48,14 @@ def properties_file(arguments: list[str]) -> str:
     return str(Path(file).absolute())
 
 
+def refuse_several() -> None:
+    """Raise FatalError if this shard has several children: all records go to one session, in the order of the shard."""
+    if os.environ.get("MLD_CHILDREN_PER_SHARD", "1") != "1":
+        raise FatalError(
+            "mld-spark cannot share a shard with other children: remove mld.childrenPerShard", EXIT_CONFIGURATION
+        )
+
+
 def main() -> NoReturn:
     if sys.argv[1:2] in (["--help"], ["-h"]):
         sys.stdout.write(USAGE)
@@ -61,6 +69,7 @@ def main() -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
     status = 0
     try:
+        refuse_several()
         ChildRelay(stdin, stdout, partial(attach, properties_file(sys.argv[1:]))).serve()
     except FatalError as error:
         sys.stderr.write(f"mld-spark: {error}\n")

@@ -491,7 +491,7 @@ async def test_a_program_for_which_no_more_files_may_be_opened_is_a_sentence_tha
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 2, hard))
     try:
         with pytest.raises(
-            ChildStartError, match=r"executableName.*Too many open files; a shard takes six.*LimitNOFILE"
+            ChildStartError, match=r"executableName.*Too many open files; a child takes six.*LimitNOFILE"
         ):
             await start(python("pass"))
     finally:

@@ -193,7 +193,14 @@ def test_holes_and_rows_that_cannot_be_read_are_told() -> None:
 
 def test_a_machine_that_is_too_small_for_all_shards_warns() -> None:
     limits = {None: Health.OK, 600: Health.WARN, 700: Health.OK}
-    assert {files: findings.files_finding(100, files).health for files in limits} == limits
+    assert {files: findings.files_finding(100, 1, files).health for files in limits} == limits
+
+
+def test_several_children_of_a_shard_take_as_many_times_the_files() -> None:
+    found = findings.files_finding(100, 8, 4000)
+    assert found.health is Health.WARN
+    assert "100 shards with 8 children each take about 4900" in found.words
+    assert findings.files_finding(100, 8, 4900).health is Health.OK
 
 
 def test_a_key_is_hinted_at_only() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ import pytest
 from mld.core import sparkhosts
 from mld.processors.spark import link
 from mld.processors.spark.batch import attempts
-from mld.processors.spark.child import properties_file
+from mld.processors.spark.child import properties_file, refuse_several
 from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.high_water_marks import ENDED
 from mld.processors.spark.host import micro_batch_loop, offers
@@ -793,6 +794,20 @@ def test_which_properties_file(monkeypatch):
     assert properties_file(["/x/app.properties"]) == "/x/app.properties"
     monkeypatch.setenv("MLD_PROPERTIES_FILE", "/y")
     assert properties_file([]) == "/y"
+
+
+def test_one_of_several_children_of_a_shard_does_not_start(monkeypatch):
+    monkeypatch.setenv("MLD_CHILDREN_PER_SHARD", "1")
+    refuse_several()
+    monkeypatch.delenv("MLD_CHILDREN_PER_SHARD")
+    refuse_several()
+    environment = {**os.environ, "MLD_CHILDREN_PER_SHARD": "8"}
+    command = [sys.executable, "-c", "from mld.processors.spark.child import main; main()", "app.properties"]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "mld-spark: mld-spark cannot share a shard with other children: remove mld.childrenPerShard\n"
 
 
 async def test_who_looks_finds_the_host_and_its_counters(short_tmp):
