@@ -85,14 +85,22 @@ def created_s(record: Mapping[str, Any]) -> float:
     return created
 
 
-def kinesis_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record in the form of Kinesis's GetRecords. Raises KeyError, TypeError or ValueError."""
+def key_of_item(record: Mapping[str, Any]) -> str:
+    """Return the primary key of the changed item as a text: JSON with sorted names, the same in each of its changes."""
+    keys = record["dynamodb"].get("Keys")
+    return "" if keys is None else json.dumps(keys, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def kinesis_record(record: Mapping[str, Any], *, keyed_by_item: bool = False) -> dict[str, Any]:
+    """Return the record in the form of Kinesis's GetRecords. Its partition key is the sequence number, as with Amazon's
+    adapter, or the key of the item. Raises KeyError, TypeError or ValueError.
+    """
     sequence = record["dynamodb"]["SequenceNumber"]
     return {
         "SequenceNumber": sequence,
         "ApproximateArrivalTimestamp": created_s(record),
         "Data": b64encode(data_of(record)).decode("ascii"),
-        "PartitionKey": sequence,
+        "PartitionKey": key_of_item(record) if keyed_by_item else sequence,
     }
 
 
@@ -215,10 +223,22 @@ class ChangePlace:
 
 @raises_only(StreamUnavailableError)
 class DynamoDBStreams(StreamAdapter[RawService]):
-    """The stream with this ARN. `page_of` makes a page, a frozen dataclass, of the body of a Kinesis answer."""
+    """The stream with this ARN. `page_of` makes a page, a frozen dataclass, of the body of a Kinesis answer.
 
-    def __init__(self, service: RawService, clock: Clock, *, stream_arn: str, page_of: Callable[[bytes], Page]) -> None:
+    `keyed_by_item`: the partition key of a record is its item's primary key, by which children share a shard.
+    """
+
+    def __init__(
+        self,
+        service: RawService,
+        clock: Clock,
+        *,
+        stream_arn: str,
+        page_of: Callable[[bytes], Page],
+        keyed_by_item: bool = False,
+    ) -> None:
         super().__init__(service, stream_arn)
+        self._record_of = partial(kinesis_record, keyed_by_item=keyed_by_item)
         self._clock = clock
         self._arn = stream_arn
         self._page_of = page_of
@@ -340,7 +360,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             if not isinstance(answer["Records"], list):
                 raise TypeError("no list of records")
             records = [one for one in answer["Records"] if place.since_s is None or created_s(one) >= place.since_s]
-            written = ",".join(json.dumps(kinesis_record(one), separators=(",", ":")) for one in records)
+            written = ",".join(json.dumps(self._record_of(one), separators=(",", ":")) for one in records)
             following = answer.get("NextShardIterator") or None
             if not isinstance(following, str | None):
                 raise TypeError("an iterator that is no text")

@@ -84,7 +84,7 @@ class StreamClients:
         if listed is None:
             own, arn, consumer_arn = None, settings.stream_arn, settings.fanout.consumer_arn
             service = await self._service_at(self._place(arn, settings.kinesis.region))
-            streams, extra = streams_port(service, self._clock, settings.stream_name, arn), b""
+            streams, extra = streams_port(service, self._clock, settings, settings.stream_name, arn), b""
         else:
             own, arn = self._known.get(listed.label), listed.arn
             consumer_arn = None if own is None else own.consumer_arn
@@ -120,7 +120,7 @@ class StreamClients:
     async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, Streams]:
         service = await self._service(label, arn)
         name = label if arn is None else account_and_name(arn)[1]
-        return service, streams_port(service, self._clock, name, arn, self._extra(name))
+        return service, streams_port(service, self._clock, self._settings, name, arn, self._extra(name))
 
     def _extra(self, name: str) -> bytes:
         return record_keys({"streamName": name}) if self._settings.reader.adds_stream_name else b""

@@ -96,7 +96,7 @@ async def streams_of(settings: Settings) -> AsyncIterator[Streams]:
     """Open the stream of a properties file, with its credentials and endpoint. Raises StartupError."""
     kind = kind_of(settings.stream_arn)
     async with opened(settings, service_name(kind), LABELS[kind], REQUEST_TIMEOUT_S) as service:
-        yield streams_port(service, LoopClock(), settings.stream_name, settings.stream_arn)
+        yield streams_port(service, LoopClock(), settings, settings.stream_name, settings.stream_arn)
 
 
 class SpanReader:

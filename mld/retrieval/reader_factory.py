@@ -52,11 +52,14 @@ def service_name(kind: StreamKind) -> str:
     return "kinesis" if kind is StreamKind.KINESIS else "dynamodbstreams"
 
 
-def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, extra: bytes = b"") -> Streams:
+def streams_port(
+    service: RawService, clock: Clock, settings: Settings, name: str, arn: str | None, extra: bytes = b""
+) -> Streams:
     """Return the `Streams` port of one stream. `extra` holds JSON keys to append to each of its records."""
     page = replace(page_of, extra=extra)
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
-        return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page)
+        is_shared = settings.child.children_per_shard > 1
+        return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page, keyed_by_item=is_shared)
     return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)
 
 

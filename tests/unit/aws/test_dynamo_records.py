@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.dynamo_streams import data_of, in_java_order, kinesis_record
+from mld.aws.dynamo_streams import data_of, in_java_order, key_of_item, kinesis_record
 
 ADAPTER = Path(__file__).resolve().parents[2] / "interop" / "adapter"
 RECORDS = json.loads((ADAPTER / "records.json").read_text())
@@ -26,6 +26,17 @@ def test_data_is_byte_for_byte_that_of_amazons_adapter(record: dict, told: dict)
     assert base64.b64decode(adapted["Data"]).decode() == told["data"]
     assert (adapted["SequenceNumber"], adapted["PartitionKey"]) == (told["sequence"], told["sequence"])
     assert round(adapted["ApproximateArrivalTimestamp"] * 1000) == told["millis"]
+
+
+def test_the_key_of_an_item_is_the_same_text_in_each_of_its_changes() -> None:
+    def change(sequence: str, keys: dict) -> dict:
+        return {"dynamodb": {"SequenceNumber": sequence, "ApproximateCreationDateTime": 1.0, "Keys": keys}}
+
+    first = change("1", {"id": {"S": 'ä"'}, "at": {"N": "7"}})
+    again = change("2", {"at": {"N": "7"}, "id": {"S": 'ä"'}})
+    assert kinesis_record(first, keyed_by_item=True)["PartitionKey"] == r'{"at":{"N":"7"},"id":{"S":"ä\""}}'
+    assert key_of_item(first) == key_of_item(again) != key_of_item(change("3", {"id": {"S": "b"}, "at": {"N": "7"}}))
+    assert kinesis_record(change("1", None), keyed_by_item=True)["PartitionKey"] == "", "it goes to any child"  # type: ignore[arg-type]
 
 
 def test_names_of_one_bucket_keep_the_order_in_which_they_came() -> None:
