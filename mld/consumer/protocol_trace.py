@@ -156,13 +156,24 @@ class ProtocolTrace:
         """The one that runs, as the log names it."""
         self.number: int | None = None
         """Which child of the shard it is, if there are several."""
+        self.children: dict[int, ProtocolTrace] = {}
+        """Those of the children, by number, if there are several."""
         self._clock = clock
 
     def of_child(self, number: int) -> ProtocolTrace:
         """Return the trace of one of several children; whoever listens to the shard's hears it, too."""
         trace = ProtocolTrace(self.shard_id, self._clock)
         trace.listeners, trace.number = self.listeners, number
+        self.children[number] = trace
         return trace
+
+    @property
+    def running(self) -> str | None:
+        """Who runs, as the log names them: the child of the shard, or its children with their numbers."""
+        if not self.children:
+            return self.child
+        found = [f"child {number}: {one.child}" for number, one in sorted(self.children.items()) if one.child]
+        return ", ".join(found) or None
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the same pieces, on their way to the child; show what was given to it, even if that ends in between."""

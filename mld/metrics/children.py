@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 WINDOW_S = 60.0
 """The shares are those of the last one to two minutes: a hot key shows soon, and a single page does not."""
@@ -43,6 +44,23 @@ class ChildLoads:
         child = self.children[number]
         child.waiting += records
         child.lately += records
+
+    def value(self, now: float) -> list[dict[str, Any]]:
+        """Return the children in plain values: records in hand and since when, records that wait, and the share of the
+        latest records; None without records.
+        """
+        total = sum(child.lately + child.before for child in self.children)
+        return [
+            {
+                "number": child.number,
+                "child": child.description,
+                "inHand": child.in_hand,
+                "busySeconds": None if child.busy_since is None else max(0.0, now - child.busy_since),
+                "waiting": child.waiting,
+                "share": (child.lately + child.before) / total if total else None,
+            }
+            for child in self.children
+        ]
 
     @property
     def busiest_share(self) -> float | None:

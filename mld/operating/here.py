@@ -165,7 +165,8 @@ def _print_line(value: dict[str, Any]) -> None:
         about += [f"{value['records']:,} records"] if value.get("records", 0) > 1 else []
         about += ["cut off"] if value.get("isCut") else []
         more = f"  ({', '.join(about)})" if about else ""
-        click.echo(f"{_time(value)} {_MARKS[value['way']]} {printable(value['line'])}{more}")
+        number = f" [{value['child']}]" if "child" in value else ""
+        click.echo(f"{_time(value)} {_MARKS[value['way']]}{number} {printable(value['line'])}{more}")
     elif "words" in value:
         click.echo(f"-- {_time(value)} {printable(value['words'])}")
     else:
@@ -173,11 +174,14 @@ def _print_line(value: dict[str, Any]) -> None:
 
 
 def _situation(value: dict[str, Any]) -> str:
+    from mld.operating.listings import children_in_words
+
     child = value["child"] or "no child runs now"
     busy = value["busySeconds"]
     has = "" if busy is None else f", a batch in its hands for {busy:.1f} s"
     state = value["state"] or "waiting"
-    return printable(f"{value['shard']}: {state}, {child}{has}")
+    loads = "".join(f"; {one}" for one in children_in_words(value))
+    return printable(f"{value['shard']}: {state}, {child}{has}{loads}")
 
 
 def _time(value: dict[str, Any]) -> str:

@@ -21,6 +21,8 @@ CHECKPOINT_DIGITS = 12
 ERROR_CHARACTERS_MAX = 80
 IF_TOLD = frozenset({"stream", "where", "up"})
 """Columns that are shown if there is something in them."""
+CHILDREN_SHOWN = 16
+"""Named of the children of one shard; a program gets them all."""
 FAULTS_SHOWN = 20
 """Told below a listing; a program gets them all."""
 
@@ -258,6 +260,29 @@ def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def children_in_words(shard: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on those of several children of a shard that have records, by their numbers; none with one
+    child.
+    """
+    children = shard.get("childProcesses") or ()
+    if not children:
+        return []
+    shares = [one["share"] for one in children if one["share"] is not None]
+    busiest = f", the busiest gets {max(shares):.0%} of the records" if shares else ""
+    busy = [one for one in children if one["inHand"] or one["waiting"]]
+    said = [f"child {one['number']} {_load(one)}" for one in busy[:CHILDREN_SHOWN]]
+    said += [f"{len(busy) - CHILDREN_SHOWN} more have records"] if len(busy) > CHILDREN_SHOWN else []
+    return [f"{len(children)} children{busiest}: {', '.join(said) or 'none has records'}"]
+
+
+def _load(child: Mapping[str, Any]) -> str:
+    waiting = f"{child['waiting']:,} wait" if child["waiting"] else ""
+    if child["busySeconds"] is None:
+        return f"has none in hand, {waiting}" if waiting else "has none"
+    has = f"has {child['inHand']:,} in hand for {duration(child['busySeconds'])}"
+    return f"{has}, {waiting}" if waiting else has
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= ERROR_CHARACTERS_MAX else text[: ERROR_CHARACTERS_MAX - 1] + "…"
 
@@ -272,7 +297,8 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
         f"{value['unexpectedErrors']} unexpected errors: see the log" if value["unexpectedErrors"] else None,
     )
     lines = [f"{one['subject']}: {one['words']} -> {one['remedy']}" for one in value["faults"]]
-    return [*filter(None, notes), *lines[:FAULTS_SHOWN]]
+    children = [f"{shard['shard']}: {words}" for shard in value["shards"] for words in children_in_words(shard)]
+    return [*filter(None, notes), *children, *lines[:FAULTS_SHOWN]]
 
 
 # --- for machines -----------------------------------------------------------------------------------------------------

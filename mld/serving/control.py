@@ -29,7 +29,7 @@ from mld.core.errors import MldError
 from mld.core.stream_ids import keys_meant
 from mld.core.turns import in_turns
 from mld.serving.daemon_status import DaemonStatus
-from mld.serving.status import in_pieces, own_shards
+from mld.serving.status import in_pieces, own_shards, processes_value
 
 log = logging.getLogger(__name__)
 
@@ -434,9 +434,10 @@ class ControlAnswers:
         part, at = self._status.metrics.shards.get(trace.shard_id), self._status.instant()  # the key of its lease
         return {
             "shard": trace.shard_id,
-            "child": trace.child,
+            "child": trace.running,
             "state": None if part is None else part.activity_at(at.wall_s).value,
             "busySeconds": None if part is None else part.busy_s(at),
+            **({} if part is None else processes_value(part, at)),
         }
 
 

@@ -226,6 +226,7 @@ def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any
         "behindSeconds": own.behind_s(at),
         "delivered": None if own.delivered is None else str(own.delivered),
         "busySeconds": own.busy_s(at),
+        **processes_value(own, at),
         "restarts": own.restarts.total,
         "recordsPerSecond": rates.of(own.key),
         "lastError": why or own.last_error,
@@ -233,6 +234,11 @@ def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any
         "behindHistory": own.trend.values(at.wall_s),
         "behindStepSeconds": TREND_STEP_S,
     }
+
+
+def processes_value(own: ShardMetrics, at: Instant) -> dict[str, Any]:
+    """Return what each of several children of a shard has to do; nothing for a shard with one child."""
+    return {} if own.children is None else {"childProcesses": own.children.value(at.now)}
 
 
 def _own_only(own: ShardMetrics, at: Instant, worker: str, rates: RecordRates) -> dict[str, Any]:
@@ -262,6 +268,7 @@ def _shard(part: ShardMetrics, at: Instant) -> dict[str, Any]:
         "behindSeconds": part.behind_s(at),
         "toldSecondsAgo": part.behind_age_s(at),
         "busySeconds": part.busy_s(at),
+        **processes_value(part, at),
         "records": math.floor(part.batches.total),
         "recordBytes": math.floor(part.record_bytes.total),
         "checkpointSecondsAgo": part.checkpoint_age_s(at),

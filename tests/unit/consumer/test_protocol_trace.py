@@ -44,6 +44,25 @@ def send(trace: ProtocolTrace, *pieces: bytes) -> None:
 
 
 @virtual
+async def test_a_listener_hears_all_children_of_a_shard_by_their_numbers():
+    trace, listener = trace_with()
+    assert trace.running is None
+    first, second = trace.of_child(0), trace.of_child(1)
+    second.started("pid 8")
+    first.started("pid 7")
+    assert trace.running == "child 0: pid 7, child 1: pid 8"
+    send(second, b'{"action":"initialize"}\n')
+    first.ended("pid 7 exited with status 0")
+    assert trace.running == "child 1: pid 8"
+    again = trace.of_child(0)
+    again.started("pid 9")
+    assert trace.running == "child 0: pid 9, child 1: pid 8"
+    heard = await rest_of(trace, listener)
+    assert heard[0]["words"] == "child started: pid 8 (child 1)"
+    assert [value["child"] for value in heard if "line" in value] == [1]
+
+
+@virtual
 async def test_both_directions_are_heard_in_order_with_the_children_and_the_end():
     trace, listener = trace_with()
     trace.started("pid 7")

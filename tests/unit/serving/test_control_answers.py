@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTraces
+from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
-from mld.operating.listings import daemon_headline, daemon_listing
+from mld.operating.listings import children_in_words, daemon_headline, daemon_listing
 from mld.serving.control import ControlAnswers, RequestRefused
 from mld.serving.daemon_status import DaemonStatus
 from tests.twins.streams import VirtualClock
@@ -99,6 +100,49 @@ async def test_the_shards_of_the_daemon_the_furthest_behind_first():
         "shardId-000000000002: 90 s behind -> mld lag --watch",
         "shardId-000000000003: not read yet -> mld workers",
     )
+
+
+@virtual
+async def test_the_children_of_a_shard_are_told_by_their_numbers():
+    daemon = Daemon()
+    part, other = (daemon.metrics.begin(shard, daemon.clock.monotonic()) for shard in (SHARD, f"{SHARD[:-1]}4"))
+    now = daemon.clock.monotonic()
+    part.children = ChildLoads([ChildLoad(number, f"pid {number + 7}") for number in range(3)], now)
+    part.children.given(1, 60, now)
+    part.children.given(2, 20, now)
+    first = part.children.children[1]
+    first.in_hand, first.waiting, first.busy_since = 10, 50, now - 3
+    trace = daemon.traces.begin(SHARD, daemon.clock)
+    for number in range(3):
+        trace.of_child(number).started(f"pid {number + 7}")
+    value = await daemon.ask("status")
+    by_shard = {one["shard"]: one for one in value["shards"]}
+    assert "childProcesses" not in by_shard[other.shard_id], "a shard with one child is told as ever"
+    loads = by_shard[SHARD]["childProcesses"]
+    assert [one["number"] for one in loads] == [0, 1, 2]
+    assert loads[1] == {
+        "number": 1, "child": "pid 8", "inHand": 10, "busySeconds": 3.0, "waiting": 50, "share": 0.75
+    }  # fmt: skip
+    words = (
+        "3 children, the busiest gets 75% of the records: child 1 has 10 in hand for 3 s, 50 wait, "
+        "child 2 has none in hand, 20 wait"
+    )
+    assert f"{SHARD}: {words}" in daemon_listing(value).notes
+    about = await daemon.ask("tap", shard=SHARD)
+    assert about["child"] == "child 0: pid 7, child 1: pid 8, child 2: pid 9"
+    assert about["childProcesses"] == loads
+    assert children_in_words(about) == [words]
+
+
+def test_children_without_records_and_many_with_some_are_told_in_few_words():
+    assert children_in_words({}) == []
+    loads = ChildLoads([ChildLoad(number, "") for number in range(20)], 0.0)
+    assert children_in_words({"childProcesses": loads.value(0.0)}) == ["20 children: none has records"]
+    for number in range(20):
+        loads.given(number, 1, 0.0)
+    (words,) = children_in_words({"childProcesses": loads.value(0.0)})
+    assert words.startswith("20 children, the busiest gets 5% of the records: child 0 has none in hand, 1 wait, ")
+    assert words.endswith("child 15 has none in hand, 1 wait, 4 more have records")
 
 
 @virtual

@@ -15,6 +15,7 @@ from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.declaring import Instant
 from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
@@ -87,6 +88,16 @@ def test_of_its_own_shards_a_worker_knows_more_and_newer_than_the_row() -> None:
     )
     assert (shard["restarts"], shard["lastError"], shard["lastErrorAt"]) == (2, "it <b>broke</b>", NOW_S - 30)
     assert (shard["from"], shard["to"], shard["checkpoint"]) == (0, 1, "100/0")
+
+
+def test_several_children_of_a_shard_are_shown_with_what_each_has() -> None:
+    metrics = holding()
+    assert "childProcesses" not in the_shard(fleet(ROW), metrics)
+    metrics.shards[ROW.key].children = ChildLoads([ChildLoad(0, "pid 7"), ChildLoad(1, "pid 8", 5, 490.0, 2)], 400.0)
+    for status in (fleet(ROW), None):
+        loads = the_shard(status, metrics)["childProcesses"]
+        told = [(one["number"], one["inHand"], one["busySeconds"], one["waiting"]) for one in loads]
+        assert told == [(0, 0, None, 0), (1, 5, 10.0, 2)]
 
 
 def test_whoever_answers_is_alive_and_so_are_its_shards_however_old_the_table_is() -> None:
