@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+HOT_SHARE_MIN, HOT_SHARE_MAX = 0.5, 0.9
+"""Bounds for the share from which a child has most of the records: of two children one may well get two thirds."""
 WINDOW_S = 60.0
 """The shares are those of the last one to two minutes: a hot key shows soon, and a single page does not."""
+
+
+def hot_share(children: int) -> float:
+    """Return the share of the records above which one of so many children gets most of them: twice an even share."""
+    return min(HOT_SHARE_MAX, max(HOT_SHARE_MIN, 2 / children))
 
 
 @dataclass(slots=True)
@@ -26,6 +33,11 @@ class ChildLoad:
     """Records it was given in the current window."""
     before: int = 0
     """Records it was given in the window before."""
+
+    @property
+    def latest(self) -> int:
+        """Records it was given in both windows."""
+        return self.lately + self.before
 
 
 class ChildLoads:
@@ -49,7 +61,7 @@ class ChildLoads:
         """Return the children in plain values: records in hand and since when, records that wait, and the share of the
         latest records; None without records.
         """
-        total = sum(child.lately + child.before for child in self.children)
+        total = sum(child.latest for child in self.children)
         return [
             {
                 "number": child.number,
@@ -57,7 +69,7 @@ class ChildLoads:
                 "inHand": child.in_hand,
                 "busySeconds": None if child.busy_since is None else max(0.0, now - child.busy_since),
                 "waiting": child.waiting,
-                "share": (child.lately + child.before) / total if total else None,
+                "share": child.latest / total if total else None,
             }
             for child in self.children
         ]
@@ -65,8 +77,17 @@ class ChildLoads:
     @property
     def busiest_share(self) -> float | None:
         """The part of the latest records that the busiest child got, from 1 / children to 1; None without records."""
-        counts = [child.lately + child.before for child in self.children]
+        counts = [child.latest for child in self.children]
         return max(counts) / sum(counts) if sum(counts) else None
+
+    @property
+    def hot_child(self) -> str | None:
+        """Which child gets most of the records, in words; None if none does."""
+        share, count = self.busiest_share, len(self.children)
+        if share is None or share <= hot_share(count):
+            return None
+        number = max(self.children, key=lambda child: child.latest).number
+        return f"child {number} of {count} gets {share:.0%} of the records, and a hot key cannot be shared out"
 
     @property
     def busy_since(self) -> float | None:

@@ -49,6 +49,8 @@ SLOW_READS = 3
 """So many slow reads in a row are no accident."""
 UNREADABLE_AFTER_S = 10.0
 """A shard is unreadable once all its reads have failed for this long; a single error of a service ends earlier."""
+HOT_CHILD_FROM_S = 60.0
+"""A child that gets most of the records of a shard is named once the shard is this far behind."""
 STALLED_AFTER_S = 60.0
 """A shard is stalled once its child has records and has neither answered nor checkpointed for this long."""
 STALLED = "its record processor neither answers nor checkpoints"
@@ -453,6 +455,8 @@ class ShardMetrics:
                 since_s, why = self.last_error_wall_s, self.last_error
             case ShardActivity.FAILING if self.last_error is not None:
                 return f"at {iso_time(self.last_error_wall_s)}: {self.last_error}"
+            case ShardActivity.PROCESSING if self.children is not None:
+                return self.children.hot_child if (self.lag_ms(wall_s) or 0) >= 1000 * HOT_CHILD_FROM_S else None
             case ShardActivity.IDLE if self.behind_ms is None and self.failed_reads.count:  # never read successfully
                 since_s, why = self.failed_reads.since_s, self.failed_reads.last
             case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mld.metrics.children import hot_share
 from mld.operating.faults import FaultKind
 from mld.operating.filling import filled, inner
 from mld.operating.verdicts import all_kinds
@@ -30,6 +31,7 @@ def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBO
         "group": json.dumps(f"mld {settings.application_name}"),
         "throttling_codes": "|".join(sorted(THROTTLING_CODES)),
         "quarter_s": str(retention_s // 4),
+        "hot_share": f"{hot_share(settings.child.children_per_shard):.2g}",
         **_pages(runbooks),
     }
     lines = list(filled("alerts.yaml", values))

@@ -448,8 +448,10 @@ def _why(
 ) -> str | None:
     """Return why a shard is not well, or why nobody knows how it is."""
     match verdict:
-        case Verdict.ENDED | Verdict.OK | Verdict.LAGGING | Verdict.PAUSED:
+        case Verdict.ENDED | Verdict.OK | Verdict.PAUSED:
             return None
+        case Verdict.LAGGING:
+            return None if status is None else status.why
         case Verdict.STOPPED:
             return None if lease.actual_owner is None else "its owner is dead"
         case Verdict.UNKNOWN if status is None and age_s is None:

@@ -436,6 +436,10 @@ def _because(shard: ShardView, otherwise: str) -> str:
     return shard.why or otherwise
 
 
+def _joined(words: str, why: str | None) -> str:
+    return words if why is None else f"{words}: {why}"
+
+
 @of_shards(
     Verdict.STOPPED.value,
     Severity.PAGE,
@@ -529,7 +533,7 @@ def _untold(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     alert="MldBehind",
 )
 def _lagging(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return f"{duration(shard.behind_s)} behind", seen.command("lag", "--watch")
+    return _joined(f"{duration(shard.behind_s)} behind", shard.why), seen.command("lag", "--watch")
 
 
 @of_shards(

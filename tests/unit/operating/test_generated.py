@@ -118,6 +118,15 @@ def test_who_generates_alerts_is_told_if_they_would_see_nothing(
     assert (unseen(settings_of(**keys), by_cloudwatch=by_cloudwatch) == "") is seen
 
 
+@pytest.mark.parametrize(("children", "share"), [("2", "0.9"), ("3", "0.67"), ("8", "0.5")])
+def test_a_hot_child_is_one_with_most_of_the_records_of_a_shard_that_is_behind(children: str, share: str) -> None:
+    rules = prometheus_rules(settings_of(mld__childrenPerShard=children), DAY_S)
+    (rule,) = (one for one in rules.split("- alert: ") if one.startswith("MldHotChild\n"))
+    assert f"}}) > {share} and " in rule
+    assert "mld_shard_behind_seconds" in rule
+    assert "operations.md#why-is-it-behind" in rule
+
+
 def test_bounds_follow_the_retention() -> None:
     assert "> 151200" in prometheus_rules(settings_of(), 7 * DAY_S)
 

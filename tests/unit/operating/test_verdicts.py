@@ -246,6 +246,12 @@ def test_workers_of_one_machine_that_share_unevenly_are_noted() -> None:
         assert {worker.where for worker in fleet.workers} == {"ip-1", ""}
 
 
+def test_a_shard_that_is_behind_says_which_child_gets_most_of_the_records() -> None:
+    for why, words in ((None, "90 s behind"), ("child 1 of 4 gets 60%", "90 s behind: child 1 of 4 gets 60%")):
+        (fault,) = faults_of(FleetSight(fleet=view(lease(SHARD_3, status=status("processing", why, 90_000)))))
+        assert (fault.kind, fault.words) == ("lagging", words)
+
+
 PAGES = Path(__file__).parents[3] / "docs/use"
 
 
