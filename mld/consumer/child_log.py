@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
+from mld.core.log_fields import of_child
 from mld.properties.redaction import HIDDEN, is_secret_key
 from mld.protocol.json_fields import refuse_constant
 from mld.protocol.line_splitter import LineSplitter
@@ -198,8 +199,7 @@ class ChildLogger:
         self._own = {"action": action, "shard": shard_id, **({} if pid is None else {"pid": pid})}
         if stream is not None:
             self._own["stream"] = stream
-        if number is not None:
-            self._own["child_number"] = number
+        self._own |= of_child(number)
 
     def log(self, line: str) -> None:
         """Log a line at the level it names. What the child prints below INFO counts as INFO: it has chosen to."""

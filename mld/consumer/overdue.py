@@ -12,7 +12,7 @@ import logging
 
 from mld.consumer.ports import Holds
 from mld.core.clock import Clock
-from mld.core.log_fields import about
+from mld.core.log_fields import about, of_child
 from mld.properties.settings import ChildSettings
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,13 @@ def next_warning_s(running_s: float) -> float:
 class Overdue:
     """Watches the requests of one child, one at a time."""
 
-    def __init__(self, clock: Clock, shard_id: str, child: str, settings: ChildSettings) -> None:
+    def __init__(
+        self, clock: Clock, shard_id: str, child: str, settings: ChildSettings, number: int | None = None
+    ) -> None:
         self._clock = clock
         self._shard_id = shard_id
         self._child = child
+        self._number = number
         self._first_s = self._due_s = settings.warn_after_s
         self._is_bounded = settings.reply_timeout_s is not None
         self._request: str | None = None
@@ -113,7 +116,8 @@ class Overdue:
             state += f"; it wrote a line that is no message: {self.refused}"
         holding = f"; it holds {', '.join(f'{name} {value}' for name, value in held.items())}" if held else ""
         log.warning(
-            "the child takes longer than %.0f s over %s: %s%s",
+            "%s takes longer than %.0f s over %s: %s%s",
+            "the child" if self._number is None else f"child {self._number}",
             running_s,
             request,
             state,
@@ -121,6 +125,7 @@ class Overdue:
             extra=about(
                 "slow_task",
                 self._shard_id,
+                **of_child(self._number),
                 child=self._child,
                 request=request,
                 running_s=round(running_s, 1),

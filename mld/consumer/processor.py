@@ -20,7 +20,7 @@ from mld.consumer.overdue import Overdue
 from mld.consumer.ports import ChildProcess, Holds, Wanted, Written
 from mld.consumer.protocol_trace import ProtocolTrace
 from mld.core.clock import Clock
-from mld.core.log_fields import about
+from mld.core.log_fields import about, of_child
 from mld.core.streams import ChildBatch
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
@@ -96,7 +96,8 @@ class Processor:
         self.child = child
         self._trace = ProtocolTrace(shard_id, clock) if trace is None else trace
         self._trace.started(child.description)
-        self._overdue = Overdue(clock, shard_id, child.description, settings)
+        self._overdue = Overdue(clock, shard_id, child.description, settings, number)
+        self._fields = of_child(number)
         self._shard_id = shard_id
         self._dialect = Dialect(settings.protocol_version)
         self._conversation = Conversation(self._dialect)
@@ -327,13 +328,13 @@ class Processor:
     def _note(self, event: Event, line: str) -> None:
         match event:
             case StaleAnswer():
-                log.warning(
-                    "stale answer discarded: %s", event.reason, extra=about("child_stale_answer", self._shard_id)
-                )
+                fields = about("child_stale_answer", self._shard_id, **self._fields)
+                log.warning("stale answer discarded: %s", event.reason, extra=fields)
             case Ignored(is_log=True):
                 self._log.log(line)
             case Ignored(quiet=False):
-                log.info("unexpected line on stdout: %s", event.reason, extra=about("child_stdout", self._shard_id))
+                fields = about("child_stdout", self._shard_id, **self._fields)
+                log.info("unexpected line on stdout: %s", event.reason, extra=fields)
 
 
 def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:

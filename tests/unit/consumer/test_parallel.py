@@ -346,3 +346,20 @@ async def test_a_shard_that_is_lost_tells_all_children(world):
     world.put(6)
     await world.until(world.all_delivered)
     assert len(held(other)) == 3
+
+
+@in_fleet(1, **THREE)
+async def test_the_log_names_a_slow_and_a_failed_child_by_its_number(world, caplog):
+    world.recorder = Stuck(world.clock)
+    world.recorder.stuck = frozenset({1})
+    world.start()
+    put(world, 1, b"slow")
+    await world.advance(70.0)
+    (slow,) = (one for one in caplog.records if getattr(one, "action", "") == "slow_task")
+    assert slow.child_number == 1
+    assert slow.getMessage().startswith("child 1 takes longer than 60 s over processRecords")
+    world.recorder.stuck, world.recorder.dies = frozenset(), frozenset({2})
+    put(world, 2, b"fatal")
+    await world.advance(3.0)
+    failed = next(one for one in caplog.records if getattr(one, "action", "") == "child_failed")
+    assert "child 2 of 3: " in failed.getMessage()
