@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mld.core.disks import DiskPlace, DiskRoom
+from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.declaring import Instant, Metric, MetricKind, Number
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.published import JAVA_METRICS, OF_SHARD
@@ -33,6 +34,7 @@ def busy_worker() -> Metrics:
     shard.record_bytes.note(1_000_000)
     shard.behind_ms, shard.behind_wall_s = 2_500, 1_000.0
     shard.busy_since = 110.0
+    shard.children = ChildLoads([ChildLoad(0, "pid 7", lately=30), ChildLoad(1, "pid 8", lately=10)], 100.0)
     shard.checkpoint_at = 105.0
     shard.process_records.note(0.2)
     shard.fetch.note(True, 0.05)
@@ -133,6 +135,7 @@ def test_values_are_in_base_units() -> None:
     assert value_of(busy, "mld_child_busy_seconds", SHARD) == 10.0
     assert value_of(busy, "mld_shard_checkpoint_age_seconds", SHARD) == 15.0
     assert value_of(busy, "mld_records_total", SHARD) == 500
+    assert value_of(busy, "mld_shard_busiest_child_share", SHARD) == 0.75
 
 
 def test_a_lag_that_nobody_knows_is_not_zero() -> None:
