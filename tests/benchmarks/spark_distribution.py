@@ -152,7 +152,8 @@ class Stand:
         self._pages += 1
         shard = StreamShard("s", f"shardId-{self._pages % 4:012d}")
         page = self._write(self._made.spool.page(1, self._pages), shard)
-        return Offer(1, self._pages, shard, page.first, page.last, page.records, page.size)
+        size = sum(4 * len(text) // 3 for text in self._texts)
+        return Offer(1, self._pages, shard, page.first, page.last, page.records, size)
 
     def _write(self, path: Path, shard: StreamShard) -> SpoolPage:
         """Write a page as a child does."""
