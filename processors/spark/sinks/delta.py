@@ -72,6 +72,7 @@ class DeltaSink(LakeSink):
         """The table's state when it was last read; None if there is no table."""
 
     def _opened(self) -> HighWaterMarks:
+        """Read the marks. Raises SinkRefused if the table cannot be written exactly once, or cannot be merged into."""
         self._refuse_one_driver_store()
         marks = super()._opened()
         if self._merge is not None and self._property(APPEND_ONLY) == "true":
