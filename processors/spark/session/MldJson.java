@@ -40,7 +40,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
   static final String IS = " is ";
   static final int VALUE_CHARS_MAX = 80;
   static final String LATER = "a time beyond the year 9999: a number is read as seconds";
-  /** In how many records of a task stray fields are looked for, how many names of a record are reported, and how long. */
+  /** In how many records of a task stray fields are looked for, and how many names of a record are reported. */
   static final int SAMPLE = 1000, NAMES_MAX = 8, NAME_CHARS_MAX = 60;
   /** Bound of all stray fields that are kept of a record, with their paths; and of a path in a reason, roughly. */
   static final int REST_CHARS_MAX = 16000000, PATH_CHARS_MAX = 100;
@@ -140,7 +140,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return null;
   }
 
-  /** Returns the first wrong field: one from which Spark has made null, or a time that no calendar has. */
+  /** Notes the first wrong field: one from which Spark has made null, or a time that no calendar has. */
   private void judge(Object row) {
     try {
       JsonParser json = factory.createParser(line);
