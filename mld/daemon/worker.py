@@ -64,7 +64,7 @@ class WorkerSignals:
         """Fail because a child failed too often."""
         self.fail(
             f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
-            f"{why}. Repair it, or change mld.childRestartsMax"
+            f"{why}. Repair it, or set mld.childFailurePolicy=park"
         )
 
 

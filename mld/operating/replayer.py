@@ -33,7 +33,6 @@ from mld.operating.stream_access import SpanError, SpanReader, SpanStart, all_sh
 from mld.properties.printable import printable
 from mld.properties.settings import Settings
 from mld.properties.spark_names import PREFIX
-from mld.properties.values import ChildLog
 from mld.protocol.child_command import split_command
 from mld.protocol.conversation import ProcessorError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel
@@ -104,7 +103,7 @@ class Replayer:
     async def _drive(self) -> None:
         key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
         most = self.settings.reader.records_max
-        treated = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, log=ChildLog.RAW)
+        treated = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, logs_fields=False)
         reader = SpanReader(self.streams, self.clock, self.shard_id, self.start.start)
         page = await reader.page(most)  # what cannot be read needs no child
         child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.integration.world import MakeWorld, World
+from tests.integration.world import ENVIRONMENT, MakeWorld, World
 from tests.support.daemon import ROOT
 from tests.support.image import children_of
 from tests.support.unchanged import KEYLESS, PANICKING, executable_names
@@ -99,10 +99,7 @@ def framed_records(world: World, kinds: Iterable[str]) -> Mode:
     glue.close()
     data = bytearray(base64.b64decode(written["data"]))
     data[VERSION_ID] = uuid.UUID(made["SchemaVersionId"]).bytes
-    keys = {
-        "mld.schemaRegistry": "json",
-        "mld.schemaRegistry.endpoint": world.aws.endpoint,
-    }
+    keys: dict[str, object] = {"mld.schemaRegistry": "json"}
     sources = {kind: Source(stream(world, kind, bytes(data)), ORDER, schema_name="orders") for kind in kinds}
     return Mode(sources, split, json.loads, keys)
 
@@ -139,7 +136,8 @@ def test_unchanged_children_read_every_source(
     keys = {"streamName": "", "mld.streams": ",".join(commands), **mode.keys}
     for kind, command in commands.items():
         keys |= {f"mld.stream.{kind}.executableName": command, f"mld.stream.{kind}.arn": mode.sources[kind].arn}
-    daemon = world.daemon(child="false", **keys)
+    environment = {**ENVIRONMENT, "AWS_ENDPOINT_URL_GLUE": world.aws.endpoint}
+    daemon = world.daemon(child="false", process={"environment": environment}, **keys)
 
     def all_have_checkpointed() -> bool:
         rows = world.leases().values()

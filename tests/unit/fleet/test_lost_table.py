@@ -139,13 +139,13 @@ def test_whoever_watches_rows_forgets_them(mode: str) -> None:
     run_virtual(story())
 
 
-@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete")
 async def test_whoever_deletes_rows_of_former_streams_forgets_them(world: ManyFleet) -> None:
     worker = world.start("w1")
     await world.until(lambda: len(world.rows()) == 2)
     clicks = world.stream_id("clicks")
     world.wanted = [WantedStream("orders")]
-    await world.until(lambda: len(world.rows()) == 1, 800.0)
+    await world.until(lambda: len(world.rows()) == 1, FORMER_WAIT_S + 200.0)
     assert [one for one in _watched() if any(key.startswith(clicks) for key in one)]
     await world.dynamo.call("DeleteTable", {"TableName": TABLE})
     await world.until(lambda: worker.metrics.worker.tables_lost > 0, 20)
