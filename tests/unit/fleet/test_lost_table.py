@@ -17,6 +17,7 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.metrics.events import EventKind
+from mld.properties.settings import FORMER_WAIT_S
 from mld.tracking.list_follower import WantedStream
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.support.many import ManyFleet, in_many_fleet
