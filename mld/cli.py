@@ -48,7 +48,9 @@ _ELSEWHERE = {
     ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
     "mld.operating.here": ("status", "tap"),
-    "mld.operating.looking": ("apps", "doctor", "events", "lag", "leases", "peek", "replay", "workers"),
+    "mld.operating.doctor_command": ("doctor",),
+    "mld.operating.fleet_commands": ("apps", "events", "lag", "leases", "workers"),
+    "mld.operating.stream_commands": ("peek", "replay"),
 }
 """Commands that other modules define, which are imported for them only."""
 _REMOVED = {

@@ -30,7 +30,8 @@ from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.operating.events import EventRecorder, EventsTable, recording
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
+from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.open_services import REQUEST_TIMEOUT_S
 from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark_names import PROGRAM

@@ -17,6 +17,7 @@ import click
 from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.operating.acting import PlanInput, act
 from mld.operating.application import Application, run_on
+from mld.operating.exporting import export_tables
 from mld.operating.leaving import make_room_for_2x
 from mld.operating.leaving_out import Unwanted, leave_out
 from mld.operating.operator_id import user_name
@@ -24,7 +25,7 @@ from mld.operating.options import Asked, PointType, asks, stream_option
 from mld.operating.plan import ActPlan
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import reset_to
-from mld.operating.restoring import export_tables, restore_from
+from mld.operating.restoring import restore_from
 from mld.operating.steering import (
     known_worker,
     plan_drain,

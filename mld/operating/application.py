@@ -25,16 +25,17 @@ from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
 from mld.core.turns import in_turns
 from mld.fleet.migrate.bare_table import outline
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.lease import Lease
 from mld.leases.table import StoredTable
 from mld.operating.acting import DOUBT, Report, note_act, perform, read_table
 from mld.operating.backup import save_rows
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, if_there, with_stream
+from mld.operating.command_ends import finish
+from mld.operating.fleet_reader import with_stream
 from mld.operating.naming import only_stream, settings_of_one
 from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
+from mld.operating.open_services import REQUEST_TIMEOUT_S, dynamo_of, if_there
 from mld.operating.operator_hold import OperatorHold, operator_hold
 from mld.operating.operator_id import is_operator, operator_id
-from mld.operating.options import Asked, finish
+from mld.operating.options import Asked
 from mld.operating.owner_life import Observed, living, owners_of, refusal
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.operating.stream_access import streams_of
@@ -255,23 +256,6 @@ class Application:
 def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Iterable[Outcome]:
     """Return what was not tried: the writes are in a safe order, so none is made after one that failed."""
     return [Outcome(one, Fate.SKIPPED, "an earlier write failed") for one in changes if one.key not in outcomes]
-
-
-def is_like(row: Lease, target: Lease) -> bool:
-    """Return whether the row is as a reset wants it, whoever owns it."""
-    return (
-        row.checkpoint == target.checkpoint
-        and row.pending is None
-        and row.children == target.children
-        and row.parents == target.parents
-        and not is_of_another_shard(row, target)
-        and row.failing is None
-    )
-
-
-def is_of_another_shard(row: Lease, target: Lease) -> bool:
-    """Return whether the row is of a shard of that name in a stream that is gone; old rows have no range."""
-    return row.hash_range not in (None, target.hash_range)
 
 
 async def act_on(

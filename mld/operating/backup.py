@@ -28,9 +28,6 @@ MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
 
-# --- the file with the rows of a table --------------------------------------------------------------------------------
-
-
 class BackupError(ActRefusedError):
     """A file cannot be written or read. The message names it and the reason."""
 

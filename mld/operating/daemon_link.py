@@ -22,9 +22,6 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """A look at 10,000 shards has some 5 MB."""
 
 
-# --- finding and asking daemons ---------------------------------------------------------------------------------------
-
-
 class NotReachedError(MldError):
     """No daemon answers, or which one is meant is not clear; the text says what to do."""
 

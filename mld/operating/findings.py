@@ -15,9 +15,13 @@ from mld.core.clock import iso_time
 from mld.core.disks import DiskPlace, DiskRoom, in_words
 from mld.core.errors import AwsError, MldError
 from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
-from mld.operating.faults import KINDS, FleetFault, FleetSight, Severity
-from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
+from mld.operating.durations import duration
+from mld.operating.faults import KINDS, FleetFault, Severity
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.shard_view import ViewRules
 from mld.operating.verdicts import general_faults
+from mld.operating.worker_view import JAVA, UNREPORTED
 
 CONSUMERS_MAX = 20
 """Consumers of enhanced fan-out that a stream may have."""

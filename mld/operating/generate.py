@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -17,44 +16,18 @@ import click
 from mld.check.refusals import refusals
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
 from mld.operating.alert_rules import RUNBOOKS, cloudformation_alarms, grafana_dashboard, prometheus_rules, unseen
-from mld.operating.filling import Value, filled
+from mld.operating.command_ends import finish
 from mld.operating.iam_policy import policy
-from mld.operating.options import Asked, asks, finish
-from mld.operating.service_unit import Surroundings, UnitRefused, loaded_for_unit, quoted, service_of, unit
+from mld.operating.options import Asked, asks
+from mld.operating.service_facts import (
+    Surroundings,
+    UnitRefused,
+    loaded_for_unit,
+    service_of,
+)
+from mld.operating.service_unit import unit
+from mld.operating.table_template import lease_table
 from mld.properties.remarks import ConfigurationError
-from mld.properties.settings import Settings
-from mld.properties.values import BillingMode
-
-
-def lease_table(settings: Settings, template: str) -> str:
-    """Return the lease table as mld creates it, as ``lease-table.tf`` or, for CloudFormation, ``lease-table.json``."""
-    is_terraform = template.endswith(".tf")
-    text = quoted if is_terraform else json.dumps
-    is_provisioned = settings.lease_table.billing_mode is BillingMode.PROVISIONED
-    tags = dict(settings.lease_table.tags)
-    width = max((len(quoted(key)) for key in tags), default=0)
-    values: dict[str, Value] = {
-        "resource": resource_name(settings.application_name),
-        "description": text(f"Lease table of {settings.application_name}"),
-        "name": text(settings.lease_table.name),
-        "billing_mode": text(settings.lease_table.billing_mode.value),
-        "read_capacity": str(settings.lease_table.read_capacity) if is_provisioned else None,
-        "write_capacity": str(settings.lease_table.write_capacity) if is_provisioned else None,
-        "deletion_protection": str(settings.lease_table.deletion_protection).lower(),
-        "recovery": settings.lease_table.point_in_time_recovery,
-        "tags": tuple(f"{quoted(key):<{width}} = {quoted(value)}" for key, value in tags.items()),
-        "tags_json": json.dumps([{"Key": key, "Value": value} for key, value in tags.items()]) if tags else None,
-    }
-    return "\n".join(filled(template, values))
-
-
-def resource_name(application: str) -> str:
-    """Return a name that Terraform takes for a resource."""
-    name = re.sub(r"[^0-9A-Za-z_-]", "_", application)
-    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 def _print(text: str) -> NoReturn:

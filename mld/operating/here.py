@@ -16,8 +16,9 @@ from typing import Any, TypeVar, cast
 import click
 
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, define_option, file_option
+from mld.operating.command_ends import finish
 from mld.operating.daemon_link import DaemonLink, WantedDaemon, find_daemon, find_daemons
-from mld.operating.options import finish, output_option
+from mld.operating.options import output_option
 from mld.properties.printable import printable
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -15,9 +15,6 @@ OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 ANY = "*"
 
 
-# --- policy of IAM ----------------------------------------------------------------------------------------------------
-
-
 class Policy:
     """Statements of IAM by name; each is about the resources of all that were allowed under its name."""
 

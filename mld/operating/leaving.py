@@ -20,7 +20,7 @@ from mld.leases.table import Condition, LeaseTable, LeaseWrite, Value
 from mld.operating.acting import Report, carry_out, perform
 from mld.operating.application import Application
 from mld.operating.backup import save_rows
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S
+from mld.operating.open_services import REQUEST_TIMEOUT_S
 from mld.operating.options import Asked
 from mld.operating.owner_life import Observed, reporting_workers
 from mld.operating.plan import ActPlan, Change, Outcome, RawTable, Row

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from mld.core.positions import LATEST_NAME, SUB_MAX, Position
 from mld.core.streams import (
@@ -27,7 +29,6 @@ from mld.operating.plan import (
     ActRefusedError,
     KeptLines,
 )
-from mld.operating.restoring import saved_line
 from mld.operating.steering import end_of, plan_leave_out
 from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.protocol.framed_records import FramedRecord
@@ -37,9 +38,6 @@ from mld.retrieval.starting_points import initial_position, lacks_timestamp, sta
 _RECORD = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
 
 RECORDS_SHOWN = 20
-
-
-# --- records that are left out ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +142,11 @@ def _short(record: FramedRecord) -> str:
     arrived = datetime.fromtimestamp(arrival_ms(record) / 1000, UTC)
     sub = f"/{record.sub}" if record.sub else ""
     return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"
+
+
+def saved_line(lease: Lease, record: FramedRecord) -> str:
+    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
+    fields: dict[str, Any] = dict(record.fields())
+    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
+    stream = {} if lease.stream is None else {"streamId": lease.stream}
+    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"

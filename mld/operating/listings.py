@@ -12,9 +12,17 @@ from mld.core.clock import iso_time
 from mld.core.positions import Position
 from mld.core.stream_ids import shard_of_key
 from mld.metrics.events import NOBODY, Event
-from mld.operating.faults import FleetFault, fault_value, is_of_shard
-from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration, furthest
+from mld.operating.durations import duration
+from mld.operating.faults import FleetFault, is_of_shard
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.naming import names_of
+from mld.operating.shard_view import (
+    RANKS,
+    ShardView,
+    Verdict,
+    furthest,
+)
+from mld.operating.worker_view import WorkerView
 
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
@@ -42,9 +50,6 @@ def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) 
     return Listing(
         tuple(columns[at] for at in shown), tuple(tuple(row[at] for at in shown) for row in found), tuple(notes)
     )
-
-
-# --- for people -------------------------------------------------------------------------------------------------------
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
@@ -273,94 +278,3 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
     )
     lines = [f"{one['subject']}: {one['words']} -> {one['remedy']}" for one in value["faults"]]
     return [*filter(None, notes), *lines[:FAULTS_SHOWN]]
-
-
-# --- for machines -----------------------------------------------------------------------------------------------------
-
-
-def event_value(event: Event) -> dict[str, Any]:
-    """Return one event, in plain values."""
-    return {
-        "at": event.at_s,
-        "event": event.kind.value,
-        "worker": event.worker,
-        "shard": event.shard or None,
-        "text": event.text,
-        "lines": list(event.lines),
-    }
-
-
-def shard_value(shard: ShardView, remedy: str | None = None) -> dict[str, Any]:
-    """Return one shard, in plain values; times in seconds, None for what is unknown."""
-    share = shard.share
-    return {
-        "shard": shard.lease.shard_id,
-        "stream": shard.label,
-        "streamId": shard.lease.stream,
-        "key": shard.key,
-        "verdict": shard.verdict.value,
-        "state": shard.state,
-        "owner": shard.owner,
-        "handoffTo": shard.lease.handoff_to,
-        "behindSeconds": shard.behind_s,
-        "toldSecondsAgo": shard.age_s,
-        "isProbed": shard.is_probed,
-        "checkpoint": str(shard.lease.checkpoint),
-        "delivered": None if shard.status is None or shard.status.delivered is None else str(shard.status.delivered),
-        "kbPerSecond": shard.lease.throughput_kbps,
-        "parents": sorted(shard.lease.parents),
-        "children": sorted(shard.lease.children),
-        "from": None if share is None else share[0],
-        "to": None if share is None else share[1],
-        "failures": 0 if shard.failing is None else shard.failing.failures,
-        "why": shard.why,
-        "note": note(shard),
-        "remedy": remedy,
-    }
-
-
-def worker_value(worker: WorkerView) -> dict[str, Any]:
-    """Return one worker, in plain values."""
-    return {
-        "worker": worker.worker,
-        "kind": worker.kind,
-        "host": worker.place.host,
-        "pid": worker.place.pid,
-        "startedAt": worker.place.started_s,
-        "stream": worker.application,
-        "leases": worker.leases,
-        "share": worker.share,
-        "isAlive": worker.is_alive,
-        "isLeader": worker.is_leader,
-        "heardSeconds": worker.heard_s,
-        "cpu": worker.cpu_percent,
-        "behindSeconds": worker.behind_s,
-        "drained": worker.drained,
-        "why": worker.why,
-    }
-
-
-def shard_values(shards: Iterable[ShardView], faults: Iterable[FleetFault]) -> list[dict[str, Any]]:
-    """Return shards in plain values, each with what helps it."""
-    remedies = {fault.shard: fault.remedy for fault in faults}
-    return [shard_value(shard, remedies.get(shard.key)) for shard in shards]
-
-
-def fleet_value(
-    status: FleetStatus, shards: Iterable[ShardView] | None = None, faults: Sequence[FleetFault] = ()
-) -> dict[str, Any]:
-    """Return the whole fleet, in plain values; `shards` if not all of them are wanted."""
-    return {
-        "takenAt": status.taken_s,
-        "leader": status.leader,
-        "behindSeconds": status.behind_s,
-        "faults": [fault_value(fault) for fault in faults],
-        "shards": shard_values(status.shards if shards is None else shards, faults),
-        "workers": [worker_value(worker) for worker in status.workers],
-        "holes": [
-            {"stream": label, "from": str(hole.start), "to": str(hole.end)}
-            for label, holes in status.holes_of.items()
-            for hole in holes
-        ],
-        "corrupt": [{"key": key, "reason": why} for key, why in status.corrupt],
-    }

@@ -23,9 +23,6 @@ RECENT_REPORTS = 4
 OWNERS_NAMED_MAX = 3
 
 
-# --- who is alive -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Observed:
     """One look: the lease table, and the rows of the report table that fleets of KCL 3.0 to 3.4 have."""

@@ -30,9 +30,6 @@ GAP = "  "
 TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
 
 
-# --- printing ---------------------------------------------------------------------------------------------------------
-
-
 def print_listing(listing: Listing) -> None:
     """Print to stdout, folded and with short ids where a terminal is too narrow."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH

@@ -13,9 +13,10 @@ from mld.core.positions import LATEST, InitialPosition
 from mld.core.streams import IteratorType, StartingPoint, Streams
 from mld.core.terminal import say
 from mld.leases.lease import Lease, ShardStatus
-from mld.operating.faults import Listed
-from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, rejudged
+from mld.operating.fleet_sight import Listed
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.naming import is_meant, settings_of_one
+from mld.operating.shard_view import ShardView, Verdict, rejudged
 from mld.operating.stream_access import all_shards, streams_of
 from mld.properties.settings import Settings
 from mld.retrieval.starting_points import initial_position, starting_point

@@ -5,21 +5,18 @@ Rows are put back only into the table, and for the stream, that they were saved 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mld.core.steps import finish
 from mld.core.stream_ids import StreamId
-from mld.core.terminal import EXIT_OK
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.operating.acting import read_table, tell
-from mld.operating.application import Application, act_on, is_of_another_shard
-from mld.operating.backup import BackupHeader, backup_name, free_name, read_backup, save_rows
+from mld.operating.application import Application, act_on
+from mld.operating.backup import BackupHeader, read_backup
+from mld.operating.held_writes import put_back, remove, rewrite
 from mld.operating.naming import names_of
 from mld.operating.one_stream import listed, of_stream, stream_id_in, streams_in
 from mld.operating.options import Asked
@@ -30,39 +27,14 @@ from mld.operating.plan import (
     Change,
     RawTable,
     Row,
-    direction,
-    put_back,
     raw_table,
-    remove,
-    rewrite,
-    words_of,
 )
+from mld.operating.reset_rows import direction, is_of_another_shard, words_of
 from mld.properties.settings import Settings, StreamSetting
-from mld.protocol.framed_records import FramedRecord
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence, oddity
 from mld.tracking.stream_list import account_and_name, identify
 from mld.tracking.stream_rows import within_stream
-
-# --- export -----------------------------------------------------------------------------------------------------------
-
-
-async def export_tables(app: Application, path: Path | None) -> int:
-    """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
-    settings, now_s = app.settings, app.clock.wall()
-    first = path or free_name(Path(backup_name(settings.application_name, now_s)))
-    tables = {settings.lease_table.name: (await read_table(app.calls, app.clock)).rows}
-    for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
-        if found := await app.rows_of(name):
-            tables[name] = found
-    for name, found in tables.items():
-        file = first if name == settings.lease_table.name else first.with_name(f"{first.stem}-{name}{first.suffix}")
-        save_rows("export", settings, found, now_s, file, name)
-        tell(f"{len(found)} rows of {name} are saved in {file}")
-    return EXIT_OK
-
-
-# --- restore ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +230,3 @@ async def _identifier(app: Application, setting: StreamSetting, table: RawTable)
     if isinstance(found, str):
         raise ActRefusedError(found)
     return str(found)
-
-
-def saved_line(lease: Lease, record: FramedRecord) -> str:
-    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
-    fields: dict[str, Any] = dict(record.fields())
-    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
-    stream = {} if lease.stream is None else {"streamId": lease.stream}
-    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"

@@ -17,9 +17,11 @@ from mld.leases import writes
 from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEASE_TABLE_KEY, LEFT_OUT_MAX, Place
 from mld.leases.table import Condition, Value
-from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, Verdict, WorkerView
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.naming import full_key, is_worker
 from mld.operating.plan import ActPlan, ActRefusedError, Change
+from mld.operating.shard_view import ShardView, Verdict
+from mld.operating.worker_view import JAVA, UNREPORTED, WorkerView
 
 PIN_S = 3_600
 """How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""

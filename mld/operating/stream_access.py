@@ -26,7 +26,7 @@ from mld.core.errors import (
 from mld.core.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HashRange, IteratorType, Page, Shard, StartingPoint, Streams
 from mld.leases.lease import Lease
-from mld.operating.fleet_reader import opened
+from mld.operating.open_services import opened
 from mld.operating.points import Point, PointKind
 from mld.operating.record_view import RecordView, view_of
 from mld.properties.settings import Settings

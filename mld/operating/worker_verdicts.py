@@ -9,7 +9,17 @@ from collections.abc import Iterator
 
 from mld.metrics.configuration import refusal_words, restart_words
 from mld.metrics.registry import DYNAMODB, KINESIS
-from mld.operating.faults import DOCTOR, STUCK, TABLE, WORKER, FleetSight, Found, Probe, Severity, kind
+from mld.operating.faults import (
+    DOCTOR,
+    STUCK,
+    TABLE,
+    WORKER,
+    Found,
+    Probe,
+    Severity,
+    kind,
+)
+from mld.operating.fleet_sight import FleetSight
 
 SLOW_REMEDIES = {
     DYNAMODB: "find out what is slow (network, host, table); until then a longer failoverTimeMillis helps",

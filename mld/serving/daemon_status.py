@@ -29,9 +29,16 @@ from mld.metrics.progress import LateLoop
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.metrics.spark_figures import SparkFigures
-from mld.operating.faults import DiskTrouble, FleetSight, Own, Probe, fault_value
+from mld.operating.faults import Probe, fault_value
 from mld.operating.fleet_reader import FleetReader
-from mld.operating.fleet_status import LAG_MAX_S, THROTTLED, FleetStatus, ShardView, own_view
+from mld.operating.fleet_sight import DiskTrouble, FleetSight, Own
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.shard_view import (
+    LAG_MAX_S,
+    THROTTLED,
+    ShardView,
+    own_view,
+)
 from mld.operating.verdicts import counts, general_faults, own_faults_steps, why_not
 from mld.properties.scrubber import Scrubber
 from mld.serving.status import Document, RecordRates, StatusView, in_pieces

@@ -20,7 +20,13 @@ from mld.core.clock import Clock, iso_time
 from mld.core.error_boundary import survived
 from mld.metrics.identity import Identity
 from mld.operating.events import EventsTable
-from mld.operating.faults import HOLD_S, KINDS, FleetFault, FleetSight, runbook_of
+from mld.operating.faults import (
+    HOLD_S,
+    KINDS,
+    FleetFault,
+    runbook_of,
+)
+from mld.operating.fleet_sight import FleetSight
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import faults_of, general_faults
 from mld.properties.scrubber import Scrubber

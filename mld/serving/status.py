@@ -21,18 +21,19 @@ from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.metrics.trend import TREND_STEP_S, trend_values
-from mld.operating.faults import FleetSight, fault_value
-from mld.operating.fleet_status import (
+from mld.operating.faults import fault_value
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.plain_values import event_value, shard_value, worker_value
+from mld.operating.shard_view import (
     LAG_MAX_S,
     RANKS,
-    FleetStatus,
     ShardView,
     Verdict,
     known_here,
     share_of,
     view_without_row,
 )
-from mld.operating.listings import event_value, shard_value, worker_value
 from mld.operating.verdicts import fault_of, general_faults
 from mld.properties.scrubber import Scrubber
 

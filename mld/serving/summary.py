@@ -15,7 +15,7 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.operating.fleet_status import duration
+from mld.operating.durations import duration
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.operating.restoring import export_tables, restore_from
+from mld.operating.exporting import export_tables
+from mld.operating.restoring import restore_from
 from tests.support.fleet import TABLE, Fleet, in_fleet
 from tests.unit.operating.test_acts_shown import Acts
 

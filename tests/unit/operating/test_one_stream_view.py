@@ -14,9 +14,16 @@ from mld.leases.rows import new_row
 from mld.operating.acting import read_table
 from mld.operating.application import Application
 from mld.operating.backup import BackupHeader, save_rows
+from mld.operating.held_writes import create, remove, rewrite
 from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.options import Asked
-from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
+from mld.operating.plan import (
+    ActPlan,
+    ActRefusedError,
+    Change,
+    RawTable,
+    raw_table,
+)
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
 from mld.operating.restoring import Saved, of_its_stream, restore_from

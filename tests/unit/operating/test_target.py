@@ -13,7 +13,13 @@ from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.operating.plan import ActRefusedError, ResetRows, direction, shard_reset, whole_reset
+from mld.operating.plan import ActRefusedError
+from mld.operating.reset_rows import (
+    ResetRows,
+    direction,
+    shard_reset,
+    whole_reset,
+)
 from mld.shards.graph import ShardGraph, oldest_generation
 from mld.tracking.parents import blocking_parent
 from tests.unit.shards.twins import (

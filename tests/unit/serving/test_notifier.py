@@ -23,7 +23,8 @@ from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.identity import Identity
 from mld.metrics.registry import DYNAMODB
 from mld.operating.events import KEY, EventsTable, alerts_in
-from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, DiskTrouble, FleetFault, FleetSight, Own
+from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, FleetFault
+from mld.operating.fleet_sight import DiskTrouble, FleetSight, Own
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import faults_of
 from mld.properties.scrubber import Scrubber

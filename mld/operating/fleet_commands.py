@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,42 +20,37 @@ from rich.console import Console
 
 from mld.aws.service_time import ServiceTime
 from mld.core.clock import LoopClock
-from mld.core.errors import MldError
 from mld.core.terminal import (
     EXIT_FAILURE,
     EXIT_OK,
     FILE_VARIABLE,
     Duration,
-    loaded_of,
     properties_file,
     say,
     settings_of,
 )
 from mld.core.turns import in_turns
-from mld.leases.lease import Lease
-from mld.operating import listings, record_view
+from mld.operating import listings, plain_values
+from mld.operating.account_view import look_at_account
+from mld.operating.command_ends import finish
 from mld.operating.events import EventsTable, events_in
-from mld.operating.faults import FleetFault, FleetSight, fault_value
-from mld.operating.fleet_reader import dynamo_of, fleet_reader, look_at_account, with_stream
-from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, chosen
+from mld.operating.faults import FleetFault, fault_value
+from mld.operating.fleet_reader import fleet_reader
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.fleet_status import FleetStatus, chosen
 from mld.operating.listings import Listing
-from mld.operating.naming import ChosenShard, chosen_shard, lease_of
-from mld.operating.options import Asked, PointType, asks, finish, output_option, with_remedy
-from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
+from mld.operating.open_services import dynamo_of
+from mld.operating.options import (
+    Asked,
+    asks,
+)
 from mld.operating.printing import WATCH_PERIOD_S, follow, print_listing, print_wide
 from mld.operating.probes import listed_of, probed
-from mld.operating.record_view import RecordView
-from mld.operating.replayer import run_replay
-from mld.operating.stream_access import SpanReader, peek_at, span_start, streams_of
+from mld.operating.shard_view import LAG_MAX_S
 from mld.operating.verdicts import faults_steps, general_faults, is_green
-from mld.properties.printable import printable
-from mld.retrieval.starting_points import initial_position
 
-RECORDS_SHOWN = 10
 NO_FILE = ("executableName=-", "applicationName=-", "streamName=-", "AwsCredentialsProvider=DefaultCredentialsProvider")
 """Stand for a properties file where none is needed."""
-
-# --- a fleet ----------------------------------------------------------------------------------------------------------
 
 
 FORMATS: dict[str, Callable[[Listing, Any, bool], None]] = {
@@ -89,7 +83,7 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
 
     def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
         shards = status.shards if show_all else status.open_shards
-        value = listings.fleet_value(status, shards, faults)
+        value = plain_values.fleet_value(status, shards, faults)
         if by == "stream":
             return listings.streams_listing(status, faults), value
         return listings.leases_listing(status, shards, faults), value
@@ -111,7 +105,7 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
         value = {
             "leader": status.leader,
             "faults": [fault_value(fault) for fault in faults],
-            "workers": [listings.worker_value(worker) for worker in status.workers],
+            "workers": [plain_values.worker_value(worker) for worker in status.workers],
         }
         return listings.workers_listing(status, faults), value
 
@@ -143,7 +137,7 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
         value = {
             "behindSeconds": status.behind_s,
             "faults": [fault_value(fault) for fault in faults],
-            "shards": listings.shard_values(status.open_shards, faults),
+            "shards": plain_values.shard_values(status.open_shards, faults),
         }
         return listings.lag_listing(status, faults), value
 
@@ -168,7 +162,7 @@ def events(asked: Asked, since_s: float | None, worker: str | None, output: str)
             row = await EventsTable(reader.calls, reader.clock, Random()).read()
             first_s = reader.clock.wall() - since_s if since_s is not None else 0.0
         found = [one for one in events_in(row) if one.at_s >= first_s and worker in (None, one.worker)]
-        FORMATS[output](listings.events_listing(found), [listings.event_value(one) for one in found], False)
+        FORMATS[output](listings.events_listing(found), [plain_values.event_value(one) for one in found], False)
         if row is None:
             say(
                 "this lease table has no history: it has one where all workers are in the mode of KCL 3.x, and no "
@@ -246,132 +240,3 @@ def apps(
         return EXIT_OK
 
     finish(looking)
-
-
-# --- a stream, and what a daemon needs --------------------------------------------------------------------------------
-
-
-def _chosen(asked: Asked) -> ChosenShard:
-    """Return the shard that is meant, for which the lease table may be asked; exits if there is none."""
-    settings = asked.settings()
-    try:
-        return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))
-    except (MldError, OSError) as error:
-        say(with_remedy(error))
-        sys.exit(EXIT_FAILURE)
-
-
-@click.command()
-@asks("SHARD")
-@click.option(
-    "--at",
-    type=PointType(),
-    default=str(TRIM_HORIZON_POINT),
-    show_default=True,
-    help="trim-horizon, latest, checkpoint, now, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
-)
-@click.option("-n", "--count", type=click.IntRange(min=1), default=RECORDS_SHOWN, show_default=True, help="How many.")
-@click.option("-f", "--follow", is_flag=True, help="At the tip wait for more; so does --at latest.")
-@output_option
-def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None:
-    """Show records of a shard: KPL aggregates and gzip opened, JSON laid out.
-
-    SHARD is an id, or its number; STREAM:SHARD if the file names several streams. Takes no lease, and at most half of
-    the reads that Kinesis allows a second. With -o json: one JSON document a line.
-    """
-    shard = _chosen(asked)
-
-    def show(record: RecordView) -> None:
-        if output == "json":
-            click.echo(json.dumps(record_view.record_value(shard.shard_id, record)))
-            return
-        click.echo(record_view.headline(record))
-        click.echo("".join(f"    {line}\n" for line in record_view.body(record.payload).split("\n")))
-
-    async def peeking() -> int:
-        lease = await _lease_of(shard) if at.kind is PointKind.CHECKPOINT else None
-        start = span_start(at, shard.shard_id, lease, initial_position(shard.settings.initial_position))
-        follows = follow or at.kind is PointKind.LATEST
-        async with streams_of(shard.settings) as streams:
-            reader = SpanReader(streams, LoopClock(), shard.shard_id, start.start)
-            shown = await peek_at(reader, start, count, show, follow=follows)
-        if reader.is_over:
-            say(f"{shown} records; the shard has ended")
-        elif shown < count:
-            say(f"{shown} records; there are no more now (--follow waits for them)")
-        return EXIT_OK
-
-    finish(peeking, is_open_ended=True)
-
-
-@click.command()
-@asks("SHARD", more="[-- COMMAND ARGS…]")
-@click.option(
-    "--from",
-    "start",
-    type=PointType(frozenset(PointKind) - {PointKind.LATEST}),
-    required=True,
-    help="trim-horizon, checkpoint, now, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
-)
-@click.option(
-    "--to",
-    "until",
-    type=PointType({PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE}),
-    default=str(LATEST_POINT),
-    show_default=True,
-    help="The tip (latest), now, a time, or the last sequence number.",
-)
-def replay(asked: Asked, start: Point, until: Point) -> None:
-    """Give a span of a shard to a record processor, without a lease: to find an error, or with a debugger.
-
-    A shard is named as for `mld peek`. COMMAND is the processor; without it executableName. It speaks the real
-    protocol and has no time limits. Its checkpoints are accepted and shown, and stored nowhere; what it writes by
-    itself, it writes. Its stderr is shown.
-
-    Exit codes: 0 it has processed the span, 1 it failed or the span cannot be read, 2 bad configuration.
-    """
-    shard, file = _chosen(asked), str(Path(asked.file).absolute())
-
-    async def replaying() -> int:
-        needs_lease = start.kind is PointKind.CHECKPOINT or shard.stream is not None
-        lease = await _lease_of(shard) if needs_lease else None
-        return await run_replay(shard, start, until, lease, asked.more, file, asked.overrides)
-
-    finish(replaying)
-
-
-@click.command()
-@asks()
-@output_option
-def doctor(asked: Asked, output: str) -> None:
-    """Look at everything a daemon needs, and say what is wrong and what to do.
-
-    Credentials, endpoints, clock, stream, table, each permission, the processor, this machine. Changes nothing. Exit
-    codes: 0 the daemon can run, 1 something fails, 2 bad configuration.
-    """
-    loaded = loaded_of(asked.file, asked.overrides)
-
-    async def examining() -> int:
-        from mld.core.disks import places_of
-        from mld.operating.doctor import Doctor
-        from mld.operating.findings import finding_value, is_well
-
-        found = await Doctor(loaded.settings, asked.file, places_of(loaded)).examine()
-        if output == "json":
-            value = {"isWell": is_well(found), "findings": [finding_value(one) for one in found]}
-            click.echo(json.dumps(value, indent=2))
-            return EXIT_OK if is_well(found) else EXIT_FAILURE
-        for one in found:
-            click.echo(printable(f"{one.health.value:<4}  {one.about}: {one.words}"))
-            if one.remedy:
-                click.echo(printable(f"      -> {one.remedy}"))
-        return EXIT_OK if is_well(found) else EXIT_FAILURE
-
-    finish(examining)
-
-
-async def _lease_of(shard: ChosenShard) -> Lease | None:
-    async with fleet_reader(shard.settings) as reader:
-        if shard.stream is None:
-            return await reader.lease(shard.shard_id)
-        return lease_of(await reader.leases(), shard)
