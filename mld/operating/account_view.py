@@ -22,18 +22,19 @@ from mld.operating.plan import raw_table
 from mld.operating.shard_view import ViewRules
 
 TABLES_MAX = 2_000
-"""Looked at in one region; each costs one DescribeTable, of which an account has thousands a second."""
+"""Tables of a region that are examined. Each costs one DescribeTable, of which an account has thousands a second."""
 ROWS_MAX = 500
-"""Read of each lease table: at most 63 read units, as rows have less than a kilobyte."""
+"""Rows that are read of each lease table: at most 63 read units, because rows have less than a kilobyte."""
 ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
 LEASE_DURATION_S = 30.0
-"""Supposed, as the table does not tell: what is older than two renewals of so long a lease is unknown."""
+"""Assumed, because the table does not tell it. A status that is older than two renewals of such a lease is unknown."""
 
 
 async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
-    """Return the applications, and sentences about what was not seen. Raises TableError if the tables cannot be listed.
+    """Return the applications in plain values, and sentences about tables that could not be read (`unseen`).
 
-    None is what nobody knows, for the reason in `note`; `behindSeconds` is that of the shard furthest behind.
+    Values that are unknown are None, for the reason in `note`. `behindSeconds` is the lag of the shard furthest behind.
+    Raises TableError if the tables cannot be listed.
     """
     names, unseen = await _names(service)
     companions = {name for name in names if name.endswith(ENDINGS)}
@@ -98,7 +99,7 @@ async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
 
 
 def _refused(what: str, action: str, error: TableError) -> str:
-    """Say what was not seen, and which permission is missing if that is why."""
+    """Say what could not be read, with the permission that is missing if that is the reason."""
     if any(sign in str(error) for sign in FORBIDDEN):
         return f"{what}: not seen, allow {action}"
     return f"{what}: not seen: {error}"

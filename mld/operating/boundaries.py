@@ -28,7 +28,7 @@ from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.protocol.framed_records import FramedRecord
 
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
-"""How much earlier the record before a place is looked for, before all that is kept is read."""
+"""Reading begins this many seconds before the place, one after the other; at last at the oldest record."""
 
 
 async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s: float) -> Position:

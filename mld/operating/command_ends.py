@@ -1,4 +1,4 @@
-"""`finish`: does the work of a command and exits, whatever ends it.
+"""`finish`: runs a command and exits, whatever ends the command.
 
 Nothing heavy is imported here: a supervisor calls `mld status --live` every few seconds."""
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def finish(
     work: Callable[[], int | Coroutine[Any, Any, int]], *, doubt: str = "", is_open_ended: bool = False
 ) -> NoReturn:
-    """Do the work and exit with its code; an error is one line on stderr, and 1.
+    """Do the work and exit with its code; after an error print one line on stderr, and exit with 1.
 
-    So are Ctrl-C, the end of the terminal, and that nobody reads the output any more; `doubt` is what nobody knows
-    then. `is_open_ended`: they are an ordinary end, as in `mld peek … | head`.
+    Ctrl-C, a closed terminal and a closed output are treated like errors; `doubt` says what is then unknown. With
+    `is_open_ended` they end the command as usual, with 0, as in `mld peek … | head`.
     """
     _handle_ends()
     try:
@@ -55,9 +55,9 @@ def finish(
 
 
 def _handle_ends() -> None:
-    """Let a closed terminal and SIGTERM do what Ctrl-C does, so that what is held is given back.
+    """Make a closed terminal and SIGTERM act like Ctrl-C, so that a command gives back the leases that it holds.
 
-    What is ignored stays ignored (nohup); so does what would become a Ctrl-C that is ignored.
+    Signals that are ignored stay ignored (nohup). If Ctrl-C is ignored, nothing is changed.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return

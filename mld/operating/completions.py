@@ -22,8 +22,9 @@ SHARD, WORKER = "SHARD", "WORKER"
 
 
 def complete_word(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return what a shell may offer for the next word: files, or the shards and workers of the lease table. Without an
-    answer within `COMPLETION_S` there is nothing to offer.
+    """Return what a shell may offer for the next word: files, or the shards and workers of the lease table.
+
+    Returns nothing if the table does not answer within `COMPLETION_S`.
     """
     words = [word for word in context.params.get("words") or () if word]
     file = context.params.get("option_file")
@@ -49,5 +50,5 @@ def complete_word(names: Sequence[str], context: click.Context, _: click.Paramet
 
     try:
         return [CompletionItem(name) for name in asyncio.run(look()) if name.startswith(begun)]
-    except Exception:  # whatever it is, a shell that completes has no place to show it
+    except Exception:  # a shell that completes a word has no place to show an error
         return []

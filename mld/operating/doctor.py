@@ -43,7 +43,7 @@ class Doctor:
         return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in found]
 
     async def _cloudwatch(self) -> None:
-        """Look at CloudWatch. Metrics are not needed to consume: what fails here is a warning."""
+        """Examine CloudWatch. A failure here is only a warning, because a daemon works without metrics."""
         metrics = self._exam.settings.metrics
         if metrics.level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in metrics.outputs:
             return

@@ -24,10 +24,10 @@ from mld.properties.printable import printable
 @asks()
 @output_option
 def doctor(asked: Asked, output: str) -> None:
-    """Look at everything a daemon needs, and say what is wrong and what to do.
+    """Examine everything that a daemon needs, and show what is wrong and what to do.
 
-    Credentials, endpoints, clock, stream, table, each permission, the processor, this machine. Changes nothing. Exit
-    codes: 0 the daemon can run, 1 something fails, 2 bad configuration.
+    It examines credentials, endpoints, clock, stream, table, each permission, the processor and this machine, and
+    changes nothing. Exit codes: 0 the daemon can run, 1 something fails, 2 bad configuration.
     """
     loaded = loaded_of(asked.file, asked.overrides)
 

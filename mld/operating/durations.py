@@ -7,7 +7,7 @@ DAY_S = 86_400.0
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in words of one unit, ``340 ms``, ``12 s``, ``3 h``; ``unknown`` for None."""
+    """Return a duration with one unit, such as ``340 ms``, ``12 s`` or ``3 h``; ``unknown`` for None."""
     if seconds is None:
         return "unknown"
     if seconds < 1:

@@ -16,9 +16,10 @@ PORTS = {"http": 80, "https": 443}
 
 
 def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
-    """Return where the calls of a client go; with a stream's ARN, first those that look, then those that read.
+    """Return the addresses to which a client sends its calls.
 
-    botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
+    With a stream's ARN these are the address of describing calls, then that of reading calls: botocore makes host names
+    with the account of the stream from the ARN. For tables it makes one with the account of the credentials.
     """
     calls: dict[str, dict[str, str]] = {}
     if stream_arn is not None:
@@ -31,7 +32,7 @@ def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
 
 
 async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> Diagnosis:
-    """Look what is at `url`, or at the proxy (``host:port``) that leads there."""
+    """Try to connect to `url`, or to the proxy (``host:port``) before it, and return the finding."""
     address = urlsplit(url)
     host, port = str(address.hostname), address.port or PORTS.get(address.scheme, 443)
     shown = f"{host}:{port}"
@@ -51,7 +52,7 @@ async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: s
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
-        remedy = "a proxy may stand between: give its certificate by AWS_CA_BUNDLE; and check the clock"
+        remedy = "check the clock; if a proxy intercepts TLS, name its certificate in AWS_CA_BUNDLE"
         return fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)
     except (OSError, TimeoutError) as error:
         remedy = "check port, firewall, security group and VPC endpoint, or set a proxy"

@@ -1,4 +1,4 @@
-"""`with_remedy`: what the reader of an error of AWS can do about it."""
+"""`with_remedy`: adds to the message of an error what its reader can do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRONG_NAMES = "check applicationName, tableName, regionName and dynamoDBEndpoint
 
 
 def with_remedy(error: Exception) -> str:
-    """Return the error's own sentence, and what its reader can do, if that is known."""
+    """Return the message of the error, followed by a remedy if one is known."""
     text = str(error)
     if any(sign in text for sign in FORBIDDEN):
         return f"{text}; `mld iam-policy` with the same file prints the permissions that are needed"

@@ -57,14 +57,14 @@ class Examination:
                 self.found += ended.args
 
     def require(self, *found: Diagnosis) -> None:
-        """Note what was found; the probe ends unless all is well."""
+        """Note what was found. If one of these findings is a failure, the probe ends."""
         if not findings.is_well(found):
             raise ProbeEnded(*found)
         self.found += found
 
     @asynccontextmanager
     async def reached(self, name: str, stream_arn: str | None = None) -> AsyncIterator[BotoService]:
-        """Look for credentials and endpoints, and open the service if all are there."""
+        """Examine the credentials and endpoints of a service, and open it if all are good. Raises ProbeEnded."""
         label = LABELS[name]
         service = BotoService(lambda: _client(self.factory, name), threads_max=1, name=label)
         try:
@@ -102,7 +102,7 @@ class Examination:
     async def call(
         self, service: BotoService, about: str, action: str, params: dict[str, Any], missing: str = ""
     ) -> dict[str, Any]:
-        """Make a call that changes nothing, ``kinesis:ListShards``; what its failure means ends the probe."""
+        """Make a call that changes nothing, such as ``kinesis:ListShards``. If it fails, the probe ends with that."""
         try:
             answer = await service.call(action.partition(":")[2], params, timeout_s=TIMEOUT_S)
         except MldError as error:

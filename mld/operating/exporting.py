@@ -11,7 +11,10 @@ from mld.operating.backup import backup_name, free_name, save_rows
 
 
 async def export_tables(app: Application, path: Path | None) -> int:
-    """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
+    """Save all rows, each table in its own file; return the exit code. Raises BackupError, TableError.
+
+    The tables are the lease table, and those of KCL 3.0 to 3.4 that have rows.
+    """
     settings, now_s = app.settings, app.clock.wall()
     first = path or free_name(Path(backup_name(settings.application_name, now_s)))
     tables = {settings.lease_table.name: (await read_table(app.calls, app.clock)).rows}

@@ -1,8 +1,6 @@
-"""A fault, which is one thing that is wrong with a fleet, how its kind is declared, and what faults are found in. Pure.
+"""`FleetFault`: one thing that is wrong with a fleet, and how a kind of faults is declared. Pure.
 
-What is known is a `FleetSight`: a look at the tables, what Kinesis lists, what a worker knows of itself, or several of
-these. What is not known is None or empty there, and nothing is found of it. The kinds, and the function that finds all,
-are in `mld.operating.verdicts`.
+Faults are found in a `FleetSight`. `mld.operating.verdicts` names the modules with the kinds, and finds all faults.
 """
 
 from __future__ import annotations
@@ -16,84 +14,88 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.shard_view import ShardView
 
 HOLD_S = 110.0
-"""For how long something must be so, or be over, before anybody is told: two looks of a minute. Leases move, and
-processors fail once in a while."""
+"""How long a fault must last, or be over, before an alert says so: two looks, a minute apart. Leases do move, and
+processors do fail once in a while.
+"""
 PAUSE_HOLD_S = 4 * 3600.0
-"""Of a pause, which somebody wanted."""
+"""How long a pause must last before an alert says so: an operator wanted the pause."""
 NAMED_MAX = 3
 DOCTOR = "mld doctor looks for the reason."
 STUCK, ROWS, TABLE = "a-shard-is-stuck", "rows-that-are-wrong", "the-table-is-out-of-reach"
 WORKER = "a-worker-is-not-well"
 """Anchors of the runbook."""
 
+ShardJudge = Callable[[FleetSight, ShardView, str], tuple[str, str]]
+"""A function of the sight, the shard, and the shard's name in commands; it returns words and remedy of a fault."""
 KINDS: dict[str, FaultKind] = {}
-"""All kinds, in the order of their declaration."""
+"""All kinds of faults by name, in the order of their declaration."""
 SHARD_JUDGES: dict[str, ShardJudge] = {}
-"""Those of open shards, by the name of the kind."""
+"""Functions that word the faults of open shards, by the name of the kind."""
 
 RUNBOOKS = "docs/use/operations.md"
 
 
 class Severity(Enum):
-    """The worst first."""
+    """How urgent a fault is, the most urgent first."""
 
     PAGE = "page"  # wakes somebody
     TICKET = "ticket"  # waits for the morning
-    NOTE = "note"  # is shown, and nobody is told
+    NOTE = "note"  # is shown, but no alert is sent
 
 
 class Probe(Enum):
-    """Which probe of a worker fails while the worker knows of a fault."""
+    """The probe of a worker that fails while the worker knows of a fault."""
 
-    LIVE = "/livez"  # a restart helps
+    LIVE = "/livez"  # for faults that a restart mends
     READY = "/readyz"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFault:
-    """One thing that is wrong. Two are the same if kind and subject are."""
+    """One thing that is wrong. Two faults are equal if kind and subject are."""
 
     kind: str
     subject: str
+    """The shard, worker, table or stream that the fault is about."""
     words: str = field(default="", compare=False)
-    """How it is, and why."""
+    """What is wrong, and why."""
     remedy: str = field(default="", compare=False)
     """The command that helps, or what else to do."""
     shard: str | None = field(default=None, compare=False)
-    """The lease key, if it is about a shard."""
+    """The lease key of the shard, if the fault is about a shard."""
     owner: str | None = field(default=None, compare=False)
-    """The worker that it concerns."""
+    """The worker that the fault concerns."""
     stream: str | None = field(default=None, compare=False)
-    """The label of its stream, among several."""
+    """The label of the stream, if the application reads several."""
     since_s: float | None = field(default=None, compare=False)
-    """Epoch seconds; None if nobody knows."""
+    """When the fault began, in epoch seconds; None if that is unknown."""
 
     @property
     def id(self) -> str:
-        """How the table knows it while it is posted."""
+        """Name of the fault in the lease table's list of raised alerts."""
         return f"{self.kind} {self.subject}"
 
     @classmethod
     def known_as(cls, name: str) -> FleetFault:
-        """Return the fault that the table knows by this name."""
+        """Return the fault with this `id`, which is in the lease table's list of raised alerts."""
         return cls(*name.partition(" ")[::2])
 
     @property
     def severity(self) -> Severity:
-        """That of its kind; of a kind that this version does not know, the worst."""
+        """Severity of its kind; PAGE for a kind that this version does not know."""
         known = KINDS.get(self.kind)
         return Severity.PAGE if known is None else known.severity
 
     @property
     def sentence(self) -> str:
-        """Subject, words and remedy in one line; a subject that is clear is not said twice."""
+        """Subject, words and remedy in one line, without the subject if the words name it."""
         is_clear = self.subject in self.words or self.subject == self.owner
         about = self.words if is_clear else f"{self.subject}: {self.words}"
         return f"{about} -> {self.remedy}" if self.remedy else about
 
 
 class Found(NamedTuple):
-    """What a finder yields: a `FleetFault` but for its kind."""
+    """A fault as a finder yields it: the fields of a `FleetFault` without the kind."""
 
     subject: str
     words: str
@@ -105,18 +107,11 @@ class Found(NamedTuple):
 
 
 Finder = Callable[[FleetSight], Iterable[Found]]
-ShardJudge = Callable[[FleetSight, ShardView, str], tuple[str, str]]
-"""(what is seen, the shard, how commands name it) -> words and remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultKind:
-    """A kind of fault, as it is declared.
-
-    `hold_s`: for how long it must be so before anybody is told; None: nobody is. `hides`: kinds that are not shown
-    beside it, because it explains them. `of_setup`: whether `mld doctor` shows it. `is_own`: whether only the worker
-    itself knows of it, and tells it (coordination#notifier). `ends`: whether its end is news; a loss has none.
-    """
+    """A kind of fault, as it is declared."""
 
     name: str
     severity: Severity
@@ -129,11 +124,19 @@ class FaultKind:
     alert: str
     """The rule of Prometheus that fires."""
     hold_s: float | None = HOLD_S
+    """How long such a fault must last before an alert is sent, in seconds; None: no alert."""
     probe: Probe | None = None
+    """The probe that fails, if one does."""
     hides: frozenset[str] = frozenset()
+    """Kinds that are not shown together with this one, because it explains them."""
     of_setup: bool = True
+    """Whether `mld doctor` shows faults of this kind."""
     is_own: bool = False
+    """Whether only the worker itself can know of the fault, so that this worker sends the alert
+    (coordination#notifier).
+    """
     ends: bool = True
+    """Whether an alert says when the fault is over; a loss of records is never over."""
     find: Finder
 
 
@@ -152,7 +155,7 @@ def kind(
     is_own: bool = False,
     ends: bool = True,
 ) -> Callable[[Finder], Finder]:
-    """Declare a kind that the decorated generator finds. Without `alert` its rule is called by its name."""
+    """Declare a kind of fault, which the decorated generator finds. `alert` defaults to a name made of `name`."""
 
     def declare(find: Finder) -> Finder:
         KINDS[name] = FaultKind(
@@ -185,7 +188,7 @@ def of_shards(
     alert: str = "",
     hold_s: float | None = HOLD_S,
 ) -> Callable[[ShardJudge], ShardJudge]:
-    """Declare the kind of the open shards for which `_kind_of` gives this name."""
+    """Declare the kind of fault that an open shard has whose verdict has this name (or is ``untold``)."""
 
     def declare(judge: ShardJudge) -> ShardJudge:
         kind(name, severity, meaning, first, runbook, alert=alert, hold_s=hold_s, of_setup=False)(lambda _: ())
@@ -201,7 +204,7 @@ def is_of_shard(fault: FleetFault) -> bool:
 
 
 def fault_value(fault: FleetFault) -> dict[str, str | float | None]:
-    """Return one fault, in plain values."""
+    """Return one fault in plain values, for JSON."""
     return {
         "kind": fault.kind,
         "severity": fault.severity.value,
@@ -217,6 +220,6 @@ def fault_value(fault: FleetFault) -> dict[str, str | float | None]:
 
 
 def runbook_of(name: str, base: str = RUNBOOKS) -> str:
-    """Return where the page says what to do about a kind."""
+    """Return the address of the page, with anchor, that says what to do about faults of this kind."""
     known = KINDS.get(name)
     return base if known is None else f"{base}#{known.runbook}"

@@ -1,8 +1,7 @@
-"""The commands that look: `mld leases`, `workers`, `lag` at a fleet, `peek` and `replay` at a stream and its processor,
-`doctor` at all that a daemon needs. Options and printing only: a table on a terminal, plain lines where there is none.
+"""The commands that look at a fleet: `mld leases`, `workers`, `lag`, `events` and `apps`. Options and printing only.
 
-They print a table for people or JSON for machines, and end with 0, with 1 if what was asked about is not so, or with 2
-if the configuration cannot be used. None of them takes a lease, and none writes to a table.
+They print a table for people or JSON for programs. They end with 0, with 1 if something is wrong that should wake
+somebody, or with 2 if the configuration cannot be used. None of them takes a lease or writes to a table.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from mld.operating.shard_view import LAG_MAX_S
 from mld.operating.verdicts import faults_steps, general_faults, is_green
 
 NO_FILE = ("executableName=-", "applicationName=-", "streamName=-", "AwsCredentialsProvider=DefaultCredentialsProvider")
-"""Stand for a properties file where none is needed."""
+"""Definitions in place of a properties file, for a command that needs none."""
 
 
 FORMATS: dict[str, Callable[[Listing, Any, bool], None]] = {
@@ -58,7 +57,7 @@ FORMATS: dict[str, Callable[[Listing, Any, bool], None]] = {
     "wide": lambda listing, value, watch: print_wide(listing),
     "json": lambda listing, value, watch: click.echo(json.dumps(value, indent=None if watch else 2)),
 }
-"""How to print a look: its rows for people, with short ids on a narrow terminal or each as it is, or its values."""
+"""Functions that print a look: as a table that fits the terminal, as a table with whole cells, or as JSON."""
 _output = click.option(
     "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
 )
@@ -74,9 +73,9 @@ _watch = click.option("--watch", is_flag=True, help="Look again every few second
 @_output
 @_watch
 def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool, output: str, watch: bool) -> None:
-    """Show every shard, the worst first: state, owner, how far behind, checkpoint; and what is wrong, with the remedy.
+    """Show every shard, the worst first: state, owner, lag, checkpoint; and what is wrong, with the remedy.
 
-    The answer comes from one scan of the lease table, so it needs no access to the stream or to a daemon.
+    The command makes one scan of the lease table, and needs no access to the stream or to a daemon.
 
     Exit code 1 if something is wrong that should wake somebody.
     """
@@ -96,9 +95,9 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
 @_output
 @_watch
 def workers(asked: Asked, output: str, watch: bool) -> None:
-    """Show every worker: version, leases, CPU, when it was last heard, who leads.
+    """Show every worker: version, leases, CPU, time of its last sign of life, and which one leads.
 
-    Exit code 1 if something is wrong that should wake somebody, but for single shards.
+    Exit code 1 if something is wrong that should wake somebody. Faults of single shards do not count.
     """
 
     def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
@@ -115,10 +114,10 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
 @click.command()
 @asks()
 @click.option(
-    "--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or anything is wrong."
+    "--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind than this, or has any fault."
 )
 @click.option(
-    "--probe", is_flag=True, help="Ask Kinesis too: which shards there are, and the lag of those that do not tell it."
+    "--probe", is_flag=True, help="Ask Kinesis which shards there are, and for the lag of shards without a fresh one."
 )
 @_stream
 @_output
@@ -129,8 +128,8 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
     The verdicts: stopped, unreadable, parked, failing, stalled, unknown, lagging, paused or ok.
 
     Exit code 1 if something is wrong that should wake somebody: a shard that stands still or has no owner, a row that
-    cannot be read, keys without a lease. With --max also if a shard is further behind, paused, or does not say how far
-    it is: 0 is green.
+    cannot be read, hash keys without a lease. With --max it is also 1 if a shard is further behind, is paused, or has
+    an unknown lag.
     """
 
     def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
@@ -146,14 +145,14 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
 
 @click.command()
 @asks()
-@click.option("--since", "since_s", type=Duration(), help="Only those of the last hour (1h), of 3 days (3d), …")
-@click.option("--worker", help="Only those about this worker.")
+@click.option("--since", "since_s", type=Duration(), help="Only events of the last hour (1h), the last 3 days (3d), …")
+@click.option("--worker", help="Only events of this worker.")
 @_output
 def events(asked: Asked, since_s: float | None, worker: str | None, output: str) -> None:
-    """Show what happened to the fleet: starts, ends, deaths, moves, failures, acts of operators.
+    """Show the history of the fleet: starts, ends, deaths, moves, failures, acts of operators.
 
-    The answer comes from one row of the lease table, which has the newest 200 events of the last 7 days at most. With
-    -o json the last lines of record processors that failed, too.
+    The history is one row of the lease table, with at most 200 events of the last 7 days. With -o json the last lines
+    of failed record processors are shown too.
     """
     settings = asked.settings()
 
@@ -165,8 +164,8 @@ def events(asked: Asked, since_s: float | None, worker: str | None, output: str)
         FORMATS[output](listings.events_listing(found), [plain_values.event_value(one) for one in found], False)
         if row is None:
             say(
-                "this lease table has no history: it has one where all workers are in the mode of KCL 3.x, and no "
-                "table is left from KCL 3.0 to 3.4"
+                "this lease table has no history: mld keeps one if all workers are in the mode of KCL 3.x, and no "
+                "table of KCL 3.0 to 3.4 is left"
             )
         return EXIT_OK
 
@@ -184,8 +183,9 @@ def _look(
     stream_name: str | None = None,
     of_shards: bool = True,
 ) -> None:
-    """Look at the fleet, or at one stream of it, print, and exit: with 0 if nothing is wrong (`is_green`), but for
-    shards unless it is about these.
+    """Read the fleet, or one stream of it, print it, and exit: with 0 if no fault stands against it (`is_green`).
+
+    Without `of_shards` the faults of single shards are left out.
     """
     settings = asked.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
@@ -218,15 +218,15 @@ def _look(
 
 @click.command()
 @properties_file
-@click.option("--region", metavar="NAME", help="Another region than that of the file, or of the environment.")
+@click.option("--region", metavar="NAME", help="Region, if not that of the file or of the environment.")
 @_output
 def apps(
     argument_file: str | None, option_file: str | None, overrides: Sequence[str], region: str | None, output: str
 ) -> None:
     """Show the applications of an account and region: streams, workers, shards, lag.
 
-    Found by what their lease tables look like, whoever made them; the first 500 rows of each are read. The file is for
-    region, credentials and endpoint; without one they are those of the environment.
+    Applications are found by the form of their lease tables, whichever program made them. The first 500 rows of each
+    table are read. Region, credentials and endpoint come from the properties file, or else from the environment.
     """
     file = option_file or argument_file or os.environ.get(FILE_VARIABLE)
     wanted = (*(() if file else NO_FILE), *overrides, *([f"regionName={region}"] if region else []))

@@ -1,4 +1,4 @@
-"""Reads what a fleet's tables hold, with the credentials and endpoints of a properties file, and no daemon."""
+"""`FleetReader`: reads the tables of a fleet, for commands that run without a daemon and for the daemon's pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from mld.tracking import stream_list
 
 
 def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
-    """Return the rules by which this fleet is judged."""
+    """Return the rules by which shards and workers of this fleet are judged."""
     return ViewRules(
         lease_duration_s=settings.leases.duration_s,
         reports=ReportRules.of(settings.fleet),
@@ -52,7 +52,10 @@ def status_steps(
     more_reports: Iterable[WorkerReport] = (),
     legacy_lock: SeenLock = None,
 ) -> Steps[FleetStatus]:
-    """Return the fleet as a scan shows it."""
+    """Return the fleet that a scan of the lease table shows.
+
+    `more_reports` and `legacy_lock` come from the other tables of a fleet of KCL 3.0 to 3.4.
+    """
     found = parse_rows(scan.others, LEASE_TABLE_KEY)
     lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
     status = yield from fleet_status_steps(
@@ -69,7 +72,7 @@ def status_steps(
 
 
 class FleetReader:
-    """Looks at a fleet's tables: one scan, and where the fleet still has its legacy tables, these as well."""
+    """Reads the lease table by one scan, and the two legacy tables where the fleet still has them."""
 
     def __init__(self, settings: Settings, service: Service, table: LeaseTable, clock: Clock, rules: ViewRules) -> None:
         self.settings = settings
@@ -89,7 +92,7 @@ class FleetReader:
         )
 
     async def is_3x(self) -> bool:
-        """Tell whether leaders give leases to workers; by KCL 2.x workers take them. Raises TableError."""
+        """Return whether the fleet works by the rules of 3.x, where leaders assign leases. Raises TableError."""
         states = StatesTable(self._service)
         row: StateRow[ClientVersion] | None = None
         for place in (
@@ -114,14 +117,14 @@ class FleetReader:
 
     @property
     def lag_max_s(self) -> float:
-        """Beyond which lag a shard is lagging."""
+        """A shard that is further behind than this, in seconds, counts as lagging."""
         return self._rules.lag_max_s
 
     async def look(self, seen: TableScan | None = None, *, is_throttled: bool = False) -> FleetStatus:
         """Return the fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
 
         `seen` is the lease table, if it was read already. `is_throttled`: the caller knows that the table refuses
-        writes for want of capacity.
+        writes for lack of capacity, so that silent workers may be alive.
         """
         legacy = self._legacy()
         scan, (reports, lock) = (seen, await legacy) if seen else await asyncio.gather(self._table.scan(), legacy)
@@ -158,7 +161,7 @@ async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> Asyn
 
 
 def _labels(scan: TableScan) -> Mapping[str, str]:
-    """Return what the list of streams calls them; nothing if it cannot be read."""
+    """Return the labels of streams by identifier, from the list in the table; nothing if it cannot be read."""
     row = _row(scan.others, LEASE_TABLE_KEY, stream_list.KEY)
     return stream_list.labels_of(stream_list.parse(row or {}))
 
@@ -170,7 +173,9 @@ def _row(
 
 
 async def with_stream(settings: Settings, name: str) -> str:
-    """Return the key of the only lease that `name` may mean; `name` if it names a stream, or nothing is known of it.
+    """Return the key of the only lease that `name` can mean, if the file names several streams.
+
+    Returns `name` itself if it names a stream too, or if no lease is known that it could mean.
 
     Raises ActRefusedError if several streams have such a shard, TableError.
     """

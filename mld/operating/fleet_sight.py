@@ -18,7 +18,7 @@ from mld.operating.shard_view import ShardView
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the service says of a stream."""
+    """The shards and status of a stream, as its service lists them."""
 
     shards: Sequence[Shard] = ()
     status: str | None = None
@@ -26,7 +26,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class DiskTrouble:
-    """What is wrong with a place; `is_lost`: nothing can be written there now."""
+    """A directory that is full, or soon will be. `is_lost`: nothing can be written there now."""
 
     place: str
     words: str
@@ -36,27 +36,27 @@ class DiskTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What a worker knows of itself, without asking anybody."""
+    """What a worker knows of itself, without a request to any service."""
 
     worker: str
     shards: Sequence[ShardView] = ()
-    """Those whose leases it holds."""
+    """Shards whose leases the worker holds."""
     late: Sequence[LateLoop] = ()
-    """Its loops that make no progress."""
+    """Loops of the worker that make no progress."""
     unreached: str | None = None
-    """Why its lease table counts as out of reach."""
+    """Why the lease table counts as out of reach."""
     slow: Mapping[str, str] = field(default_factory=dict)
-    """Services that answer too late, and how late."""
+    """Services that answer too late, and how late they do."""
     contested: Mapping[str, str] = field(default_factory=dict)
-    """Who else takes the subscription to a shard, by the key of its lease."""
+    """Other programs that take over the subscription to a shard, by lease key."""
     left_behind: str | None = None
-    """The mode that the fleet has gone on to without it, so that it takes no leases."""
+    """The mode that the fleet has changed to while this worker stays in 2.x, so that it takes no leases."""
     unread: str | None = None
-    """Why it can read none of its shards, if it has any."""
+    """Why the worker can read none of its shards, if it has any."""
     is_throttled: bool = False
-    """Whether DynamoDB refuses requests of it for want of capacity."""
+    """Whether DynamoDB refuses requests of the worker for lack of capacity."""
     corrupt: Sequence[tuple[str, str]] = ()
-    """Rows that its loops could not read: key and reason."""
+    """Rows that the loops of the worker could not read, by key, with the reason."""
     holes: Mapping[str | None, int] = field(default_factory=dict)
     """Gaps in the hash range by the label of the stream, as the leader sees them."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -64,47 +64,47 @@ class Own:
     waiting: Sequence[str] = ()
     """Keys whose new values need a restart."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """What its shards have lost to retention in the last day, by the key of the lease."""
+    """Records that left the stream in the last day before they were read, in words, by lease key."""
     disks: Sequence[DiskTrouble] = ()
-    """Places that it or its processor writes to and that are full, or soon will be."""
+    """Directories that the worker or its processor writes to, and that are full or soon will be."""
     strangers: int = 0
-    """Live workers in the table that read another stream."""
+    """Number of live workers in the table that read another stream."""
     clocks_off: Mapping[str, float] = field(default_factory=dict)
-    """By how many seconds the clocks of workers are ahead, as the leader sees them; those that are right are absent."""
+    """Workers with a wrong clock, and the seconds by which it is ahead, as the leader sees them."""
     rows: tuple[int, int] | None = None
-    """Leases in the table, and those of open shards, as the leader sees them."""
+    """Number of leases in the table, and of those for open shards, as the leader sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSight:
-    """What somebody knows of a fleet. Nothing is found of what is not known."""
+    """Everything that is known of a fleet where faults are looked for."""
 
     fleet: FleetStatus | None = None
     unread: str | None = None
     """Why the tables cannot be read now."""
     listed: Mapping[str | None, Listed] = field(default_factory=dict)
-    """Streams by label; None is the only one. Those that could not be asked are absent."""
+    """What the service lists, by the label of the stream (None: the only one). Streams that refused are absent."""
     own: Own | None = None
     table_created_s: float | None = None
-    """When the lease table was made, in epoch seconds."""
+    """When the lease table was created, in epoch seconds."""
     file: str = ""
-    """The properties file as remedies name it; empty: a command finds it by itself."""
+    """The properties file, as commands in remedies name it; empty: commands find it by an environment variable."""
 
     @property
     def shards(self) -> Sequence[ShardView]:
-        """The open ones that are known."""
+        """All open shards that are known."""
         if self.fleet is not None:
             return self.fleet.open_shards
         return () if self.own is None else self.own.shards
 
     @property
     def corrupt(self) -> Mapping[str, str]:
-        """Why rows cannot be read, by key."""
+        """Rows that cannot be read, with the reason, by key."""
         of_fleet = () if self.fleet is None else self.fleet.corrupt
         return {**dict(() if self.own is None else self.own.corrupt), **dict(of_fleet)}
 
     def command(self, verb: str, *words: str) -> str:
-        """Return a command on this application: ``mld peek app.properties 3 --at checkpoint``."""
+        """Return a command line for this application, such as ``mld peek app.properties 3 --at checkpoint``."""
         return " ".join(["mld", verb, *([shlex.quote(self.file)] if self.file else []), *words])
 
     def label_of(self, key: str) -> str | None:
@@ -113,7 +113,7 @@ class FleetSight:
         return stream if stream is None or self.fleet is None else self.fleet.labels.get(stream, stream)
 
     def starts(self) -> str:
-        """Return what to do where nobody works: start a worker, or find out why those that live do not."""
+        """Return the command for a fleet that does not work: ``mld doctor`` if a worker lives, else ``mld run``."""
         lives = self.own is not None or (
             self.fleet is not None and any(one.is_alive is not False for one in self.fleet.workers)
         )

@@ -46,48 +46,50 @@ class NoStreamError(MldError):
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
+    """A fleet at one moment."""
+
     taken_s: float
-    """Epoch seconds of whoever looked."""
+    """Epoch seconds, by the clock of the reader."""
     shards: tuple[ShardView, ...]
-    """In the order of their streams and ids."""
+    """Sorted by stream and id."""
     workers: tuple[WorkerView, ...]
     holes_of: Mapping[str | None, tuple[HashRange, ...]]
-    """What no open lease covers, by the label of the stream; None is the only one. Streams without holes are absent."""
+    """Hash keys that no open lease covers, by the label of the stream (None: the only one)."""
     corrupt: tuple[tuple[str, str], ...]
-    """Rows that cannot be read, with the reason."""
+    """Keys of rows that cannot be read, with the reason."""
     leader: str | None
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What people call each stream of a table with several, by identifier."""
+    """Label of each stream by identifier, in a table with several streams."""
     events: tuple[Event, ...] = ()
-    """What happened, the oldest first."""
+    """The history, the oldest event first."""
     alerts: frozenset[str] = frozenset()
-    """Raised and not ended."""
+    """Alerts that were raised and have not ended."""
 
     @property
     def times_told(self) -> list[float]:
-        """When something happened that rows and events tell of, in epoch seconds."""
+        """All times that rows and events mention, in epoch seconds."""
         told: list[float] = [event.at_s for event in self.events]
         told += [shard.lease.status.at_s for shard in self.shards if shard.lease.status is not None]
         return told + [self.taken_s - one.heard_s for one in self.workers if one.heard_s is not None]
 
     @property
     def holes(self) -> tuple[HashRange, ...]:
-        """Those of all streams."""
+        """The holes of all streams."""
         return tuple(hole for holes in self.holes_of.values() for hole in holes)
 
     @property
     def open_shards(self) -> tuple[ShardView, ...]:
-        """All but those that were read to their end."""
+        """All shards but those that were read to their end."""
         return tuple(shard for shard in self.shards if shard.verdict is not Verdict.ENDED)
 
     @property
     def behind_s(self) -> float | None:
-        """How far the shard that is furthest behind is; None if none tells."""
+        """Lag of the shard that is furthest behind, in seconds; None if no lag is known."""
         return furthest(self.open_shards)
 
     @property
     def applications(self) -> Mapping[str, tuple[str, ...]]:
-        """The living workers of each application, if there are several: they take each other's leases."""
+        """The living workers of each application, if several share the table: they take each other's leases."""
         found: dict[str, list[str]] = {}
         for worker in self.workers:
             if worker.application is not None and worker.is_alive:
@@ -96,7 +98,10 @@ class FleetStatus:
 
     @property
     def uneven(self) -> tuple[tuple[WorkerView, ...], ...]:
-        """The living workers of each machine whose leases differ by more than one, but for what an operator wants."""
+        """The living workers of each machine that hold uneven numbers of leases.
+
+        Uneven means a difference of more than one. Workers that an operator drained, or moved leases to, are left out.
+        """
         by_meter: dict[str, list[WorkerView]] = {}
         pinned = {one.owner for one in self.open_shards if (one.lease.pinned_until_s or 0) > self.taken_s}
         for worker in self.workers:
@@ -119,9 +124,9 @@ def fleet_status_steps(
     corrupt: Iterable[tuple[str, str]] = (),
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
-    """Return the fleet of these rows at `now_s`, in epoch seconds of whoever looks.
+    """Return the fleet that these rows show at `now_s`, epoch seconds by the clock of the reader.
 
-    `labels` are what people call streams, by identifier; a stream without one is called by its identifier.
+    `labels` are the labels of streams by identifier; a stream without a label is called by its identifier.
     """
     newest = {report.worker: report for report in newest_of_each(reports)}
     known = labels or {}
@@ -143,7 +148,7 @@ def fleet_status_steps(
         if is_expired(replace(report, updated_at_s=heard[worker]), now_s, rules.reports)
     )
     ends = {end: (at_s, by.worker) for by in newest.values() for end, at_s in by.ends.items()}
-    # Whoever takes a lease of a dead worker deletes its report; for the others perhaps nobody has room.
+    # The worker that takes over a lease of a dead worker deletes its report. Other leases of it may still be there.
     unreported = ((worker, heard[worker]) for worker in ends if worker not in newest and worker in heard)
     found_dead = frozenset(worker for worker, at_s in unreported if at_s is not None and at_s <= ends[worker][0])
     dead = found_dead if rules.is_throttled else silent | found_dead
@@ -155,7 +160,7 @@ def fleet_status_steps(
         shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
     workers = yield from worker_steps(shards, newest, heard, silent, ends, _leader(lock), now_s, rules)
     unreadable = tuple(corrupt)
-    # An unreadable row covers keys that nobody knows.
+    # The hash keys of an unreadable row are unknown, so there may be no hole.
     unsure = {known.get(stream, stream) if (stream := stream_of_key(key)) else None for key, _ in unreadable}
     holes: dict[str | None, tuple[HashRange, ...]] = {}
     for label, of_stream in groupby(shards, key=lambda shard: shard.label):
@@ -177,7 +182,10 @@ fleet_status = at_once(fleet_status_steps)
 
 
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
-    """Return the status with the shards of one stream only, however named, and all workers; None if it has none."""
+    """Return the status with the shards of one stream only, and all workers; None if that stream has no shards.
+
+    `name` is the stream's label, name or identifier.
+    """
     labels = {shard.label for shard in status.shards}
     if name not in labels:
         ids = {shard.lease.stream: shard.label for shard in status.shards if shard.lease.stream is not None}
@@ -208,7 +216,7 @@ def _leader(lock: SeenLock) -> str | None:
 
 
 def _holes(shards: Sequence[ShardView]) -> Steps[tuple[HashRange, ...]]:
-    """Return what no open lease covers; nothing is known while an open row has no range."""
+    """Return the hash keys that no open lease covers; nothing while an open row has no hash range."""
     known: list[HashRange] = []
     for number, shard in enumerate(shards):
         if number % SLICE == 0:

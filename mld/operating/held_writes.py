@@ -22,24 +22,26 @@ _STALE = (
     rows.LEFT_OUT,
     *rows.STATUS,
 )
-"""What a row says about a place that it leaves."""
+"""Attributes that describe the old place of a row, and are removed when it gets another place."""
 _OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
-"""What a row says of its holder."""
+"""Attributes that describe the holder of a row."""
 
 
 def create(lease: Lease, me: str) -> LeaseWrite[bool]:
-    """Make a new row, which belongs to the operator until it is handed back."""
+    """Make a new row, which belongs to the operator until the hold gives it back."""
     return writes.create(replace(lease, owner=me))
 
 
 def put_back(row: Row, me: str) -> LeaseWrite[bool]:
-    """Make a saved row again, as it was but for its owners."""
+    """Make a saved row again, unchanged except for its owner, which is the operator."""
     item = {name: value for name, value in row.items() if name not in _OF_HOLDER} | {rows.OWNER: {"S": me}}
     return writes.put("put", rows.parse_row(item), item)
 
 
 def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
-    """Give the row the place of `target`, as if it had been created there, with its parents and hash range."""
+    """Change the row into one that looks as if it had been created as `target`, with its place, parents
+    and hash range.
+    """
     new = rows.new_row(target)
     moved = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]
     moved += [] if seen.parents == target.parents else [rows.PARENTS]

@@ -1,4 +1,4 @@
-"""`mld skip`: single records that the record processor is not to get, and the plan that leaves them out."""
+"""`mld skip`: finds the records that a record processor shall not get, and plans to leave them out."""
 
 from __future__ import annotations
 
@@ -42,22 +42,28 @@ RECORDS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """The record `only`, or those after the checkpoint: so many (`count`), or up to the record `past`, and that one."""
+    """The records to leave out; one of the three is set."""
 
     only: str | None = None
+    """A single record."""
     past: str | None = None
+    """All records after the checkpoint up to this one, which is left out too."""
     count: int | None = None
+    """This many records after the checkpoint."""
 
 
 async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
-    """Plan to leave records out, which are kept in the new file `path`. Raises ActRefusedError, MldError."""
+    """Return a plan that leaves the records out, and saves them in the new file `path`.
+
+    Raises ActRefusedError, MldError.
+    """
     fleet, settings = seen.fleet, seen.reader.settings
     leases = {view.key: view.lease for view in fleet.shards}
     lease = leases[full_key(leases, shard, fleet.labels)]
     label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
     only = None if unwanted.only is None else parse_record(unwanted.only)
     if only is not None:
-        plan_leave_out(fleet, shard, only)  # which may be refused before the stream is asked
+        plan_leave_out(fleet, shard, only)  # a refusal comes before the stream is read
     async with application_of(settings, only_stream(settings, label)) as app:
         found, marks = (
             await records_after(app, lease, unwanted) if only is None else (await records_at(app, lease, only), [only])
@@ -72,7 +78,9 @@ async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path)
 
 
 def parse_record(text: str) -> str:
-    """Return ``SEQUENCE`` or ``SEQUENCE/SUB``, without needless signs. Raises ActRefusedError for anything else."""
+    """Return ``SEQUENCE`` or ``SEQUENCE/SUB`` without blanks and leading zeros. Raises ActRefusedError
+    for other texts.
+    """
     found = _RECORD.fullmatch(text.strip())
     if found is None or int(found["sub"] or 0) > SUB_MAX:
         raise ActRefusedError(f"{text!r} is no sequence number: give digits, and /N for a user record of an aggregate")
@@ -80,7 +88,9 @@ def parse_record(text: str) -> str:
 
 
 async def records_at(app: Application, lease: Lease, record: str) -> list[FramedRecord]:
-    """Return the user record, or all of the aggregate, that is there. Raises ActRefusedError if there is none."""
+    """Return the user record `SEQUENCE/SUB`, or all user records of `SEQUENCE`. Raises ActRefusedError
+    if none is kept.
+    """
     sequence, _, sub = record.partition("/")
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
     page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()
@@ -93,8 +103,9 @@ async def records_at(app: Application, lease: Lease, record: str) -> list[Framed
 
 
 async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> tuple[list[FramedRecord], list[str]]:
-    """Return the user records after the checkpoint that are meant, and the marks that leave them out: one for a whole
-    aggregate. Raises ActRefusedError if there are fewer.
+    """Return the unwanted user records after the checkpoint, and the marks for the lease row that leave them out.
+
+    A whole aggregate gets one mark. Raises ActRefusedError if there are fewer records than wanted.
     """
     checkpoint, initial = lease.checkpoint, initial_position(app.settings.initial_position)
     if checkpoint.sequence == LATEST_NAME or lacks_timestamp(checkpoint, initial):
@@ -145,7 +156,7 @@ def _short(record: FramedRecord) -> str:
 
 
 def saved_line(lease: Lease, record: FramedRecord) -> str:
-    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
+    """Return the line of a record in the file: the fields that a record processor gets, with the shard and stream."""
     fields: dict[str, Any] = dict(record.fields())
     names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
     stream = {} if lease.stream is None else {"streamId": lease.stream}

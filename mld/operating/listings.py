@@ -1,4 +1,4 @@
-"""What the commands that look at a fleet print: rows of text for people, plain values for machines. Pure."""
+"""What the commands that look at a fleet print for people: tables of text. Pure."""
 
 from __future__ import annotations
 
@@ -25,25 +25,29 @@ from mld.operating.shard_view import (
 from mld.operating.worker_view import WorkerView
 
 CHECKPOINT_DIGITS = 12
-"""Shown of a sequence number: its end, where two of one shard differ."""
+"""Last digits of a sequence number that are shown: two numbers of one shard differ there."""
 ERROR_CHARACTERS_MAX = 80
 IF_TOLD = frozenset({"stream", "where", "up"})
-"""Columns that are shown if there is something in them."""
+"""Columns that are left out if they are empty."""
 FAULTS_SHOWN = 20
-"""Told below a listing; a program gets them all."""
+"""Faults that are printed below a table; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A table: `columns` with a mark for those that are aligned to the right, rows of text, lines that follow."""
+    """A table of text."""
 
     columns: tuple[tuple[str, bool], ...]
+    """Name of each column, and whether it is aligned to the right."""
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    """Lines that are printed below the table."""
 
 
 def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
-    """Return a listing; ``name>`` is a column that is aligned to the right. Without content some are left out."""
+    """Return a listing with these columns; ``name>`` is aligned to the right. Empty columns of
+    `IF_TOLD` are left out.
+    """
     columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
     found = tuple(rows)
     shown = [at for at, (name, _) in enumerate(columns) if name not in IF_TOLD or any(row[at] for row in found)]
@@ -53,13 +57,13 @@ def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) 
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return one row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
+    """Return a listing of `shards`, the worst first, with the faults of the table as a whole below."""
     names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
     return _shards_listing(names, status, shards, faults)
 
 
 def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return the open shards with their verdicts, the worst first, and what is wrong with the table as a whole."""
+    """Return a listing of the open shards by verdict, the worst first, with the faults of the whole table below."""
     return _shards_listing("stream, shard, verdict, behind>, owner, note", status, status.open_shards, faults)
 
 
@@ -74,7 +78,7 @@ def _shards_listing(
 
 
 def told(faults: Iterable[FleetFault]) -> list[str]:
-    """Return faults as lines, with their remedies; of many only some."""
+    """Return faults as lines, with their remedies; at most `FAULTS_SHOWN`."""
     lines = [fault.sentence for fault in faults]
     more = len(lines) - FAULTS_SHOWN
     return lines if more <= 0 else [*lines[:FAULTS_SHOWN], f"and {more} more"]
@@ -89,7 +93,7 @@ def _kbps(shard: ShardView) -> str:
 
 
 def note(shard: ShardView, remedy: str | None = None) -> str:
-    """Say what an operator should know about a shard, in a few words, and what helps; nothing for most."""
+    """Return what an operator should know about a shard, and the remedy; empty for most shards."""
     lease = shard.lease
     parents = () if shard.verdict is Verdict.ENDED else sorted(map(_number, lease.parents))
     parts = (
@@ -112,11 +116,11 @@ _SHARD_CELLS: Mapping[str, Callable[[ShardView], str]] = {
     "KB/s>": _unless_ended(_kbps),
     "checkpoint": lambda shard: short(shard.lease.checkpoint),
 }
-"""What stands in a column about a shard."""
+"""Function for the text of each column about a shard."""
 
 
 def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
-    """Sort by verdict, then the furthest behind; those that are alike stay in their order."""
+    """Sort shards by verdict, the worst first, then by lag. Equal shards keep their order."""
     return sorted(shards, key=lambda shard: (RANKS[shard.verdict.value], -(shard.behind_s or 0.0)))
 
 
@@ -135,7 +139,7 @@ def _totals(status: FleetStatus) -> list[str]:
 
 
 def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return one row for each of several streams: shards by verdict, how far behind, and holes."""
+    """Return a listing of several streams: their shards by verdict, lag, and holes."""
     rows = []
     ids = {shard.label: shard.lease.stream for shard in status.shards}
     for label, shards in groupby(status.shards, key=lambda shard: shard.label):
@@ -157,7 +161,7 @@ def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
 
 
 def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return one row for each worker, and the faults."""
+    """Return a listing of the workers, with the faults below."""
     names = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
@@ -199,13 +203,13 @@ def _heard(worker: WorkerView) -> str:
 
 
 def events_listing(events: Sequence[Event]) -> Listing:
-    """Return the events, the newest last, as in a log."""
+    """Return a listing of events, the newest last."""
     rows = ((iso_time(one.at_s), one.kind.value, one.worker, shard_of_key(one.shard), one.text) for one in events)
     return _listing("time, event, worker, shard, text", rows, (f"{len(events)} events",))
 
 
 def apps_listing(account: Mapping[str, Any]) -> Listing:
-    """Return one row for each application of an account, and what was not seen."""
+    """Return a listing of the applications of an account, with the tables that could not be read below."""
     names = "application, streams, workers>, open shards>, furthest behind>, note"
     apps = account["applications"]
     count = f"{len(apps)} application{'' if len(apps) == 1 else 's'}"
@@ -221,7 +225,7 @@ def _app_row(app: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def short(position: Position) -> str:
-    """Return a position in a few characters."""
+    """Return a position in a few characters: the last digits of its sequence number."""
     if position.is_sentinel:
         return position.sequence
     sub = f"/{position.sub}" if position.sub else ""
@@ -233,14 +237,14 @@ def _number(shard_id: str) -> str:
 
 
 def daemon_listing(value: Mapping[str, Any]) -> Listing:
-    """Return one row for each shard of a daemon, from its answer to `mld status`."""
+    """Return a listing of a daemon's shards, from its answer to `mld status`."""
     names = "stream, shard, state, behind>, busy>, records>, last checkpoint>, restarts>, last error"
     rows = ((shard.get("stream") or "", *_daemon_row(shard)) for shard in value["shards"])
     return _listing(names, rows, _daemon_notes(value))
 
 
 def daemon_headline(value: Mapping[str, Any]) -> str:
-    """Say who the daemon is."""
+    """Return a line with the daemon's application, worker id, process and version."""
     leader = ", leader" if value["isLeader"] else ""
     stream = value["stream"] or "several streams"
     return (

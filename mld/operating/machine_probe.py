@@ -31,7 +31,7 @@ class MachineProbe:
         self._places = places
 
     async def programs(self) -> None:
-        """Look at the record processor, and at those of single streams."""
+        """Examine the record processor, and the processors of single streams."""
         commands = {"executableName": self._exam.settings.child.command}
         for one in self._exam.settings.streams:
             if one.executable_name is not None:
@@ -65,7 +65,7 @@ class MachineProbe:
         return fail("Spark", last, "see docs/use/spark.md")
 
     def dead_letter(self) -> list[Diagnosis]:
-        """Name a dead letter that is not on this machine: its directory is one of the disks."""
+        """Return the finding for a dead letter outside this machine. A directory is among the disks."""
         place = self._exam.settings.child.dead_letter
         if place is None or place.kind is DeadLetterKind.DIRECTORY:
             return []
@@ -75,18 +75,18 @@ class MachineProbe:
         return [findings.disk_finding(place, room_of(place)) for place in self._places]
 
     def daemons_here(self) -> Iterator[Diagnosis]:
-        """Ask the daemons of the application that run here, as this user, what they have against their files."""
+        """Ask the daemons of the application that this user runs here for faults of their files."""
         serving = self._exam.settings.serving
         wanted = WantedDaemon(self._exam.settings.application_name, serving.control_socket, None, None, TIMEOUT_S)
         try:
             links = find_daemons(wanted, os.environ)
         except MldError:
-            return  # nothing runs here, or not for this user
+            return  # this user runs no daemon here
         for link in links:
             try:
                 yield from findings.daemon_findings(link.ask("status"))
             except MldError as error:
-                yield warn("daemon", str(error), "`mld status --live` says whether it makes progress")
+                yield warn("daemon", str(error), "check with `mld status --live` whether it makes progress")
 
     def files(self) -> Diagnosis:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Opens clients of AWS with the credentials and endpoints of a properties file, for commands."""
+"""`opened`: opens clients of AWS for commands, with the credentials and endpoints of a properties file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mld.properties.settings import Settings
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_S = 10.0
-THREADS = 4  # segments of a large table are scanned beside each other
+THREADS = 4  # a large table is scanned in several segments at once
 
 
 async def if_there(asking: Awaitable[T], otherwise: T) -> T:
-    """Return what a table holds, or `otherwise` if there is no such table. Raises TableError."""
+    """Await a read of a table, and return its result; `otherwise` if the table does not exist. Raises TableError."""
     try:
         return await asking
     except TableMissingError:
@@ -34,8 +34,9 @@ async def opened(
     timeout_s: float = REQUEST_TIMEOUT_S,
     service_time: ServiceTime | None = None,
 ) -> AsyncIterator[RawService]:
-    """Open a service of a properties file, and close it; `service_time` learns from its answers. Raises errors of
-    `mld.core.errors`.
+    """Open a client of a service, and close it at the end. `service_time` learns the time of AWS from the answers.
+
+    Raises errors of `mld.core.errors`.
     """
     service = service_of(
         client_factory(settings, service_time),
@@ -52,5 +53,5 @@ async def opened(
 
 
 def dynamo_of(settings: Settings, service_time: ServiceTime | None = None) -> AbstractAsyncContextManager[RawService]:
-    """Open DynamoDB."""
+    """Open a client of DynamoDB."""
     return opened(settings, "dynamodb", "DynamoDB", service_time=service_time)

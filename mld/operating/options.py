@@ -1,4 +1,4 @@
-"""What the commands of operators share: how they are asked, what they print, and how they end.
+"""The options and arguments that the commands of operators share.
 
 Nothing heavy is imported here: a supervisor calls `mld status --live` every few seconds.
 """
@@ -31,41 +31,46 @@ F = TypeVar("F", bound=Callable[..., Any])
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
-stream_option = click.option("--stream", "stream_name", metavar="NAME", help="Which one, if the file names several.")
-_execute = click.option("--execute", is_flag=True, help="Do it. Without this the plan is printed, and nothing is done.")
+stream_option = click.option(
+    "--stream", "stream_name", metavar="NAME", help="The stream, if the properties file names several."
+)
+_execute = click.option("--execute", is_flag=True, help="Carry the plan out. Without this the plan is only printed.")
 _backup = click.option(
     "--backup",
     "backup_file",
     metavar="FILE",
-    help="Where the rows are saved before anything is changed, instead of a file in the working directory.",
+    help="File for the rows, which are saved before anything is changed; by default one in the working directory.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How a command was called. `words` are what it needs besides the file; `more` what follows these."""
+    """How a command was called."""
 
     file: str
+    """The properties file."""
     overrides: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    """The arguments that the command needs besides the file, such as a shard."""
     more: tuple[str, ...] = ()
+    """Further arguments, such as another command line."""
     execute: bool = False
     backup_file: str | None = None
 
     @property
     def shown_file(self) -> str:
-        """The file as commands that help name it; empty where the environment does."""
+        """The file as proposed commands name it; empty if an environment variable names it."""
         return "" if self.file == os.environ.get(FILE_VARIABLE) else self.file
 
     def settings(self) -> Settings:
-        """Load the file; exit with 2, and what is wrong with it, if it cannot be used."""
+        """Load the file. If it cannot be used, print what is wrong with it and exit with 2."""
         return settings_of(self.file, self.overrides)
 
 
 def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
-    """Give a command the parameter `asked`: a properties file, a word for each name, and with `acts` how to act.
+    """Give a command the parameter `asked`: the properties file, and an argument for each of `names`.
 
-    With `more` words may follow the others.
+    With `acts` it has --execute and --backup too. With `more` further arguments may follow.
     """
     metavar = " ".join(["[APP.properties]", *names, more]).strip()
 
@@ -87,7 +92,7 @@ def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
 
 
 def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[Sequence[str], Sequence[str]]:
-    """Return so many words, and a file unless it is named otherwise; and what follows."""
+    """Split the words after the first `count`, or after one more if a properties file is among them."""
     by_variable = os.environ.get(FILE_VARIABLE) and not (words and words[0].endswith(FILE_SUFFIX))
     if not option_file and not by_variable:
         count += 1
@@ -95,7 +100,7 @@ def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[S
 
 
 def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -> tuple[str, tuple[str, ...]]:
-    """Return the properties file, and a word for each name, from words that may have the file first or last.
+    """Return the properties file, and a word for each of `names`. Among `words` the file is the first or the last.
 
     Raises click.UsageError.
     """
@@ -112,7 +117,7 @@ def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -
 
 
 class PointType(click.ParamType[Point]):
-    """``trim-horizon``, ``latest``, ``checkpoint``, a time or a sequence number, as far as `kinds` allow."""
+    """Type of an option whose value is a place in a stream, of one of `kinds`."""
 
     name = "place"
 

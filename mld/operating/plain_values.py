@@ -78,7 +78,7 @@ def worker_value(worker: WorkerView) -> dict[str, Any]:
 
 
 def shard_values(shards: Iterable[ShardView], faults: Iterable[FleetFault]) -> list[dict[str, Any]]:
-    """Return shards in plain values, each with what helps it."""
+    """Return shards in plain values, each with the remedy for its fault."""
     remedies = {fault.shard: fault.remedy for fault in faults}
     return [shard_value(shard, remedies.get(shard.key)) for shard in shards]
 
@@ -86,7 +86,7 @@ def shard_values(shards: Iterable[ShardView], faults: Iterable[FleetFault]) -> l
 def fleet_value(
     status: FleetStatus, shards: Iterable[ShardView] | None = None, faults: Sequence[FleetFault] = ()
 ) -> dict[str, Any]:
-    """Return the whole fleet, in plain values; `shards` if not all of them are wanted."""
+    """Return the whole fleet in plain values; with `shards` only these of its shards."""
     return {
         "takenAt": status.taken_s,
         "leader": status.leader,

@@ -1,12 +1,12 @@
-"""What an operator's command would change, row by row: one value for all of them. Pure.
+"""`ActPlan`: the rows that an operator's command would change. Pure.
 
-Each change is one conditional write of one row, made from the row as the plan saw it. So two operators, or an operator
-and a worker, never overwrite each other: whoever comes second is refused, and learns so. A plan that is carried out in
-part, because a row moved or the network failed, leaves every row either as it was or as planned; asking again plans
-what is left.
+Each change is one conditional write of one row, with conditions made from the row that was read. So two operators, or
+an operator and a worker, never overwrite each other: the second write is refused, and the command says so. If only part
+of a plan is carried out, because a row has changed or the network failed, each row is either as before or as planned.
+Running the command again plans the rest.
 
-Two kinds of plans: those of steering write rows that workers hold, under the conditions of `leases.writes`; those that
-move a whole application write rows that an operator holds meanwhile (`operator_hold`), by the writes at the end here.
+There are two kinds of plans. Plans of steering write rows that workers hold, under the conditions of `leases.writes`.
+Plans for a whole application write rows that the operator holds meanwhile (`operator_hold`), by `held_writes`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class ActRefusedError(MldError):
-    """A command cannot be planned: nothing was changed. The message names the reason and the remedy."""
+    """A command is refused before it changes anything. The message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write of one row: `words` completes "SHARD: "."""
+    """One write of one row."""
 
     words: str
+    """Completes the sentence "SHARD: "."""
     write: LeaseWrite[Any]
     place: Place | None = None
-    """Where the row is; None: in the lease table."""
+    """The table of the row; None: the lease table."""
     name: str = ""
-    """What people call the row, if not by its key."""
+    """Name of the row for people, if that is not its key."""
 
     @property
     def key(self) -> str:
@@ -51,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class KeptLines:
-    """A new file, and its lines: what the changes of a plan take away."""
+    """A new file with lines: the records that the changes of a plan leave out."""
 
     path: Path
     lines: tuple[str, ...]
@@ -59,53 +60,58 @@ class KeptLines:
 
 @dataclass(frozen=True, slots=True)
 class ActPlan:
-    """What a command would do: `title` in one line, changes in the order in which they are written, and remarks."""
+    """What a command would do."""
 
     title: str
+    """One line."""
     changes: tuple[Change, ...]
+    """In the order in which they are written."""
     notes: tuple[str, ...] = ()
+    """Remarks for the operator."""
     kept: KeptLines | None = None
-    """Written before the first change, and gone again if surely none was made."""
+    """A file that is written before the first change, and removed if certainly no change was made."""
 
 
 class Fate(Enum):
-    """What became of a change."""
+    """Result of a change."""
 
     DONE = "done"
     REFUSED = "refused"  # the row is not as the plan saw it: nothing was written
-    UNKNOWN = "unknown"  # no answer, or an error: it may be written or not
+    UNKNOWN = "unknown"  # no answer, or an error: the row may be written or not
     SKIPPED = "not tried"  # an earlier change failed, and this one needs it
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A change and its fate; `why` says more unless it is done. `row` is what the table has then, if it answered so."""
+    """A change and its fate."""
 
     change: Change
     fate: Fate
     why: str = ""
+    """Reason, unless the change is done."""
     row: Lease | None = None
+    """The row after the write, if the table has returned it."""
 
     @property
     def words(self) -> str:
-        """What became of it, for people."""
+        """The fate and its reason, for people."""
         return f"{self.fate.value}: {self.why}" if self.why else self.fate.value
 
 
 @dataclass(frozen=True, slots=True)
 class RawTable:
-    """Every row of a lease table as it is stored, and what the rows mean."""
+    """Every row of a lease table as it is stored, and the leases parsed from the rows."""
 
     rows: tuple[Row, ...]
     scan: TableScan
 
     def row(self, key: str) -> Row | None:
-        """Return the row of this key."""
+        """Return the stored row with this key; None if there is none."""
         return next((row for row in self.rows if row.get(rows.KEY, {}).get("S") == key), None)
 
 
 def raw_table(found: Sequence[Row]) -> RawTable:
-    """Return the table that consists of `found`."""
+    """Parse the rows `found`, and return the table that consists of them."""
     leases, corrupt, others = [], [], []
     for row in found:
         try:

@@ -15,20 +15,21 @@ from mld.shards.graph import ShardGraph, ancestors_first, id_order, new_lease
 
 @dataclass(frozen=True, slots=True)
 class ResetRows:
-    """`puts` are written first, in this order: created, or made of the row that is there. Then `deletes` go."""
+    """The rows that a reset wants."""
 
     puts: tuple[Lease, ...]
+    """Rows to create, or to change existing ones into, in this order."""
     deletes: tuple[str, ...] = ()
+    """Keys of rows to delete afterwards."""
     notes: tuple[str, ...] = ()
 
 
 def whole_reset(
     begin: Sequence[Shard], positions: Mapping[str, Position], existing: Sequence[Lease]
 ) -> Steps[ResetRows]:
-    """Return the rows for an application that begins at `positions`, one for each shard of `begin`: a partition of all
-    keys.
+    """Return the rows of an application in which each shard of `begin` starts at its position in `positions`.
 
-    `begin` are the shards that were open at that place, without descendants of one another.
+    `begin` are the shards that were open at that place: they cover all hash keys, and none descends from another.
     """
     graph = yield from ShardGraph.steps(begin)
     puts = yield from ancestors_first(graph, {shard.shard_id: positions[shard.shard_id] for shard in begin})
@@ -37,9 +38,10 @@ def whole_reset(
 
 
 def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: Sequence[Lease]) -> Steps[ResetRows]:
-    """Return the rows that let one listed shard begin at `position`, and nothing else. Raises ActRefusedError.
+    """Return the rows that make one listed shard start at `position`, and leave all others where they are.
 
-    A shard without a row whose ancestors are still being read has not begun; a row for it would let it begin too soon.
+    Raises ActRefusedError for a shard that has no row because an ancestor is still being read: with a row it would
+    start too soon.
     """
     shard = graph.shards[shard_id]
     rows = {lease.key: lease for lease in existing}
@@ -57,7 +59,7 @@ def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: 
         further = yield from graph.below([key])
         if further & rows.keys():
             passed.append(key)
-    # From young to old: a complete row is written when the rows of its children are there.
+    # The youngest first: a complete row must not be written before the rows of its children.
     ended = [
         replace(new_lease(graph.shards[key], SHARD_END), children=frozenset(graph.children.get(key, ())))
         for key in sorted(passed, key=id_order, reverse=True)
@@ -66,16 +68,16 @@ def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: 
     parents = sorted(graph.listed_parents(shard_id), key=id_order)
     if position == TRIM_HORIZON and parents:
         notes.append(
-            f"{shard_id} is read from its beginning; what its keys had before is in {' and '.join(parents)}, which "
-            "this leaves alone"
+            f"{shard_id} is read from its beginning; earlier records of its keys are in {' and '.join(parents)}, which "
+            "this does not reset"
         )
     if below & rows.keys() or ended:
-        notes.append(f"the shards that follow {shard_id} keep their places")
+        notes.append(f"the child shards of {shard_id}, and theirs, keep their places")
     return ResetRows((*ended, new_lease(shard, position)), (), tuple(notes))
 
 
 def words_of(target: Lease, row: Lease | None) -> str:
-    """Return what becomes of a row, for people: completes "SHARD: "."""
+    """Return the change of a row in words, which complete the sentence "SHARD: "."""
     if row is None:
         return f"new row at {target.checkpoint}"
     if row.checkpoint == target.checkpoint:
@@ -84,7 +86,7 @@ def words_of(target: Lease, row: Lease | None) -> str:
 
 
 def direction(old: Position, new: Position) -> str:
-    """Return whether records are read again or skipped."""
+    """Return ``back`` if the move reads records again, ``forward`` if it skips some, ``aside`` if neither is known."""
     if old.is_shard_end or new.sequence == TRIM_HORIZON.sequence:
         return "back"
     if new.number is None or new.is_shard_end:
@@ -95,7 +97,7 @@ def direction(old: Position, new: Position) -> str:
 
 
 def is_like(row: Lease, target: Lease) -> bool:
-    """Return whether the row is as a reset wants it, whoever owns it."""
+    """Return whether the row is already as a reset wants it, apart from its owner."""
     return (
         row.checkpoint == target.checkpoint
         and row.pending is None
@@ -107,5 +109,5 @@ def is_like(row: Lease, target: Lease) -> bool:
 
 
 def is_of_another_shard(row: Lease, target: Lease) -> bool:
-    """Return whether the row is of a shard of that name in a stream that is gone; old rows have no range."""
+    """Return whether the row belongs to a shard with the same name in a deleted stream: it has another hash range."""
     return row.hash_range not in (None, target.hash_range)

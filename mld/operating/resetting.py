@@ -1,16 +1,7 @@
-"""`mld reset`: the application, or one shard, begins at another place.
+"""`mld reset`: makes the application, or one shard, start at another place.
 
-Places become checkpoints first, while nothing is held; then the rows are written (`target`). The same command again
-finishes what broke off: rows that are as they should be are left alone.
-
-A checkpoint is the last record that was processed, so it is the record before the first one that is wanted: a number
-that Kinesis has given to a record of this shard. Nothing else will do. An invented number may be refused, and LATEST
-would skip records that arrive before a worker reads. If no record before that place is kept, TRIM_HORIZON is the
-checkpoint.
-
-Kinesis cannot read backwards, so the record before is looked for from earlier and earlier times. In doubt (arrival
-times that are not in order, records that came meanwhile) the checkpoint is an earlier one: records are read again,
-never skipped.
+First the place is turned into a checkpoint for each shard (`boundaries`), while no lease is held. Then the rows are
+written. If the command breaks off, running it again does the rest: rows that are already right are not written.
 """
 
 from __future__ import annotations
@@ -53,6 +44,7 @@ from mld.operating.reset_rows import (
 from mld.shards.graph import ShardGraph
 from mld.shards.identity import foreign_evidence
 
+ROW_GOES = "its row is deleted"
 NO_TIME = (
     "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "
     "sequence number; `mld replay --from TIME` sends records from a time on to another child"
@@ -61,23 +53,27 @@ NO_TIME = (
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What a reset wants: made once, from the stream; planned against the rows as often as needed."""
+    """A reset, made once from the stream. It can be planned against the rows as often as needed."""
 
     point: Point
     shard_id: str | None
+    """The shard to reset; None: all."""
     shards: tuple[Shard, ...]
+    """All listed shards."""
     begin: tuple[Shard, ...] = ()
+    """The shards that were open at the place."""
     positions: Mapping[str, Position] = field(default_factory=dict)
+    """Checkpoint for each shard that is reset."""
 
     def rows(self, leases: tuple[Lease, ...]) -> ResetRows:
-        """Return the rows that are wanted. Raises ActRefusedError."""
+        """Return the rows that the reset wants. Raises ActRefusedError."""
         if self.shard_id is None:
             return finish(whole_reset(self.begin, self.positions, leases))
         graph = ShardGraph(self.shards)
         return finish(shard_reset(graph, self.shard_id, self.positions[self.shard_id], leases))
 
     def plan(self, table: RawTable, me: str) -> ActPlan:
-        """Return what is left to write, for the operator `me`. Raises ActRefusedError."""
+        """Return the changes that are left to write, for the operator `me`. Raises ActRefusedError."""
         rows = self.rows(table.scan.leases)
         seen = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
@@ -89,7 +85,7 @@ class Reset:
             elif not is_like(row, target):
                 changes.append(Change(words, rewrite(row, target, me)))
         for key in rows.deletes:
-            changes.append(Change(f"its row goes, at {seen[key].checkpoint}", remove(key, me)))
+            changes.append(Change(f"{ROW_GOES} (at {seen[key].checkpoint})", remove(key, me)))
         return ActPlan(self._title(), tuple(changes), (*rows.notes, *self._notes(changes, table)))
 
     def _title(self) -> str:
@@ -99,11 +95,11 @@ class Reset:
         skipped = [change.key for change in changes if " forward to " in change.words]
         forward = f"{len(skipped)} shards skip records that were not processed" if skipped else ""
         unfinished = {lease.key for lease in table.scan.leases if not lease.is_complete}
-        goes = [change.key for change in changes if change.words.startswith("its row goes")]
+        goes = [change.key for change in changes if change.words.startswith(ROW_GOES)]
         unread = [key for key in goes if key in unfinished]
         left = ""
         if unread and self.point.kind is not PointKind.TRIM_HORIZON:
-            left = f"{len(unread)} unfinished shards are older than that place, or are read again after their parents"
+            left = f"{len(unread)} unfinished shards end before that place, or are read again after their parents"
         foreign = finish(foreign_evidence(self.shards, table.scan.leases))
         gone = f"all rows are replaced, because {foreign.partition(';')[0]}" if foreign else ""
         return tuple(note for note in (gone, forward, left) if note)
@@ -112,7 +108,9 @@ class Reset:
 async def reset_to(
     app: Application, asked: Asked, point: Point, stream: str | None, shard: str | None, *, stop_fleet: bool
 ) -> int:
-    """Let the application, or one shard, begin at `point`; the exit code. Raises ActRefusedError, TableError."""
+    """Make the application, or one shard, start at `point`; return the exit code. Raises
+    ActRefusedError, TableError.
+    """
     app = await app.of_stream(stream)
     seen = await app.require_table()
     wanted = await resolve(app, seen.table, point, shard)
@@ -120,7 +118,7 @@ async def reset_to(
 
 
 async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:
-    """Ask the stream what the place means for each shard. Raises ActRefusedError, StreamError."""
+    """Find the checkpoint that the place means in each shard. Raises ActRefusedError, StreamError."""
     if point.kind is PointKind.TIME and app.kind is StreamKind.DYNAMODB:
         raise ActRefusedError(NO_TIME)
     shards = await app.shards(table, are_replaced=shard_name is None)

@@ -36,18 +36,18 @@ _SPARK_PATHS = ("pipeline", "files")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """What the unit is for. Paths are absolute; None where there is nothing to say."""
+    """Facts for the unit of a service. Paths are absolute."""
 
     name: str
-    """As in ``systemctl status NAME``."""
+    """Name of the service, as in ``systemctl status NAME``."""
     stream: str
     command: tuple[str, ...]
-    """Starts the daemon, the properties file and overrides included."""
+    """Starts the daemon, with the properties file and overrides."""
     grace_s: float
     child_stop_s: float
-    """How long a child gets between the steps that end it."""
+    """Seconds between the steps that end a child."""
     user: str | None = None
-    """An account that exists; None: one that systemd makes up as long as the service runs."""
+    """An existing account; None: systemd makes one up while the service runs."""
     group: str | None = None
     working_directory: str | None = None
     """None: the state directory."""
@@ -55,28 +55,28 @@ class ServiceFacts:
     python_path: str | None = None
     writable: tuple[str, ...] = ()
     is_in_home: bool = False
-    """Something of the above is below /home, /root or /run/user."""
+    """Whether one of these paths is below /home, /root or /run/user."""
     makes_code: bool = False
-    """The children compile while they run: a JVM, Node.js and the like, or nobody knows."""
+    """Whether the children may compile code while they run, as a JVM or Node.js does."""
     is_spark: bool = False
     variables: tuple[str, ...] = ()
-    """Variables that the properties file refers to, and that nobody else sets."""
+    """Environment variables that the properties file refers to."""
     credentials: tuple[str, ...] = ()
-    """Names of the files that it takes from $CREDENTIALS_DIRECTORY."""
+    """Names of the files that the properties file reads from $CREDENTIALS_DIRECTORY."""
 
 
 def service_name(settings: Settings) -> str:
-    """Return what the service of an application is called."""
+    """Return the name of an application's service."""
     return f"mld-{_ODD.sub('-', settings.application_name).strip('-.') or 'application'}"
 
 
 class UnitRefused(Exception):
-    """The unit cannot be written; one sentence with the remedy."""
+    """The unit cannot be made. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Of the command that asks: the program that runs it, where, and with which variables."""
+    """How the current command was started: its program, interpreter, directory and environment."""
 
     argv0: str
     python: str
@@ -85,7 +85,7 @@ class Surroundings:
 
 
 def loaded_for_unit(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> LoadedConfiguration:
-    """Return the file as the service will read it, with a stand-in for each secret. Raises ConfigurationError."""
+    """Return the file as the service will load it, with a dummy for each secret. Raises ConfigurationError."""
     known = {CREDENTIALS_DIRECTORY: "/run/credentials", **env}
     return load(file, overrides, known, read_file=lambda path: "secret")
 
@@ -99,7 +99,7 @@ def service_of(
     user: str | None,
     group: str | None,
 ) -> tuple[ServiceFacts, list[str]]:
-    """Return the service, and what has to be done or known beside it. Raises UnitRefused."""
+    """Return the facts for the unit, and remarks about further steps for the operator. Raises UnitRefused."""
     _refuse_what_shows(overrides, loaded.secrets)
     settings = loaded.settings
     path = str((around.directory / file).absolute())
@@ -150,7 +150,7 @@ def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None
 
 
 def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
-    """Return what starts mld here, and the PYTHONPATH that it needs."""
+    """Return the command that starts mld here, and the PYTHONPATH that it needs, if any."""
     root = Path(mld.__file__).resolve().parents[1]
     named = around.directory / around.argv0
     beside = Path(around.python).parent / "mld"
@@ -162,7 +162,7 @@ def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
 
 
 def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
-    """Return the processor's program as it is found here, and the search path by which a service finds it."""
+    """Return the path of the processor's program, and the search path that a service needs to find it, if any."""
     if "/" in word:
         return str((around.directory / word).absolute()), None
     beside = str(Path(around.python).parent)
@@ -174,7 +174,7 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
 
 
 def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
-    """Yield what may name a file or a module of the directory in which the daemon is to run."""
+    """Yield the words of a command, and settings of Spark, that may name a file or module by a relative path."""
     for before, word in zip(["", *words], words, strict=False):
         if before == "-m":
             module = word.split(".")[0]
@@ -187,13 +187,13 @@ def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[
 
 
 def _is_here(word: str, directory: Path) -> bool:
-    """Return whether this directory has it; `.` is whichever one the daemon runs in, and says nothing of this."""
+    """Return whether the word names a file below this directory. The word `.` does not count: it fits any directory."""
     names_one = bool(PurePath(word).parts) and not word.startswith(("/", "..")) and "\0" not in word
     return names_one and (directory / word).exists()
 
 
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
-    """Yield directories outside of the service's own into which the daemon or its children are to write."""
+    """Yield directories, besides those of the service, that the daemon or its children write to."""
     found: list[str] = []
     letter = loaded.settings.child.dead_letter
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
@@ -212,7 +212,7 @@ def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path
 
 
 def _references(files: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return variables that must be set, and credentials that must be loaded, for the lines of these files."""
+    """Return the environment variables and the names of credential files that these files refer to."""
     values = [entry.value for file in files for entry in entries_of(file)[0]]
     variables = (name for value in values for name in _VARIABLE.findall(value))
     credentials = (name for value in values for name in _CREDENTIAL.findall(value))

@@ -1,6 +1,7 @@
-"""The systemd unit of a daemon, from its settings and its surroundings.
+"""`unit`: the text of the systemd unit of a daemon, made from `ServiceFacts`.
 
-What each line of the unit closes, and what it leaves open, is in docs/use/running.md. The text is in `templates`.
+docs/use/running.md explains which rights each line of the unit takes away, and which it leaves. The template is
+`templates/mld.service`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from mld.operating.service_facts import ServiceFacts, UnitRefused
 from mld.properties.printable import printable
 
 STOP_MARGIN_S = 15.0
-"""After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""
+"""Time after the grace, for giving leases back (5 s) and for cleaning up after the last worker (10 s)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 
 
 def unit(service: ServiceFacts) -> str:
-    """Return the text of ``NAME.service``. Raises UnitRefused for a name that would begin or join lines of it."""
+    """Return the text of ``NAME.service``. Raises UnitRefused if a name would break or join lines of the unit."""
     directory = service.working_directory
     values: dict[str, Value] = {
         "name": service.name,
@@ -41,16 +42,16 @@ def unit(service: ServiceFacts) -> str:
     lines = list(filled("mld.service", values))
     for line in lines:
         if not line.isprintable() or line.endswith("\\"):
-            raise UnitRefused(f"{printable(line)} has a sign that cannot stand in a unit; give it another name")
+            raise UnitRefused(f"use another name: {printable(line)} has a character that cannot stand in a unit")
     return "\n".join(lines) + "\n"
 
 
 def _literal(text: str) -> str:
-    """Return the text without specifiers."""
+    """Return the text with % doubled, which else begins a specifier of systemd."""
     return text.replace("%", "%%")
 
 
 def _word(text: str) -> str:
-    """Return one word of a list, without specifiers and quotes of systemd's."""
+    """Return the text as one word of a list in a unit, quoted if necessary."""
     plain = _literal(text)
     return plain if _PLAIN.fullmatch(text) else '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

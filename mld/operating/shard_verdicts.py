@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mld.operating import worker_verdicts  # noqa: F401  # declares its kinds, which come first
 from mld.operating.durations import duration
 from mld.operating.faults import (
     PAUSE_HOLD_S,

@@ -25,27 +25,27 @@ LAG_MAX_S = 60.0
 """A shard that is further behind than this is lagging, unless the operator names another bound."""
 THROTTLED = "the lease table is throttled"
 AHEAD_MAX_S = 60.0
-"""How far in the future a stored time may be; beyond, one of the two clocks is wrong, and it tells nothing."""
+"""How far in the future a stored time may be. Beyond that one of the two clocks is wrong, and the time is ignored."""
 REPORT_RULES = ReportRules()
 
 
 class Verdict(Enum):
-    """The worst first. All but OK and ENDED are for somebody to look at."""
+    """How a shard is, the worst first. An operator should look at all but OK and ENDED."""
 
-    STOPPED = "stopped"  # nobody works on it
-    UNREADABLE = "unreadable"  # its reads fail, all of them
+    STOPPED = "stopped"  # it has no live owner
+    UNREADABLE = "unreadable"  # all reads of it fail
     PARKED = "parked"  # it waits for an operator
-    FAILING = "failing"  # its record processor fails on and on
-    STALLED = "stalled"  # behind, and its record processor stands still
-    UNKNOWN = "unknown"  # somebody works on it and does not say how far
-    LAGGING = "lagging"  # behind, and moving
-    PAUSED = "paused"  # an operator wants it to wait
+    FAILING = "failing"  # its record processor fails again and again
+    STALLED = "stalled"  # it is behind, and its record processor stands still
+    UNKNOWN = "unknown"  # it has an owner, but its lag is unknown
+    LAGGING = "lagging"  # it is behind, but makes progress
+    PAUSED = "paused"  # an operator has paused it
     OK = "ok"
-    ENDED = "ended"  # a closed shard, read to its end
+    ENDED = "ended"  # it is closed, and was read to its end
 
 
 RANKS: Mapping[str, int] = {verdict.value: rank for rank, verdict in enumerate(Verdict)}
-"""By the word; the worst is 0."""
+"""Rank of each verdict by its word; the worst is 0."""
 TROUBLE = frozenset(Verdict) - {Verdict.OK, Verdict.ENDED}
 _TOLD: Mapping[str, Verdict] = {
     ShardActivity.UNREADABLE.value: Verdict.UNREADABLE,
@@ -55,7 +55,7 @@ _TOLD: Mapping[str, Verdict] = {
 
 
 def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owner_dead: bool) -> Verdict:
-    """Return the verdict on a shard with this fresh `status`; None: there is none."""
+    """Return the verdict on a shard. `status` is its fresh status, None without one."""
     if lease.is_complete:
         return Verdict.ENDED
     if lease.actual_owner is None or is_owner_dead:
@@ -75,48 +75,49 @@ def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owne
 
 
 def clocks_disagree(ahead_s: float) -> str:
-    """Return what a time so far in the future means."""
+    """Return a sentence for a stored time that is `ahead_s` seconds in the future."""
     return f"clocks disagree: what was written last is {duration(ahead_s)} in the future"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRules:
-    """The fleet's settings, as far as the view depends on them, and the operator's bound for lag."""
+    """The settings of the fleet that views depend on, and the operator's limit for lag."""
 
     lease_duration_s: float
     reports: ReportRules = REPORT_RULES
     lag_max_s: float = LAG_MAX_S
     is_throttled: bool = False
-    """Whether the table refuses writes for want of capacity, as far as is known: nobody is dead for being silent."""
+    """Whether the table is known to refuse writes for lack of capacity: then a silent worker may be alive."""
 
     @property
     def fresh_s(self) -> float:
-        """How old a status may be."""
+        """How old a status may be, in seconds, to count as fresh."""
         return RENEWALS_UNTIL_UNKNOWN * self.lease_duration_s / RENEWALS_PER_LEASE
 
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One lease row. `status` is None if there is none that is fresh."""
+    """One lease row, as operators see it."""
 
     lease: Lease
     verdict: Verdict
     status: ShardStatus | None
+    """The fresh status; None if the row has none, or only an old one."""
     age_s: float | None
-    """How old what the row tells is; None if it tells nothing."""
+    """Age of the status in the row, fresh or not, in seconds; None if the row has none."""
     is_probed: bool = False
-    """Kinesis was asked how far behind it is (`probes.probed`)."""
+    """Whether the lag comes from Kinesis (`probes.probed`), not from the row."""
     label: str | None = None
-    """What people call its stream, among several."""
+    """Label of its stream, among several."""
     why: str | None = None
-    """Since when and why it is in trouble or unknown, in words; None if it is neither, or nobody says."""
+    """Reason for the verdict in words; None if the shard is well, or no reason is known."""
 
     @property
     def state(self) -> str:
-        """One word for the eye: what the consumer is about while all is well, else the verdict."""
+        """One word: the activity of the consumer if the shard is well, else the verdict."""
         if self.verdict is not Verdict.OK or self.status is None:
             return self.verdict.value
-        is_slow = self.status.activity == ShardActivity.STALLED.value  # and within the bound that the operator gave
+        is_slow = self.status.activity == ShardActivity.STALLED.value  # but its lag is within the operator's limit
         return ShardActivity.PROCESSING.value if is_slow else self.status.activity
 
     @property
@@ -125,12 +126,12 @@ class ShardView:
 
     @property
     def name(self) -> str:
-        """The shard for people: with its stream, among several."""
+        """Name of the shard for people, with the stream if there are several."""
         return self.key if self.label is None else f"{self.label}:{self.lease.shard_id}"
 
     @property
     def owner(self) -> str | None:
-        """Who works on it now."""
+        """The worker that works on the shard now."""
         return self.lease.actual_owner
 
     @property
@@ -144,7 +145,7 @@ class ShardView:
 
     @property
     def share(self) -> tuple[float, float] | None:
-        """Where its hash range begins and ends, as shares of all keys."""
+        """Begin and end of its hash range, as shares of all hash keys, from 0 to 1."""
         keys = self.lease.hash_range
         return None if keys is None else share_of(keys)
 
@@ -159,20 +160,20 @@ def view_shard(lease: Lease, dead: Collection[str], now_s: float, rules: ViewRul
 
 
 def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probed: bool = False) -> ShardView:
-    """Return the view of a shard of a living worker, by what somebody knows better than its row."""
+    """Return the view of a living worker's shard, judged again by a status that is fresher than its row."""
     verdict = judge(view.lease, status, lag_max_s, is_owner_dead=False)
     why = _why(view.lease, verdict, status)
     return replace(view, verdict=verdict, status=status, age_s=0.0, why=why, is_probed=is_probed)
 
 
 def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: float) -> ShardView:
-    """Return the view of a shard of the worker that looks, by what it knows itself."""
+    """Return the view of a shard that the looking worker holds itself, judged by its own metrics."""
     status = ShardStatus(own.activity_at(wall_s).value, int(wall_s), own.lag_ms(wall_s), why=own.why_at(wall_s))
     return rejudged(view, status, lag_max_s)
 
 
 def own_view(own: ShardMetrics, worker: str, wall_s: float, lag_max_s: float) -> ShardView:
-    """Return the view of a shard of the worker that looks, by what it knows without any row."""
+    """Return the view of a shard that the looking worker holds itself, made of its own metrics without any row."""
     view = view_without_row(own, worker, wall_s)
     is_paused = own.activity_at(wall_s) is ShardActivity.PAUSED
     paused = replace(view, lease=replace(view.lease, paused="by an operator")) if is_paused else view
@@ -180,7 +181,9 @@ def own_view(own: ShardMetrics, worker: str, wall_s: float, lag_max_s: float) ->
 
 
 def view_without_row(own: ShardMetrics, worker: str, wall_s: float) -> ShardView:
-    """Return the view of a shard of the worker that looks, while nothing is known of its row."""
+    """Return the view, without status and verdict, of a shard that the looking worker holds but whose
+    row is unknown.
+    """
     lease = Lease(own.key, TRIM_HORIZON, owner=worker)
     return ShardView(lease, Verdict.UNKNOWN, None, None, label=own.stream_label, why=own.why_at(wall_s))
 
@@ -188,7 +191,7 @@ def view_without_row(own: ShardMetrics, worker: str, wall_s: float) -> ShardView
 def _why(
     lease: Lease, verdict: Verdict, status: ShardStatus | None, age_s: float | None = None, is_throttled: bool = False
 ) -> str | None:
-    """Return why a shard is not well, or why nobody knows how it is."""
+    """Return the reason for a verdict in words; None if the verdict needs none, or no reason is known."""
     match verdict:
         case Verdict.ENDED | Verdict.OK | Verdict.LAGGING | Verdict.PAUSED:
             return None
@@ -209,10 +212,10 @@ def _why(
 
 
 def furthest(shards: Iterable[ShardView]) -> float | None:
-    """Return how far behind the shard is that is furthest behind; None if none tells."""
+    """Return the largest lag of the shards, in seconds; None if no lag is known."""
     return max((shard.behind_s for shard in shards if shard.behind_s is not None), default=None)
 
 
 def share_of(keys: HashRange) -> tuple[float, float]:
-    """Begin and end of a hash range as shares of all keys, from 0 to 1."""
+    """Return begin and end of a hash range as shares of all hash keys, from 0 to 1."""
     return keys.start / (HASH_KEY_MAX + 1), (keys.end + 1) / (HASH_KEY_MAX + 1)

@@ -40,7 +40,7 @@ RECORDS_SHOWN = 10
 
 
 def _chosen(asked: Asked) -> ChosenShard:
-    """Return the shard that is meant, for which the lease table may be asked; exits if there is none."""
+    """Return the shard that the first argument means, with the help of the lease table; exit if there is none."""
     settings = asked.settings()
     try:
         return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))
@@ -58,14 +58,14 @@ def _chosen(asked: Asked) -> ChosenShard:
     show_default=True,
     help="trim-horizon, latest, checkpoint, now, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), default=RECORDS_SHOWN, show_default=True, help="How many.")
-@click.option("-f", "--follow", is_flag=True, help="At the tip wait for more; so does --at latest.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=RECORDS_SHOWN, show_default=True, help="Records.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for more records at the tip; --at latest implies this.")
 @output_option
 def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None:
-    """Show records of a shard: KPL aggregates and gzip opened, JSON laid out.
+    """Show records of a shard. KPL aggregates and gzip are opened, JSON is laid out.
 
-    SHARD is an id, or its number; STREAM:SHARD if the file names several streams. Takes no lease, and at most half of
-    the reads that Kinesis allows a second. With -o json: one JSON document a line.
+    SHARD is a shard's id, or its number; STREAM:SHARD if the file names several streams. The command takes no lease,
+    and uses at most half of the reads that Kinesis allows a second. With -o json it prints one JSON document a line.
     """
     shard = _chosen(asked)
 
@@ -112,11 +112,11 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
 def replay(asked: Asked, start: Point, until: Point) -> None:
     """Give a span of a shard to a record processor, without a lease: to find an error, or with a debugger.
 
-    A shard is named as for `mld peek`. COMMAND is the processor; without it executableName. It speaks the real
-    protocol and has no time limits. Its checkpoints are accepted and shown, and stored nowhere; what it writes by
-    itself, it writes. Its stderr is shown.
+    SHARD is named as for `mld peek`. COMMAND is the processor, by default executableName. The processor speaks the real
+    protocol and has no time limits. Its checkpoints are accepted and shown, but not stored. Anything else that it
+    writes is really written. Its stderr is shown.
 
-    Exit codes: 0 it has processed the span, 1 it failed or the span cannot be read, 2 bad configuration.
+    Exit codes: 0 the span was processed, 1 the processor failed or the span cannot be read, 2 bad configuration.
     """
     shard, file = _chosen(asked), str(Path(asked.file).absolute())
 

@@ -28,7 +28,7 @@ class StreamProbe:
         self._exam = exam
 
     async def examine(self) -> None:
-        """Look at the stream, or at each of several, under its name."""
+        """Examine the stream, or each of several; findings about one of several begin with its name."""
         settings = self._exam.settings
         if not settings.is_multi_stream:
             await self._stream()
@@ -60,7 +60,7 @@ class StreamProbe:
                 self._exam.found.append(await self._consumer(service, summary))
 
     async def _table_stream(self) -> None:
-        """Look at the stream of a DynamoDB table, as the daemon reads it."""
+        """Examine the stream of a DynamoDB table, by the calls with which the daemon reads it."""
         async with self._exam.reached("dynamodbstreams"):
             pass
         operation = "DescribeStream"
@@ -105,7 +105,7 @@ class StreamProbe:
         except ProbeEnded as ended:
             if not self._exam.settings.reader.by_fan_out:
                 raise
-            # Subscriptions need none of it; only what is missing is looked for by it.
+            # Subscriptions do not need GetRecords; only the proof that records were lost to retention does.
             found: Diagnosis = ended.args[0]
             raise ProbeEnded(
                 warn(about, f"{found.words}; losses to retention cannot be proved", found.remedy)
@@ -130,7 +130,7 @@ class StreamProbe:
 
 
 def _under(name: str, found: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Return what was found of one of several streams."""
+    """Return the findings about one of several streams, with its name in front."""
     return [replace(one, about=f"{name}: {one.about}") for one in found]
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from mld.core.steps import finish
 from mld.core.streams import STREAM_DISABLED
 from mld.leases.lease import Lease
-from mld.operating import worker_verdicts  # noqa: F401  # declares its kinds, which come first
 from mld.operating.faults import (
     NAMED_MAX,
     ROWS,
@@ -24,7 +23,7 @@ from mld.tracking.stream_rows import within_stream
 
 
 def _leases_of(seen: FleetSight, label: str | None) -> dict[str, Lease]:
-    """Return the leases of a stream, by shard, as a table of that stream alone has them."""
+    """Return the leases of a stream by shard id, in the form of a table of that stream alone."""
     shards = () if seen.fleet is None else seen.fleet.shards
     return {one.lease.shard_id: within_stream(one.lease) for one in shards if one.label == label}
 

@@ -55,7 +55,7 @@ class TableProbe:
         await self._rows(created.timestamp() if isinstance(created, datetime) else None)
 
     async def _is_3x(self) -> bool:
-        """Return whether this worker would work by the rules of 3.x: by its settings, else by the table."""
+        """Return whether this worker would work by the rules of 3.x, according to its settings or else to the table."""
         configured = self._exam.settings.fleet.client_version
         if configured is not None:
             return configured is ClientVersionConfig.VERSION_3X
@@ -66,7 +66,10 @@ class TableProbe:
             return True
 
     async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
-        """Return those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
+        """Return the reports in the table where fleets up to KCL 3.4 keep them.
+
+        Reports in the lease table itself are gone with it.
+        """
         place = Place(self._exam.settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         try:
             return (await ReportsTable(service, place, request_timeout_s=TIMEOUT_S).scan()).reports
@@ -74,7 +77,9 @@ class TableProbe:
             return ()
 
     async def _legacy_tables(self, service: BotoService) -> None:
-        """Look for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock, as each start does."""
+        """Examine the tables in which fleets up to KCL 3.4 kept reports and the leader's lock; every
+        start reads them.
+        """
         about, settings = "fleet tables", self._exam.settings
         there, found = [], []
         for name in (settings.worker_metrics_table.name, settings.coordinator_state_table.name):
@@ -89,7 +94,9 @@ class TableProbe:
         ]
 
     async def _row_permissions(self, service: BotoService, *, with_index: bool) -> None:
-        """Try each call on rows; the writes are for a row that does not exist, and must not."""
+        """Try each call on rows. The writes are refused in any case: their condition needs a row that
+        does not exist.
+        """
         about, name = "table permissions", self._exam.settings.lease_table.name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
         never = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}

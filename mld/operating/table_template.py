@@ -33,11 +33,11 @@ def lease_table(settings: Settings, template: str) -> str:
 
 
 def resource_name(application: str) -> str:
-    """Return a name that Terraform takes for a resource."""
+    """Return the application's name in the form that Terraform accepts for a resource."""
     name = re.sub(r"[^0-9A-Za-z_-]", "_", application)
     return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
 
 
 def quoted(text: str) -> str:
-    """Return a string of Terraform's language, in which ${ and %{ begin templates."""
+    """Return the text as a string of Terraform's language, with ${ and %{ escaped, which begin templates there."""
     return json.dumps(text).replace("${", "$${").replace("%{", "%%{")

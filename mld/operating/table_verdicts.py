@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mld.core.clock import iso_time
-from mld.operating import worker_verdicts  # noqa: F401  # declares its kinds, which come first
 from mld.operating.durations import duration
 from mld.operating.faults import (
     NAMED_MAX,
@@ -20,10 +19,10 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.naming import names_of
 
 YOUNGER_S = 5.0
-"""A table found missing is made again a lease duration later, which is more than this."""
+"""Difference that proves a new table: workers wait a lease duration, which is longer, before they make one again."""
 AGE_TOLD_S = 2 * 86_400.0
 UNEVEN_HOLD_S = 600.0
-"""Handoffs, and what an operator wants for a while, end."""
+"""Longer than handoffs, and than most acts of operators, leave the leases uneven."""
 
 
 @kind(
@@ -169,7 +168,7 @@ def _nothing_open(seen: FleetSight) -> Iterator[Found]:
 
 
 def _rows_of(seen: FleetSight) -> tuple[int, int] | None:
-    """Return how many leases the table has, and how many of open shards; None if nobody has looked."""
+    """Return the number of leases in the table, and of those for open shards; None if neither is known."""
     if seen.fleet is not None:
         return len(seen.fleet.shards), len(seen.fleet.open_shards)
     return None if seen.own is None else seen.own.rows

@@ -44,7 +44,7 @@ OWN_SLICE = 50
 
 
 def faults_steps(seen: FleetSight) -> Steps[tuple[FleetFault, ...]]:
-    """Return everything that is wrong with what is seen, what concerns all first, then the verdicts on shards."""
+    """Return all faults of the fleet: first those of the table and the workers, then those of single shards."""
     found = general_faults(seen)
     for number, shard in enumerate(seen.shards):
         if number % SLICE == 0:
@@ -55,7 +55,7 @@ def faults_steps(seen: FleetSight) -> Steps[tuple[FleetFault, ...]]:
 
 
 def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[tuple[FleetFault, ...]]:
-    """Return what a worker knows to be wrong, without a look at any table. `shards` are its own."""
+    """Return the faults that a worker knows of without reading any table. `shards` are those that it holds."""
     views = []
     for number, view in enumerate(shards):
         if number % OWN_SLICE == 0:
@@ -65,7 +65,7 @@ def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[
 
 
 def general_faults(seen: FleetSight) -> list[FleetFault]:
-    """Return what is wrong but for the verdicts on shards."""
+    """Return all faults but those of single shards."""
     found = [FleetFault(one.name, *each) for one in KINDS.values() for each in one.find(seen)]
     hidden = {(name, fault.stream) for fault in found for name in KINDS[fault.kind].hides}
     return [fault for fault in found if (fault.kind, fault.stream) not in hidden]
@@ -75,12 +75,12 @@ faults_of = at_once(faults_steps)
 
 
 def all_kinds() -> Sequence[FaultKind]:
-    """Return every kind that is declared."""
+    """Return every declared kind of fault."""
     return tuple(KINDS.values())
 
 
 def fault_of(shard: ShardView, seen: FleetSight) -> FleetFault | None:
-    """Return what is wrong with one shard; None if it is well, or read to its end."""
+    """Return the fault of one shard; None if the shard is well, or was read to its end."""
     name = _kind_of(shard)
     judge = SHARD_JUDGES.get(name)
     if judge is None:
@@ -96,24 +96,26 @@ def _kind_of(shard: ShardView) -> str:
 
 
 def short_name(shard: ShardView) -> str:
-    """Return a shard as commands take it, in a few characters: ``3``, ``orders:3``."""
+    """Return the shortest name by which commands accept the shard: ``3``, or ``orders:3`` among several streams."""
     head, _, number = shard.lease.shard_id.rpartition("-")
     plain = str(int(number)) if head == "shardId" and number.isascii() and number.isdigit() else shard.lease.shard_id
     return shlex.quote(plain if shard.label is None else f"{shard.label}:{plain}")
 
 
 def is_green(faults: Iterable[FleetFault], *, strictly: bool) -> bool:
-    """Return whether a look at the fleet ends with 0: with nothing that wakes somebody, `strictly` with nothing."""
+    """Return whether a command that looks exits with 0: no fault wakes somebody; with `strictly` there
+    is none at all.
+    """
     return not any(strictly or fault.severity is Severity.PAGE for fault in faults)
 
 
 def why_not(probe: Probe, faults: Iterable[FleetFault]) -> str | None:
-    """Return why a probe fails: the sentence of the first fault that makes it fail; None if none does."""
+    """Return the sentence of the first fault that makes the probe fail; None if the probe passes."""
     return next((fault.sentence for fault in faults if KINDS[fault.kind].probe is probe), None)
 
 
 def counts(faults: Iterable[FleetFault]) -> dict[str, int]:
-    """Return how many faults there are of each kind, 0 for the others."""
+    """Return the number of faults of each kind; kinds without faults have 0."""
     found = dict.fromkeys(KINDS, 0)
     for fault in faults:
         found[fault.kind] += 1

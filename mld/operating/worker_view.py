@@ -27,63 +27,65 @@ from mld.operating.shard_view import (
 )
 
 JAVA, UNREPORTED = "java", "unknown"
-"""Kinds of workers that are not known to be of mld: one reports as Java's do, one does not report."""
+"""Kinds of workers that are not known to run mld: one whose reports are like those of Java, and one without reports."""
 END_SHOWN_S = 3600.0
-"""How long a dead worker is shown that has no leases any more."""
+"""A dead worker without leases is shown for this long."""
 NO_REPORT = "of KCL 2.x, which never reports, or gone"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Where a worker runs, as its report tells; None is what it does not tell."""
+    """Where a worker runs, according to its report. None: the report does not say."""
 
     host: str | None = None
     pid: str | None = None
     started_s: int | None = None
     meter: str | None = None
-    """The machine or container, of which several workers measure the same CPU."""
+    """The machine or container whose CPU the worker measures; several workers may share one."""
 
     @classmethod
     def of(cls, report: WorkerReport) -> WorkerPlace:
-        """Return the place that a report tells of."""
+        """Return the place in a report."""
         told, started = report.mld, report.mld.get("started")
         return cls(told.get("host"), told.get("pid"), None if started is None else int(started), told.get("meter"))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker that reports or owns leases. `is_alive` None: it never reports, so that only its renewals could tell."""
+    """A worker that reports or owns leases."""
 
     worker: str
     kind: str
-    """``mld``, with its version if it reports; ``java``; or ``unknown``, if it neither reports nor tells of a lease."""
+    """``mld``, with the version if it reports; ``java``; or ``unknown`` if it has no report and no status in any row.
+    """
     leases: int
     share: float
-    """Of all open leases."""
+    """Its share of all open leases, from 0 to 1."""
     is_alive: bool | None
+    """None if unknown: a worker without reports shows only by renewals whether it lives."""
     is_leader: bool
     heard_s: float | None
-    """How long ago it wrote its report or the status of a lease, by its clock; None if it never did."""
+    """Seconds since it wrote its report or the status of a lease, by its clock; None if it never did."""
     cpu_percent: float | None
     behind_s: float | None
-    """Of its shard that is furthest behind; None if none of them tells."""
+    """Lag of its shard that is furthest behind; None if no lag is known."""
     drained: str | None = None
-    """Who has drained it, when and why, in words; None if nobody has."""
+    """The operator who has drained the worker, when and why, in words; None if it is not drained."""
     why: str | None = None
-    """How it ended, or why nobody knows whether it lives."""
+    """How the worker ended, or why it is unknown whether it lives."""
     place: WorkerPlace = WorkerPlace()
     application: str | None = None
-    """What tells it from workers of other applications in the same table (`reports.application_of`)."""
+    """Differs between workers of different applications that share a table (`reports.application_of`)."""
 
     @property
     def where(self) -> str:
-        """Its host and process, for people; empty if it does not tell."""
+        """Host and process of the worker, for people; empty if unknown."""
         pid = None if self.place.pid is None else f"pid {self.place.pid}"
         return " ".join(filter(None, (self.place.host, pid)))
 
     @property
     def is_ahead(self) -> bool:
-        """Whether what it wrote last is in the future, so that its clock or ours is wrong."""
+        """Whether the time that it wrote last is in the future, so that its clock or ours is wrong."""
         return self.heard_s is not None and self.heard_s < -AHEAD_MAX_S
 
 
@@ -145,7 +147,10 @@ def _life(
     is_silent: bool,
     is_throttled: bool,
 ) -> tuple[bool | None, str | None]:
-    """Return (whether a worker lives, how it ended or why nobody knows). `end`: when it was found dead, and by whom."""
+    """Return whether a worker lives (None: unknown), and how it ended or why that is unknown.
+
+    `end` is the time when another worker found it dead, and the name of that worker.
+    """
     if heard_at_s is not None and heard_at_s - now_s > AHEAD_MAX_S:
         return None, clocks_disagree(heard_at_s - now_s)
     if is_silent and is_throttled:
@@ -158,14 +163,14 @@ def _life(
 
 
 def _kind(report: WorkerReport | None, *, tells: bool) -> str:
-    """Return the kind of a worker; `tells`: its leases' rows say how its shards are, as only mld's do."""
+    """Return the kind of a worker. `tells`: the rows of its leases have a status, which only mld writes."""
     if report is not None:
         return f"mld {report.mld['version']}" if "version" in report.mld else JAVA
     return "mld" if tells else UNREPORTED
 
 
 def _cpu(report: WorkerReport | None) -> float | None:
-    """Return what a leader judges the worker by, if it measures its CPU."""
+    """Return the CPU in percent by which a leader judges the worker; None if the worker measures none."""
     if report is None or is_default(report) or "C" not in report.samples:
         return None
     return average(report.samples["C"], REPORT_RULES.ema_alpha)

@@ -18,7 +18,7 @@ from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.operating import listings, printing
+from mld.operating import listings, plain_values, printing
 from mld.operating.faults import FleetFault
 from mld.operating.fleet_sight import FleetSight
 from mld.operating.fleet_status import FleetStatus, fleet_status

@@ -123,7 +123,7 @@ def test_a_file_gives_what_it_has_of_the_stream_as_a_table_of_one_stream_has_it(
     for mine in (setting("orders"), None):
         assert of_its_stream(old, settings_of(), mine, None) == old
         named = replace(old, header=replace(saved.header, stream="another"))
-        with pytest.raises(ActRefusedError, match="the file is of stream another, and not of "):
+        with pytest.raises(ActRefusedError, match="the file has the leases of stream another, not of "):
             of_its_stream(named, settings_of(), mine, None)
 
 

@@ -214,8 +214,8 @@ def test_what_a_shard_had_under_its_parents_is_not_read_again_and_is_said():
     plan = finish(shard_reset(ShardGraph(GRAPH_M), sid(2), TRIM_HORIZON, [row(2, 300, (0, 1))]))
 
     assert plan.notes == (
-        f"{sid(2)} is read from its beginning; what its keys had before is in {sid(0)} and {sid(1)}, which this "
-        "leaves alone",
+        f"{sid(2)} is read from its beginning; earlier records of its keys are in {sid(0)} and {sid(1)}, which this "
+        "does not reset",
     )
 
 
