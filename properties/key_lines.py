@@ -61,6 +61,7 @@ REMOVED: dict[str, str] = {
     "mld.childRestartBackoffMaxMillis": "remove it; no pause exceeds 5 minutes",
     "mld.childRestartsMax": "remove it; with mld.childFailurePolicy=restart the daemon gives up after 5 restarts",
     "mld.childLog": "remove it; JSON objects that children log become fields of the daemon's own lines",
+    "mld.recordStreamName": "remove it; a child reads one stream, named by MLD_STREAM_NAME and in `initialize`",
     "mld.formerStreamsWait": "remove it; with mld.formerStreams=delete rows are deleted after an hour",
     "mld.catchUpIntervalMillis": "remove it; a shard that is behind is read every 200 ms",
     "mld.heartbeat": (

@@ -282,8 +282,6 @@ class ReaderSettings:
     prefetch_bytes_max: int = key("mld.prefetchBytesMax", BYTES, Section.OWN,
         "Most memory of records that wait for their children, in bytes, over all shards; each has an equal share.",
         default=PREFETCH_BYTES_MAX, minimum=1)
-    adds_stream_name: bool = key("mld.recordStreamName", BOOL, Section.STREAMS,
-        "Give every record that a child gets the field streamName.", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

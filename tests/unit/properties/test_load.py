@@ -94,6 +94,7 @@ def test_a_file_with_worker_heartbeats_starts_and_is_told_what_makes_the_bill_sm
         ("mld.childLog=raw", "become fields of the daemon's own lines"),
         ("mld.childRestartsMax=7", "gives up after 5 restarts"),
         ("mld.formerStreamsWait=PT5M", "rows are deleted after an hour"),
+        ("mld.recordStreamName=true", "MLD_STREAM_NAME"),
         ("mld.schemaRegistry.endpoint=http://x", "set AWS_ENDPOINT_URL_GLUE"),
         ("mld.schemaRegistry.region=eu-west-1", "in the region of Kinesis"),
     ],
