@@ -155,12 +155,15 @@ class FollowedStreams(TrackedStreams):
         self.on_change()
 
     async def _delete_former(self) -> None:
-        """Delete the leases of former streams whose time has come, unless a worker still renews them."""
+        """Delete the leases of former streams whose time has come, unless a worker still renews them.
+
+        However wrong its wall clock is, a leader must have seen a stream as a former one for the whole wait itself.
+        """
         now, wait_s = self.needs.clock.monotonic(), self.needs.settings.shards.former_streams_wait_s
         due = frozenset(
             stream
             for stream in due_for_deletion(self.follower.streams, wait_s, self.needs.clock.wall())
-            if self.follower.seen_former_s(stream) >= wait_s  # however wrong the wall clock of this leader is
+            if self.follower.seen_former_s(stream) >= wait_s
         )
         if not due:
             return
