@@ -31,7 +31,7 @@ IN_2X = (
 
 
 def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> ActPlan:
-    """Give one shard to one worker, and pin it there. Raises ActRefusedError."""
+    """Plan to move one shard to the worker `target`, and to pin it there for `PIN_S`. Raises ActRefusedError."""
     _must_be_3x(is_3x)
     view = _open_shard(fleet, shard)
     worker = _living(fleet, target)
@@ -50,7 +50,10 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
 
 
 def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, is_3x: bool) -> ActPlan:
-    """Give shards to the other workers with the fewest leases, up to `leases_max` each. Raises ActRefusedError."""
+    """Plan to move shards to other workers, those with the fewest leases first, at most `leases_max` leases each.
+
+    In the modes of 2.x the shards are only taken from their owners. Raises ActRefusedError.
+    """
     views = [_open_shard(fleet, shard) for shard in shards]
     owned = [view.lease for view in views if view.lease.actual_owner is not None]
     if not owned:
@@ -71,7 +74,10 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
 def plan_drain(
     fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
 ) -> ActPlan:
-    """Mark a worker as drained, so that others get leases before it, and move its leases. Raises ActRefusedError."""
+    """Plan to mark a worker as drained, so that others get leases before it, and to move its leases to others.
+
+    Raises ActRefusedError.
+    """
     _must_be_3x(is_3x)
     worker = _living(fleet, name)
     name = worker.worker
@@ -88,7 +94,7 @@ def plan_drain(
 
 
 def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
-    """Let a worker have leases again. Raises ActRefusedError."""
+    """Plan to end the drain of a worker, so that it may have leases again. Raises ActRefusedError."""
     worker = known_worker(fleet, name)
     name = worker.worker
     if worker.drained is None:
@@ -101,7 +107,7 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
 
 
 def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Ask the holder of a shard to deliver nothing from now on. Raises ActRefusedError."""
+    """Plan to mark a shard as paused, so that its holder delivers no more records. Raises ActRefusedError."""
     view = _open_shard(fleet, shard)
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
@@ -112,7 +118,7 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
 
 
 def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
-    """End a pause. Raises ActRefusedError."""
+    """Plan to end the pause of a shard. Raises ActRefusedError."""
     view = _shard(fleet, shard)
     if view.lease.paused is None:
         raise ActRefusedError(f"{view.key} is not paused")
@@ -121,7 +127,7 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
 
 
 def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Ask the holder of a shard for a new child. Raises ActRefusedError."""
+    """Plan to ask the holder of a shard to kill the child and start a new one. Raises ActRefusedError."""
     view = _open_shard(fleet, shard)
     if view.owner is None:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
@@ -132,7 +138,8 @@ def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
 
 
 def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
-    """Mark records, each ``SEQUENCE`` or ``SEQUENCE/SUB``, in the row of their shard, so that they are not delivered.
+    """Plan to mark records, each ``SEQUENCE`` or ``SEQUENCE/SUB``, in their shard's row, so that they are not
+    delivered.
 
     Older marks stay, because a batch may hold several such records; marks that the checkpoint has passed are removed.
     Raises ActRefusedError.

@@ -163,7 +163,10 @@ def _life(
 
 
 def _kind(report: WorkerReport | None, *, tells: bool) -> str:
-    """Return the kind of a worker. `tells`: the rows of its leases have a status, which only mld writes."""
+    """Return the program that a worker runs: ``mld`` with its version, ``java`` or ``unknown``.
+
+    `tells`: the rows of its leases have a status, which only mld writes.
+    """
     if report is not None:
         return f"mld {report.mld['version']}" if "version" in report.mld else JAVA
     return "mld" if tells else UNREPORTED

@@ -83,7 +83,7 @@ class ControlServer:
         await asyncio.sleep(0)  # a closed transport releases its socket in the next turn of the loop
 
     def stop_listening(self) -> None:
-        """Remove the socket's file if it is still ours. Open connections continue."""
+        """Stop listening, and remove the socket's file if it is still ours. Open connections continue."""
         if self._server is not None:
             self._server.close()
             self._server = None
