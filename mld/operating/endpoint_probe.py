@@ -18,8 +18,8 @@ PORTS = {"http": 80, "https": 443}
 def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
     """Return the addresses to which a client sends its calls.
 
-    With a stream's ARN these are the address of describing calls, then that of reading calls: botocore makes host names
-    with the account of the stream from the ARN. For tables it makes one with the account of the credentials.
+    botocore may choose a host by the account: with `stream_arn` by the account of the stream, and for calls that
+    describe it another host than for calls that read it (both are returned); for tables by that of the credentials.
     """
     calls: dict[str, dict[str, str]] = {}
     if stream_arn is not None:

@@ -47,7 +47,9 @@ class Saved:
 
 
 def read_saved(path: Path) -> Saved:
-    """Read a file. Raises ActRefusedError for a lease that cannot be read, BackupError."""
+    """Read the leases in a file of `mld export`. Raises ActRefusedError for a lease that cannot be
+    read, BackupError.
+    """
     header, lines = read_backup(path)
     leases: dict[str, Lease] = {}
     raw: dict[str, Row] = {}

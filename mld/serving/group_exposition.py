@@ -15,7 +15,11 @@ from mld.serving.prometheus import WORKER, Families
 def merged(
     told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
 ) -> tuple[str, bytes]:
-    """Return content type and body of the metrics of all workers, with those that only the supervisor knows."""
+    """Return content type and body of one exposition for a whole group of workers.
+
+    `told` are the names of workers with the texts of their own expositions. The supervisor adds the number of running
+    workers, and how often each was restarted.
+    """
     families: dict[str, Family] = {}
     for worker, text in told:
         for found in text_string_to_metric_families(text):
