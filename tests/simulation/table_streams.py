@@ -17,7 +17,7 @@ from typing import Any
 from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.core.streams import StreamKind
 from mld.daemon.stream_ports import StreamPorts
-from mld.local import dynamo_streams as table_stream
+from mld.local import table_stream
 from mld.properties.settings import Settings
 from mld.retrieval.rawbody import page_of
 from mld.shards import cleanup, identity
