@@ -160,7 +160,7 @@ class ChildBatch(Protocol):
 
     @property
     def millis_behind_latest(self) -> int | None:
-        """The lag of the page; None if it reports none."""
+        """How far the page was behind the tip of the shard, in milliseconds; None if that is unknown."""
         ...
 
     @property
