@@ -32,10 +32,10 @@ from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
+from mld.local.change_stream import DynamoStreamsError
 from mld.local.faults import ControlError, FaultPlan, parse_fault
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import StateDelays
-from mld.local.table_stream import DynamoStreamsError
 from mld.local.table_streams import TableStreams
 
 PREFIX = "/_mld/"

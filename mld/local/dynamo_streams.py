@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mld.local.change_stream import ChangeShard, DynamoStreamsError, TableStream, index_of
 from mld.local.operation_request import OperationRequest, parse
-from mld.local.table_stream import ChangeShard, DynamoStreamsError, TableStream, index_of
 from mld.local.table_streams import TableStreams
 from mld.local.tokens import pack, unpack
 

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from mld.core.webrule import FORBIDDEN, WebRule
 from mld.local import control, dynamo_streams, event_frames, json_api, routing
 from mld.local.accounts import Accounts
+from mld.local.change_stream import DynamoStreamsError
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
@@ -28,7 +29,6 @@ from mld.local.operation_request import parse
 from mld.local.records import event_json
 from mld.local.routing import DYNAMODB_STREAMS, KINESIS, STS, Call, error_answer, identify, unknown_service
 from mld.local.shard_subscription import Finished, Idle, ShardSubscription, SubscriptionEvent
-from mld.local.table_stream import DynamoStreamsError
 from mld.local.table_streams import TableStreams
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mld.local.change_stream import DynamoStreamsError, TableStream, not_found
 from mld.local.item_changes import ItemChange, TableStreamKey, ViewType
 from mld.local.shard_limits import Bucket
-from mld.local.table_stream import DynamoStreamsError, TableStream, not_found
 
 
 class TableStreams:

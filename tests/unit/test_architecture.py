@@ -221,7 +221,7 @@ PURE = (
     "mld/local/event_frames.py",
     "mld/local/item_changes.py",
     "mld/local/operation_request.py",
-    "mld/local/table_stream.py",
+    "mld/local/change_stream.py",
     "mld/local/table_streams.py",
     "protocol/messages.py",
     "protocol/child_lines.py",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mld.local import dynamo_streams as json_api
+from mld.local.change_stream import SPLIT_OPEN_MAX, SPLIT_RECORDS, ChangeShard, DynamoStreamsError, TableStream
 from mld.local.item_changes import ItemChange, TableStreamKey, ViewType, coalesced, item_bytes
-from mld.local.table_stream import SPLIT_OPEN_MAX, SPLIT_RECORDS, ChangeShard, DynamoStreamsError, TableStream
 from mld.local.table_streams import TableStreams
 
 T0 = 1_790_000_000.0
