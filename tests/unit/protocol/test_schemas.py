@@ -39,8 +39,7 @@ RECORDS = st.builds(
     st.fixed_dictionaries(
         {},
         optional={
-            "streamName": st.text(min_size=1, max_size=10),
-            **{name: st.text(max_size=10) for name in ("schemaVersionId", "schemaName", "schemaFile", "schemaError")},
+            name: st.text(max_size=10) for name in ("schemaVersionId", "schemaName", "schemaFile", "schemaError")
         },
     ),
 )
