@@ -1,6 +1,6 @@
-"""The command line. Parsing and printing only; the work is elsewhere, imported by the command that needs it.
+"""The command line: parsing and printing only. Each command imports the modules that do its work.
 
-`mld APP.properties` is `mld run APP.properties`. `-p` and `-l` are those of the Java daemon
+`mld APP.properties` means `mld run APP.properties`. The options `-p` and `-l` are those of the Java daemon
 (protocol#command-line-of-java).
 """
 
@@ -37,7 +37,7 @@ from mld.core.terminal import (
 logger = logging.getLogger(__name__)
 
 NEARNESS_MIN = 0.7
-"""Of a word to the name of a command, from 0 to 1, to be taken for a misspelling."""
+"""A word that is at least this similar (0 to 1) to the name of a command is taken for a misspelling."""
 _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
@@ -48,9 +48,11 @@ _ELSEWHERE = {
     ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
     "mld.operating.here": ("status", "tap"),
-    "mld.operating.looking": ("apps", "doctor", "events", "lag", "leases", "peek", "replay", "workers"),
+    "mld.operating.doctor_command": ("doctor",),
+    "mld.operating.fleet_commands": ("apps", "events", "lag", "leases", "workers"),
+    "mld.operating.stream_commands": ("peek", "replay"),
 }
-"""Commands that other modules define, which are imported for them only."""
+"""Modules that define commands, each imported only when one of its commands is called."""
 _REMOVED = {
     "log-level": "set mld.logLevel in the file, and send the daemon SIGHUP, as `systemctl reload` does",
     "top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`",
@@ -62,10 +64,10 @@ _MODULE_OF = {command: module for module, commands in _ELSEWHERE.items() for com
 
 
 class _Commands(click.Group):
-    """Inserts `run` where the first word is no command: a properties file, or an option of `run`."""
+    """Inserts `run` if the first word is no command, but a properties file or an option of `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        complains = not ctx.resilient_parsing  # a shell that completes has no place for what is wrong
+        complains = not ctx.resilient_parsing  # a shell that completes a word has no place to show an error
         if args and args[0] in _REMOVED and complains:
             raise click.UsageError(self.why_unknown(ctx, args[0]))
         if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
@@ -108,7 +110,7 @@ def commands() -> None:
 @click.argument("name", metavar="[COMMAND]", required=False)
 @click.pass_context
 def show_help(ctx: click.Context, name: str | None) -> None:
-    """Show what the commands do, or the options of one: as `mld COMMAND --help`."""
+    """Show all commands, or the options of one, as `mld COMMAND --help` does."""
     assert ctx.parent is not None and isinstance(ctx.parent.command, _Commands)
     group, about = ctx.parent.command, ctx.parent
     if name is not None:
@@ -119,7 +121,7 @@ def show_help(ctx: click.Context, name: str | None) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line: for the console script and `python -m mld`."""
+    """Run the command line, for the console script and for `python -m mld`."""
     open_standard_streams()
     if "_MLD_COMPLETE" in os.environ:  # click's name for it
         leave_terminal()
@@ -133,18 +135,18 @@ def main() -> NoReturn:
     "-l",
     "--log-configuration",
     metavar="FILE",
-    help="Logging configuration of Java: of logback XML the levels of root and of our loggers (mld.…); those of Java's "
-    "do nothing.",
+    help="Logging configuration of the Java daemon. Of logback XML, the levels of root and of mld's own loggers "
+    "(mld.…) are used; those of Java's loggers have no effect.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    help="Wins over mld.logLevel of the file, whose default is info.",
+    help="Overrides mld.logLevel of the file, whose default is info.",
 )
-@click.option("--until-caught-up", is_flag=True, help="End once every shard was at the tip, as from cron.")
-@click.option("--max-time", "time_max_s", type=Duration(), help="With --until-caught-up: end after this long.")
-@click.option("--processes", metavar="N|auto", help="Workers to run, a process each; wins over mld.processes.")
+@click.option("--until-caught-up", is_flag=True, help="End once every shard has reached the tip; for runs by cron.")
+@click.option("--max-time", "time_max_s", type=Duration(), help="With --until-caught-up: end after this time.")
+@click.option("--processes", metavar="N|auto", help="Number of workers, each a process; overrides mld.processes.")
 def run(
     argument_file: str | None,
     option_file: str | None,
@@ -158,8 +160,8 @@ def run(
 ) -> None:
     """Run the daemon until it is told to stop.
 
-    Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before it was done.
-    With --until-caught-up: 0 everything was processed and checkpointed, or other workers are at it; 1 not yet.
+    Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before the stop was done.
+    With --until-caught-up: 0 everything was processed and checkpointed, or other workers are at work; 1 not yet.
     """
     if time_max_s is not None and not until_caught_up:
         raise click.UsageError("--max-time goes with --until-caught-up")
@@ -220,7 +222,7 @@ def run(
 @commands.command()
 @properties_file
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--all", "show_all", is_flag=True, help="Show keys at their defaults too.")
+@click.option("--all", "show_all", is_flag=True, help="Show keys with default values too.")
 @click.option("--leases", type=click.IntRange(min=1), help="Price of a fleet with this many leases (shards).")
 @click.option("--workers", type=click.IntRange(min=1), help="Price of a fleet of this many workers.")
 def check(
@@ -234,15 +236,15 @@ def check(
 ) -> None:
     """Show what a properties file means, what is wrong with it, and what it costs.
 
-    Every key with its effective value, where it comes from, and remarks; then the monthly price of DynamoDB for a fleet
-    at rest, by failoverTimeMillis. Exit code 2 if there are errors.
+    Each key is shown with its effective value, the place of that value, and remarks; then the monthly price of DynamoDB
+    for a fleet at rest, by failoverTimeMillis. Exit code 2 if there are errors.
     """
     from mld.check.command import print_check
 
     file = chosen_file(option_file, argument_file)
     try:
         code = print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers)
-    except BrokenPipeError:  # click ends without a word
+    except BrokenPipeError:  # click then ends without a message
         raise
     except OSError as error:  # such as a full disk behind stdout
         say(str(error))
@@ -251,10 +253,10 @@ def check(
 
 
 @commands.command(context_settings={"ignore_unknown_options": True})
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds per answer.")
+@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds for each answer.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def conformance(timeout_s: float, command: Sequence[str]) -> None:
-    """Drive a record processor through scripted conversations and judge it: `mld conformance -- COMMAND ARGS…`."""
+    """Examine a record processor by scripted conversations, and judge it: `mld conformance -- COMMAND ARGS…`."""
     from mld.check.conformance import run as judge
 
     sys.exit(0 if judge(list(command), timeout_s=timeout_s, out=sys.stdout) else EXIT_FAILURE)
@@ -262,21 +264,21 @@ def conformance(timeout_s: float, command: Sequence[str]) -> None:
 
 @commands.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=int, default=4567, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=int, default=4567, show_default=True, help="Port; 0 takes a free one.")
 @click.option(
     "--allow-host",
     "allow_hosts",
     metavar="NAME",
     multiple=True,
-    help="Name (without port) that clients may call it by.",
+    help="Host name (without port) that clients may use for this server.",
 )
-@click.option("--enforce/--no-enforce", default=False, help="Throttle like AWS does (5 reads a second and shard, …).")
+@click.option("--enforce/--no-enforce", default=False, help="Throttle as AWS does (5 reads a second and shard, …).")
 @click.option(
     "--stream",
     "streams",
     metavar="NAME[:SHARDS]",
     multiple=True,
-    help="A Kinesis stream to make at the start; an ARN in place of the name makes one of another account or region.",
+    help="Kinesis stream to create at the start; an ARN instead of the name creates it in another account or region.",
 )
 def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool, streams: Sequence[str]) -> None:
     """Run the embedded AWS in the foreground: Kinesis, DynamoDB and its streams, CloudWatch, STS and Glue."""
@@ -295,15 +297,15 @@ def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool, strea
     type=click.IntRange(min=100),
     default=20_000,
     show_default=True,
-    help="How many to put.",
+    help="Number of records to put.",
 )
 @click.option("--directory", type=click.Path(file_okay=False), default="quickstart-data", show_default=True)
-@click.option("--plain", is_flag=True, help="Without Spark and Java: the archive processor.")
+@click.option("--plain", is_flag=True, help="Use the archive processor, without Spark and Java.")
 def quickstart(records: int, directory: str, plain: bool) -> None:
-    """Try everything on this machine: click events on an embedded AWS, the real daemon, a split on the way, a pipeline
-    on Spark into Parquet files.
+    """Try mld on this machine: it puts click events into an embedded AWS, splits a shard, and runs the real daemon with
+    a pipeline on Spark that writes Parquet files.
 
-    Exit codes: 0 everything adds up, 1 it does not, 2 a package or Java is missing.
+    Exit codes: 0 the results add up, 1 they do not, 2 a package or Java is missing.
     """
     from mld.quickstart import run_quickstart
 

@@ -124,6 +124,7 @@ class ShardFile:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _fresh(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records after the last one in the file. Raises ArchiveError if one is before the first."""
         fresh = []
         last = self._last
         for record in records:
@@ -139,6 +140,7 @@ class ShardFile:
         return fresh
 
     def _write(self, data: bytes) -> None:
+        """Append data and fsync; after an error cut the file back. Raises ArchiveError."""
         view = memoryview(data)
         try:
             while view:
@@ -152,6 +154,7 @@ class ShardFile:
         self._end += len(data)
 
     def _check_in_place(self) -> None:
+        """Raise ArchiveError if the file was moved, replaced or shortened."""
         mine = os.fstat(self._fd)
         with suppress(FileNotFoundError):
             there = self.path.stat()
@@ -188,6 +191,7 @@ class ShardFile:
         os.fsync(self._fd)
 
     def _cut(self, bad_line: bytes) -> None:
+        """Cut the file at `_end`. Raises ArchiveError if the checkpoint vouches for the lines after it."""
         vouched = self._checkpoint is not None and (self._last is None or self._last < self._checkpoint)
         if vouched and bad_line.endswith(b"\n"):
             # This is not a torn end. Cutting here could remove records that the daemon does not deliver again.

@@ -23,7 +23,6 @@ from mld.properties.remarks import Level, Remark
 from mld.properties.settings import (
     CREDENTIALS_PREFIX,
     FORMER,
-    FORMER_WAIT,
     STREAMS,
     STREAMS_FILE,
     Settings,
@@ -35,7 +34,6 @@ from mld.properties.values import (
     SOCKET_OFF,
     ChildFailurePolicy,
     DeadLetter,
-    FormerStreams,
     InitialPositionKind,
     InitialPositionSetting,
     ListenAddress,
@@ -236,13 +234,11 @@ def _streams(derivation: Derivation) -> None:
         for name in given:
             if any(key.name_in(name) is not None for key in PATTERN_KEYS):
                 say(Level.ERROR, name, f"is about one of several streams, and there is no {STREAMS}", f"set {STREAMS}")
-        _unused(derivation, (FORMER, FORMER_WAIT), f"{STREAMS} is not set")
+        _unused(derivation, (FORMER,), f"{STREAMS} is not set")
         values["streams"] = ()
         return
     if STREAMS in given and STREAMS_FILE in given:
         say(Level.ERROR, STREAMS_FILE, f"cannot be used together with {STREAMS}", "remove one of the two")
-    if FORMER_WAIT in given and values["shards.former_streams"] is not FormerStreams.DELETE:
-        say(Level.INFO, FORMER_WAIT, f"is not used: {FORMER} is not delete")
     if "fanoutConfig.consumerArn" in given:
         why = "is the consumer of one stream, and there is a list of streams"
         say(Level.ERROR, "fanoutConfig.consumerArn", why, f"use {key_of_stream('<name>', 'consumerArn')}")
@@ -339,9 +335,6 @@ def _dead_letter(derivation: Derivation) -> None:
     )
     assert isinstance(policy, ChildFailurePolicy)
     assert letter is None or isinstance(letter, DeadLetter)
-    if "mld.childRestartsMax" in derivation.given and policy is not ChildFailurePolicy.RESTART:
-        why = f"is not used: mld.childFailurePolicy is {policy.value}"
-        say(Level.WARNING, "mld.childRestartsMax", why, "set mld.childFailurePolicy=restart, or remove it")
     if attempts is None:
         if letter is not None:
             why = "is not used: mld.poisonAttempts is not set, and without it no record is ever set aside"

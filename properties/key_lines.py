@@ -59,6 +59,10 @@ REMOVED: dict[str, str] = {
     "mld.deadLetterEndpoint": "remove it, and set AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL_KINESIS for another endpoint",
     "mld.deregisterConsumer": "remove it; `aws kinesis deregister-stream-consumer` ends what AWS bills",
     "mld.childRestartBackoffMaxMillis": "remove it; no pause exceeds 5 minutes",
+    "mld.childRestartsMax": "remove it; with mld.childFailurePolicy=restart the daemon gives up after 5 restarts",
+    "mld.childLog": "remove it; JSON objects that children log become fields of the daemon's own lines",
+    "mld.recordStreamName": "remove it; a child reads one stream, named by MLD_STREAM_NAME and in `initialize`",
+    "mld.formerStreamsWait": "remove it; with mld.formerStreams=delete rows are deleted after an hour",
     "mld.catchUpIntervalMillis": "remove it; a shard that is behind is read every 200 ms",
     "mld.heartbeat": (
         "remove it; each lease is renewed. For a smaller bill raise failoverTimeMillis: 30000 in place of 10000 is a "
@@ -66,6 +70,11 @@ REMOVED: dict[str, str] = {
     ),
     "mld.eventLoop": f"remove it; uvloop is used where it is installed ({pip_install('fast')})",
     "mld.wireClient": "remove it; what the daemon's own client cannot do is left to botocore",
+    "mld.schemaRegistry.region": (
+        "remove it; the registry is asked in the region of Kinesis. For one elsewhere set mld.schemaRegistry=strip, "
+        "and decode in the child"
+    ),
+    "mld.schemaRegistry.endpoint": "remove it, and set AWS_ENDPOINT_URL_GLUE for another endpoint",
     "mld.schemaRegistry.cacheSize": "remove it; 200 schema versions are kept",
     "mld.schemaRegistry.timeToLiveMillis": "remove it; schema versions are kept for a day",
     "mld.schemaRegistry.directory": "remove it; definitions are written below TMPDIR",

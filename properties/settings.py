@@ -24,7 +24,6 @@ from mld.properties.values import (
     AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,
-    ChildLog,
     ClientVersionConfig,
     DeadLetter,
     FormerStreams,
@@ -43,7 +42,7 @@ from mld.properties.values import (
 
 CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and only this, in any case
 STREAMS, STREAMS_FILE = "mld.streams", "mld.streamsFile"
-FORMER, FORMER_WAIT = "mld.formerStreams", "mld.formerStreamsWait"
+FORMER = "mld.formerStreams"
 STREAM_PREFIX = "mld.stream."
 STREAMS_NAMED_MAX = 5
 _LEGACY_ONLY = "Used when mld.metadataLayout=legacy creates the table; Java KCL 3.5 never creates it."
@@ -58,6 +57,8 @@ POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory,
 METRICS_PERIOD_MILLIS_MIN = 1_000
 CLOUDWATCH_PERIOD_MILLIS = 60_000  # what CloudWatch resolves; Java's 10 s make six times the requests of it
 RESTART_PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
+RESTARTS_MAX = 5  # with pauses of 31 s in sum: longer than most resources that a processor needs are away
+FORMER_WAIT_S = 3600.0  # a list that was written wrongly is noticed within it; rows are cheap to keep
 
 BOOL, CHOICE, DOUBLE, DURATION = ValueKind.BOOL, ValueKind.CHOICE, ValueKind.DOUBLE, ValueKind.DURATION
 INT, LONG, TEXT, URL = ValueKind.INT, ValueKind.LONG, ValueKind.TEXT, ValueKind.URL
@@ -182,7 +183,7 @@ class FleetSettings:
         note="As KCL has an option for from 3.5.3 on.")
     metadata_layout: MetadataLayout = key("mld.metadataLayout", CHOICE, Section.OWN,
         "Lock, reports: beside the leases, or in tables of KCL 3.0 to 3.4 if there (auto); always in those (legacy).",
-        default=MetadataLayout.AUTO, choices=MetadataLayout, after="mld.schemaRegistry.endpoint")
+        default=MetadataLayout.AUTO, choices=MetadataLayout, after="mld.schemaRegistry.onError")
     assignment_strategy: AssignmentStrategy = key("mld.leaseAssignmentStrategy", CHOICE, Section.OWN,
         "How the leader assigns leases: by utilization and throughput, or by count.",
         default=AssignmentStrategy.UTILIZATION, choices=AssignmentStrategy, after="mld.metadataLayout")
@@ -214,11 +215,8 @@ class ChildSettings:
         "Dialect spoken with the child: 2, or 1 for record processors written for KCL 1.x.", default=2,
         minimum=1, maximum=2)
     failure_policy: ChildFailurePolicy = key("mld.childFailurePolicy", CHOICE, Section.OWN,
-        "A failed child starts again for ever (park), mld.childRestartsMax times (restart), or ends the daemon (exit).",
+        "A failed child starts again for ever (park), 5 times without progress (restart), or ends the daemon (exit).",
         default=ChildFailurePolicy.PARK, choices=ChildFailurePolicy)
-    restarts_max: int = key("mld.childRestartsMax", INT, Section.OWN,
-        "Restarts of a shard without progress before the daemon gives up.", default=5, minimum=0,
-        note="Only with mld.childFailurePolicy restart.", live=True)
     restart_backoff_s: float = key("mld.childRestartBackoffMillis", MILLIS, Section.OWN,
         "Pause before the first restart; it doubles each time, up to 5 minutes.", default=1_000, minimum=0, live=True)
     restart_pause_max_s: float = RESTART_PAUSE_MAX_S
@@ -231,9 +229,7 @@ class ChildSettings:
         default_text="none")
     stop_timeout_s: float = key("mld.childStopTimeoutMillis", MILLIS, Section.OWN,
         "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, minimum=0)
-    log: ChildLog = key("mld.childLog", CHOICE, Section.OWN,
-        "JSON objects that children log: as fields of the daemon's own lines (fields), or as they are (raw).",
-        default=ChildLog.FIELDS, choices=ChildLog, after="mld.logLevel")
+    logs_fields: bool = True
 
     @property
     def failures_max(self) -> int | None:
@@ -242,7 +238,7 @@ class ChildSettings:
             case ChildFailurePolicy.PARK:
                 return None
             case ChildFailurePolicy.RESTART:
-                return self.restarts_max
+                return RESTARTS_MAX
             case ChildFailurePolicy.EXIT:
                 return 0
 
@@ -265,11 +261,10 @@ class ShardSettings:
     skips_sync_if_leases_exist: bool = key("skipShardSyncAtWorkerInitializationIfLeasesExist", BOOL,
         Section.COORDINATOR, "Skip the shard sync at start when the lease table has rows.", default=False)
     former_streams: FormerStreams = key(FORMER, CHOICE, Section.STREAMS,
-        "A stream that has left the list: read on (keep), or no longer, its rows kept (stop) or deleted (delete).",
+        "A stream that has left the list: read on (keep), or no longer, its rows kept (stop) or deleted after an hour "
+        "(delete).",
         default=FormerStreams.STOP, choices=FormerStreams)
-    former_streams_wait_s: float = key(FORMER_WAIT, DURATION, Section.STREAMS,
-        "How long a stream must be gone from the list before its rows are deleted.", default=timedelta(hours=1),
-        default_text="PT1H", note="Only with mld.formerStreams=delete.")
+    former_streams_wait_s: float = FORMER_WAIT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,8 +287,6 @@ class ReaderSettings:
     prefetch_bytes_max: int = key("mld.prefetchBytesMax", BYTES, Section.OWN,
         "Most memory of records that wait for their children, in bytes, over all shards; each has an equal share.",
         default=PREFETCH_BYTES_MAX, minimum=1)
-    adds_stream_name: bool = key("mld.recordStreamName", BOOL, Section.STREAMS,
-        "Give every record that a child gets the field streamName.", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,10 +360,6 @@ class SchemaSettings:
     on_error: SchemaErrors = key("mld.schemaRegistry.onError", CHOICE, Section.OWN,
         "A record that cannot be read is delivered with the key schemaError (deliver), or its batch waits (fail).",
         default=SchemaErrors.DELIVER, choices=SchemaErrors)
-    region: str | None = key("mld.schemaRegistry.region", TEXT, Section.OWN, "Region of the registry.",
-        default_text="that of Kinesis", shown_as=Shown.FULL)
-    endpoint: str | None = key("mld.schemaRegistry.endpoint", URL, Section.OWN, "Endpoint of the registry.",
-        default_text="that of the region")
 
 
 # --- groups that are there several times: `sets` names the field that a key sets --------------------------------------

@@ -81,13 +81,6 @@ class LogLevel(Enum):
     ERROR = "error"
 
 
-class ChildLog(Enum):
-    """What becomes of the JSON objects that children log."""
-
-    FIELDS = "fields"
-    RAW = "raw"
-
-
 class ChildFailurePolicy(Enum):
     """What a child that keeps failing stops: its shard; in the end, the daemon; or at once, the daemon (as Java)."""
 

@@ -79,7 +79,7 @@ class Record:
     approximate_arrival_ms: int
     """Epoch milliseconds; never null, because some children crash on null."""
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Keys that settings of the daemon add to the message, such as `streamName`."""
+    """Keys that settings of the daemon add to the message, such as `schemaName`."""
 
 
 @dataclass(frozen=True, slots=True)

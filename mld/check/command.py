@@ -32,7 +32,7 @@ from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfigur
 from mld.properties.printable import printable
 from mld.properties.redaction import where
 from mld.properties.remarks import ConfigurationError, Level, Remark
-from mld.properties.settings import FILES_PER_CHILD, Settings
+from mld.properties.settings import FILES_PER_CHILD, RESTARTS_MAX, Settings
 from mld.properties.spark_names import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig
 from mld.protocol.child_command import split_command
@@ -171,10 +171,9 @@ def failures_in_words(settings: Settings) -> str:
         case ChildFailurePolicy.EXIT:
             return "The first failure of a record processor ends the daemon with exit code 1, as Amazon's."
         case ChildFailurePolicy.RESTART:
-            most = settings.child.restarts_max
             return (
-                f"A record processor that fails {again}; after {most} restarts without checkpoint progress the daemon "
-                "ends with exit code 1. No record is ever skipped."
+                f"A record processor that fails {again}; after {RESTARTS_MAX} restarts without checkpoint progress the "
+                "daemon ends with exit code 1. No record is ever skipped."
             )
         case ChildFailurePolicy.PARK:
             kept = f"A record processor that fails {again}, for ever; its shard waits, and all others go on. "

@@ -1,73 +1,40 @@
 """`mld conformance`: tests any record-processor command against the child protocol, by talking to it like the daemon.
 
-Rules: protocol#conformance-of-a-command. Each session starts the command as a real process, holds one scripted
-conversation with it, and notes for each rule whether it was kept: what to send, what to reply, and which rules that
-tests. It must neither leave a process behind nor wait without a deadline.
+Rules: protocol#conformance-of-a-command. For each script (`conformance_scripts`) the command is started as a real
+process, and one session is held with it. No process may be left behind, and no wait may be without a deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import TextIO
 
-from mld.check.conformance_session import SHARD_ID, Replies, Report, Rule, RuleVerdict, Session, SessionOver
+from mld.check.conformance_rules import Report, Rule, RuleVerdict
+from mld.check.conformance_scripts import SCRIPTS, SessionScript
+from mld.check.conformance_session import (
+    SHARD_ID,
+    Session,
+    SessionOver,
+)
 from mld.consumer.child import PipeChild, PipeHost
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import LoopClock
-from mld.core.positions import SHARD_END
-from mld.protocol.messages import ActionName, CheckpointErrorName, Record, StreamLabel
 
 TIMEOUT_S = 30.0
 """Longest wait for each answer, and for the end of the process after the end of its input."""
 ERROR_LINES_MAX = 8
-FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898
-ARRIVAL_MS = 1_476_889_707_123
-LARGE_BATCH_RECORDS = 10_000
-LARGE_RECORD_BYTES = 1024
-STREAM = StreamLabel("orders", "arn:aws:kinesis:eu-west-1:111122223333:stream/orders", "111122223333:orders:1700000000")
-SCHEMA_KEYS = {
-    "schemaVersionId": "00112233-4455-6677-8899-aabbccddeeff",
-    "schemaName": "orders",
-    "schemaDataFormat": "AVRO",
-    "dataFormat": "JSON",
-    "schemaFile": "/tmp/schemas/00112233-4455-6677-8899-aabbccddeeff",  # noqa: S108 - text for the child
-}
-SCHEMA_ERROR = {"schemaError": "the registry does not know the version"}
-UNUSUAL_KEYS = ("schl\u00fcssel", "\u9375", "\U0001f511", 'a "quote" and a \\', "\u2028\u007f\t", "k" * 256)
-UNUSUAL_PAYLOADS = (b"", b"\xff\xfe\x00", "\u00e9\u2028\n".encode())
-
-
-def _no_errors(_: int) -> CheckpointErrorName | None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionScript:
-    """`rule` is kept if the session reaches its end; with `may_end`, also if the child exits with an error status.
-
-    `is_optional`: a session that breaks off says nothing but that `rule` is not kept.
-    """
-
-    name: str
-    hold: Callable[[Session, Report], Awaitable[None]]
-    rule: Rule | None = None
-    start: str = "TRIM_HORIZON"
-    replies: Replies = _no_errors
-    may_end: bool = False
-    is_optional: bool = False
 
 
 def run(command: Sequence[str], *, timeout_s: float = TIMEOUT_S, out: TextIO) -> bool:
-    """Examine the command and write a readable verdict per rule; True only if every required rule holds."""
+    """Examine the command, and write a verdict for each rule. Return whether every required rule was kept."""
     report = asyncio.run(examine(command, timeout_s=timeout_s))
     report.write(out)
     return report.holds
 
 
 async def examine(command: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Report:
-    """Hold all sessions with the command, one after the other, in fresh processes."""
+    """Hold all sessions with the command, one after the other, each with a new process; return the report."""
     report = Report(list(command))
     await _hold_all(report, timeout_s)
     return report
@@ -106,152 +73,11 @@ async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout
             session.failed(over.rule, str(over))
         if script.rule is not None:
             session.failed(script.rule, str(over))
-        await child.kill()  # its last words are complete then
+        await child.kill()  # after that its last words are complete
         report.errors_shown = report.errors_shown or list(child.last_words)[-ERROR_LINES_MAX:]
         return
     if script.rule is not None:
         report.passed(script.rule)
 
 
-# --- scripts
-
-
-async def _life(session: Session, report: Report) -> None:
-    await session.initialize()
-    await session.process(_records(0, 3))
-    await session.process(_records(3, 3), 5000)
-    await session.request_shutdown()
-    if session.range.last == session.range.largest:
-        report.passed(Rule.SHUTDOWN_CHECKPOINT)
-    else:
-        session.failed(Rule.SHUTDOWN_CHECKPOINT, "the last record was not checkpointed")
-    await session.lose_lease()
-
-
-async def _shard_end(session: Session, report: Report) -> None:
-    await session.initialize()
-    await session.process(_records(0, 3))
-    await session.end_shard()
-    if session.range.is_complete:
-        report.passed(Rule.SHARD_END_CHECKPOINT)
-    else:
-        session.failed(Rule.SHARD_END_CHECKPOINT, "the end of the shard was not checkpointed")
-    asked = [one.request.sequence_number for one in session.answered if one.action is ActionName.SHARD_ENDED]
-    if any(position is None or position == SHARD_END.sequence for position in asked):
-        report.passed(Rule.SHARD_END_PLAIN)
-    elif asked:
-        session.failed(
-            Rule.SHARD_END_PLAIN,
-            "asked for a position only; if it was checkpointed before, Java does not end the shard",
-        )
-
-
-async def _at_end_of_input(session: Session, _: Report) -> None:
-    await session.initialize()
-    await session.process(_records(0, 1))
-
-
-async def _unusual(session: Session, _: Report) -> None:
-    await session.initialize()
-    await session.process(_unusual_records(), None)
-    await session.process(_records(100, 1))
-    await session.lose_lease()
-
-
-async def _several_streams(session: Session, _: Report) -> None:
-    await session.initialize(STREAM)
-    records = [replace(record, extra={"streamName": STREAM.name}) for record in _records(0, 3)]
-    await session.process(records)
-    await session.lose_lease()
-
-
-async def _schema_registry(session: Session, _: Report) -> None:
-    await session.initialize()
-    plain, decoded, marked = _records(0, 3, b'{"id": 7}')
-    await session.process([plain, replace(decoded, extra=SCHEMA_KEYS), replace(marked, extra=SCHEMA_ERROR)])
-    await session.lose_lease()
-
-
-async def _large(session: Session, _: Report) -> None:
-    payload = b"x" * LARGE_RECORD_BYTES
-    await session.initialize()
-    await session.process(_records(0, LARGE_BATCH_RECORDS, payload))
-    await session.lose_lease()
-
-
-async def _throttled(session: Session, report: Report) -> None:
-    await session.initialize()
-    await session.process(_records(0, 3))
-    await session.end_shard()
-    if not session.answered:
-        return
-    first, *later = session.answered
-    if any(one.action is first.action for one in later):
-        report.passed(Rule.RETRIES_THROTTLED)
-    else:
-        session.failed(Rule.RETRIES_THROTTLED, f"gave up at once {first.during}")
-
-
-async def _refused(session: Session, report: Report) -> None:
-    """Refuse every checkpoint for good."""
-    await session.initialize()
-    await session.process(_records(0, 3))
-    if session.answered:
-        await session.lose_lease()
-    else:
-        await session.end_shard()
-
-
-async def _lost(session: Session, report: Report) -> None:
-    await _refused(session, report)
-    actions = [one.action for one in session.answered]
-    if len(actions) != len(set(actions)):
-        session.failed(Rule.NO_RETRY_WHEN_LOST, "asked again in the same action")
-    elif actions:
-        report.passed(Rule.NO_RETRY_WHEN_LOST)
-
-
-def _always(error: CheckpointErrorName) -> Replies:
-    return lambda _: error
-
-
-def _once(error: CheckpointErrorName) -> Replies:
-    return lambda number: error if number == 0 else None
-
-
-SCRIPTS = (
-    SessionScript("a whole life", _life),
-    SessionScript("end of the shard", _shard_end),
-    SessionScript("end of input without leaseLost", _at_end_of_input),
-    SessionScript("unusual records", _unusual, Rule.UNUSUAL_RECORDS, start="AT_TIMESTAMP"),
-    SessionScript("several streams", _several_streams, Rule.STREAM_KEYS, is_optional=True),
-    SessionScript("schema registry", _schema_registry, Rule.SCHEMA_KEYS, is_optional=True),
-    SessionScript("large batch", _large, Rule.LARGE_BATCH, start="LATEST"),
-    SessionScript("throttled", _throttled, Rule.THROTTLING, replies=_once(CheckpointErrorName.THROTTLING)),
-    SessionScript("lease gone", _lost, Rule.LEASE_GONE, replies=_always(CheckpointErrorName.SHUTDOWN)),
-    SessionScript(
-        "invalid state",
-        _refused,
-        Rule.INVALID_STATE,
-        replies=_always(CheckpointErrorName.INVALID_STATE),
-        may_end=True,
-    ),
-)
-
-
 # --- records
-
-
-def _records(first: int, count: int, payload: bytes = b"payload") -> list[Record]:
-    return [
-        Record(payload, f"key-{number}", str(FIRST_SEQUENCE + number), 0, ARRIVAL_MS + number)
-        for number in range(first, first + count)
-    ]
-
-
-def _unusual_records() -> list[Record]:
-    pairs = [(key, payload) for key in UNUSUAL_KEYS for payload in UNUSUAL_PAYLOADS]
-    return [
-        Record(payload, key, str(FIRST_SEQUENCE + number // 3), number % 3, ARRIVAL_MS)
-        for number, (key, payload) in enumerate(pairs)
-    ]

@@ -24,7 +24,6 @@ from mld.core.log_fields import about, of_child
 from mld.core.streams import ChildBatch
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
-from mld.properties.values import ChildLog
 from mld.protocol import child_lines, codec
 from mld.protocol.conversation import (
     ActionDone,
@@ -91,7 +90,7 @@ class Processor:
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._clock = clock
         self._log = ChildLogger(
-            log, "child_stdout", shard_id, as_fields=settings.log is ChildLog.FIELDS, stream=stream, number=number
+            log, "child_stdout", shard_id, as_fields=settings.logs_fields, stream=stream, number=number
         )
         self.child = child
         self._trace = ProtocolTrace(shard_id, clock) if trace is None else trace

@@ -1,8 +1,8 @@
 """`Stillness`: since when each value has been unchanged, by the watcher's own clock. Pure.
 
 No two machines agree on the time, so a worker is known to live by what it writes: the counter of a lease, the version
-of a lock, the time in a report. A watcher reads such values again and again, and whoever lets one stand still for
-longer than a promised time is dead. Times are monotonic seconds, passed in.
+of a lock, the time in a report. A watcher reads such values again and again. A worker whose value stays the same for
+longer than it promised is dead. Times are monotonic seconds, passed in.
 
     what a look shows             `since` is                          `has_moved`
     a key that is not known       the time of the look, `first_at`    no
@@ -10,8 +10,8 @@ longer than a promised time is dead. Times are monotonic seconds, passed in.
     the value that was seen last  as before                           as before
     any other value               the time of the look                yes
 
-Any other value counts, also a smaller one: a row may be restored, or made again in a new table. Whoever learns that a
-table is gone forgets what was seen of it.
+Any other value counts, even a smaller one: a row may be restored, or made again in a new table. A watcher that learns
+that a table is gone must forget what it saw there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 NEVER = -math.inf
-"""Since when a value is unchanged that nobody is expected to change: the first look counts for nothing."""
+"""As `first_at`: treat the value as unchanged for ever, because nobody is expected to change it."""
 
 
 class _Seen(NamedTuple, Generic[V]):
@@ -34,7 +34,7 @@ class _Seen(NamedTuple, Generic[V]):
 
 
 class Stillness(Generic[K, V]):
-    """What was seen of each key."""
+    """The value that was seen last of each key, and since when it has been unchanged."""
 
     def __init__(self) -> None:
         self._seen: dict[K, _Seen[V]] = {}
@@ -49,7 +49,10 @@ class Stillness(Generic[K, V]):
         return len(self._seen)
 
     def saw(self, key: K, value: V, now: float, first_at: float | None = None) -> bool:
-        """Take note of one value, read at `now`; return whether it is news. `first_at` is for a key not known yet."""
+        """Note the value of a key, read at `now`, and return whether the key or its value is new.
+
+        A key that is seen for the first time counts as unchanged since `first_at`, or else since `now`.
+        """
         before = self._seen.get(key)
         if before is not None and before.value == value:
             return False
@@ -58,21 +61,21 @@ class Stillness(Generic[K, V]):
         return True
 
     def saw_all(self, values: Mapping[K, V], now: float) -> None:
-        """Take note of all values there are, read at `now`, and forget the keys that are gone."""
+        """Note the values of all keys that exist, read at `now`, and forget all other keys."""
         for key, value in values.items():
             self.saw(key, value, now)
         self.keep(values)
 
     def begin(self, key: K, value: V, since: float) -> None:
-        """Count this value from `since`, whatever was seen before, and as one that has not moved yet."""
+        """Count this value as unchanged since `since`, and as not moved, whatever was seen before."""
         self._seen[key] = _Seen(value, since, False)
 
     def since(self, key: K) -> float:
-        """Return since when a known key has its value."""
+        """Return the time since when a known key has had its value."""
         return self._seen[key].since
 
     def value(self, key: K) -> V | None:
-        """Return the value that was seen last; None if the key is not known."""
+        """Return the value that was seen last; None for an unknown key."""
         seen = self._seen.get(key)
         return None if seen is None else seen.value
 
@@ -81,11 +84,11 @@ class Stillness(Generic[K, V]):
         return key in self._seen and self._seen[key].has_moved
 
     def is_still(self, key: K, now: float, for_s: float) -> bool:
-        """Return whether the value has been unchanged for longer than `for_s`; False if the key is not known."""
+        """Return whether the value has been unchanged for more than `for_s` seconds; False for an unknown key."""
         return key in self._seen and now - self._seen[key].since > for_s
 
     def keep(self, keys: Container[K]) -> None:
-        """Forget all other keys."""
+        """Forget all keys except these."""
         for key in [key for key in self._seen if key not in keys]:
             del self._seen[key]
 

@@ -154,7 +154,7 @@ class Misrouted:
 
 
 class CountedRecords(Protocol):
-    """How many user records a child got, and up to where."""
+    """How many user records a child was given, and up to where."""
 
     @property
     def data_bytes(self) -> int:
@@ -168,7 +168,7 @@ class CountedRecords(Protocol):
 
     @property
     def largest(self) -> Position | None:
-        """The highest position in the batch; None if it is empty."""
+        """Highest position in the batch; None if it is empty."""
         ...
 
 
@@ -179,7 +179,7 @@ class ChildBatch(CountedRecords, Protocol):
 
     @property
     def millis_behind_latest(self) -> int | None:
-        """The lag of the page; None if it reports none."""
+        """How far the page was behind the tip of the shard, in milliseconds; None if that is unknown."""
         ...
 
     @property

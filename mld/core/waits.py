@@ -98,7 +98,7 @@ class LazyTimer:
             self._timer = loop.call_at(self._due_s, self._look)
 
     def end(self) -> None:
-        """End the wait in time."""
+        """Note that the wait ended in time, so that `on_due` is not called."""
         self._due_s = None
 
     def close(self) -> None:

@@ -83,5 +83,8 @@ def _pass_on(news: dict[str, Any], on_ended: Callable[[str, float], None]) -> No
 
 
 def news_of_end(worker: str, until: float) -> bytes:
-    """Return the line of the lifeline that tells that `worker` has ended."""
+    """Return the line by which the supervisor tells the other workers that `worker` has ended.
+
+    Until `until` (monotonic seconds of this machine) no process will run under its name.
+    """
     return json.dumps({"ended": worker, "until": until}).encode() + b"\n"

@@ -14,7 +14,13 @@ from functools import partial
 import h11
 
 from mld.daemon.group import GroupMember, WorkerGroup
-from mld.serving.http import HttpAnswer, Question, Route, SharedAnswers, text_answer
+from mld.serving.http_answers import (
+    HttpAnswer,
+    Question,
+    Route,
+    SharedAnswers,
+    text_answer,
+)
 from mld.serving.web_pages import exposed, probed
 
 TIMEOUT_S = 8.0
@@ -62,7 +68,7 @@ class GroupPages:
         return await exposed(question, self._expositions, self._exposed)
 
     async def _exposed(self, accept: str) -> HttpAnswer:
-        from mld.serving.prometheus import merged
+        from mld.serving.group_exposition import merged
 
         plain = Question("/metrics", {"accept": "text/plain"})
         workers = [worker for worker in self._group.workers if worker.process is not None]

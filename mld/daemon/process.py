@@ -44,7 +44,6 @@ from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
-from mld.properties.values import ChildLog
 from mld.protocol.child_command import split_command
 from mld.schemas.registry_preparer import RegistryPreparer, registry_of
 
@@ -186,7 +185,7 @@ class _Daemon:
             self.clock,
             stop_timeout_s=child.stop_timeout_s,
             environment=child_environment(self.settings, self.worker_id, request.properties_file, request.overrides),
-            logs_fields=child.log is ChildLog.FIELDS,
+            logs_fields=child.logs_fields,
             of_stream=commands_by_stream(self.streams, self.command, self.clock),
         )
 

@@ -81,7 +81,7 @@ async def run_group(settings: Settings, count: int, file: str, options: Sequence
             if settings.serving.http is None:
                 return await group.run(hang_up)
             from mld.daemon.group_pages import GroupPages
-            from mld.serving.web_pages import serving
+            from mld.serving.web_serving import serving
 
             async with serving(GroupPages(group).routes(), settings.serving):
                 return await group.run(hang_up)

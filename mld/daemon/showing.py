@@ -30,7 +30,8 @@ from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.operating.events import EventRecorder, EventsTable, recording
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
+from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.open_services import REQUEST_TIMEOUT_S
 from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark_names import PROGRAM
@@ -187,7 +188,8 @@ def _publishing(parts: ShowingParts) -> AbstractAsyncContextManager[None]:
 
 
 def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -> AbstractAsyncContextManager[None]:
-    from mld.serving.web_pages import WebPages, serving
+    from mld.serving.web_pages import WebPages
+    from mld.serving.web_serving import serving
 
     pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics.outputs)
     return serving(pages.routes(), settings.serving, group_pages)
@@ -196,7 +198,9 @@ def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -
 @asynccontextmanager
 async def _control(parts: ShowingParts, status: DaemonStatus) -> AsyncIterator[None]:
     """Serve the control socket. If that fails, a warning is logged and the worker consumes without it."""
-    from mld.serving.control import ControlAnswers, ControlServer, keep_control, serve_control
+    from mld.serving.control import ControlServer
+    from mld.serving.control_answers import ControlAnswers
+    from mld.serving.control_start import keep_control, serve_control
 
     server = ControlServer(ControlAnswers(status, parts.worker.parts.traces, parts.clock).routes())
     where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ

@@ -12,7 +12,6 @@ from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.properties.credentials import CredentialsChain
 from mld.properties.settings import Settings, StreamSetting
-from mld.protocol.codec import record_keys
 from mld.retrieval.reader_factory import fan_out_of, kind_of, streams_port
 from mld.tracking.list_follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
@@ -84,18 +83,17 @@ class StreamClients:
         if listed is None:
             own, arn, consumer_arn = None, settings.stream_arn, settings.fanout.consumer_arn
             service = await self._service_at(self._place(arn, settings.kinesis.region))
-            streams, extra = streams_port(service, self._clock, settings, settings.stream_name, arn), b""
+            streams = streams_port(service, self._clock, settings, settings.stream_name, arn)
         else:
             own, arn = self._known.get(listed.label), listed.arn
             consumer_arn = None if own is None else own.consumer_arn
             service, streams = await self._streams(listed.label, arn)
             settings = replace(settings, stream_name=account_and_name(arn)[1], stream_arn=arn)
-            extra = self._extra(settings.stream_name)
         self._read[None if listed is None else listed.stream] = ReadStream(streams, own)
         kind = kind_of(arn)
         return StreamPorts(
             streams,
-            fan_out_of(settings, service, streams, extra) if kind is StreamKind.KINESIS else None,
+            fan_out_of(settings, service, streams) if kind is StreamKind.KINESIS else None,
             consumer_arn,
             None if own is None else own.initial_position,
             kind,
@@ -120,10 +118,7 @@ class StreamClients:
     async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, Streams]:
         service = await self._service(label, arn)
         name = label if arn is None else account_and_name(arn)[1]
-        return service, streams_port(service, self._clock, self._settings, name, arn, self._extra(name))
-
-    def _extra(self, name: str) -> bytes:
-        return record_keys({"streamName": name}) if self._settings.reader.adds_stream_name else b""
+        return service, streams_port(service, self._clock, self._settings, name, arn)
 
     async def _service(self, label: str, arn: str | None) -> CountedService:
         own = self._known.get(label)

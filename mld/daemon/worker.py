@@ -64,7 +64,7 @@ class WorkerSignals:
         """Fail because a child failed too often."""
         self.fail(
             f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
-            f"{why}. Repair it, or change mld.childRestartsMax"
+            f"{why}. Repair it, or set mld.childFailurePolicy=park"
         )
 
 
@@ -297,7 +297,10 @@ class Worker:
     # --- stop --------------------------------------------------------------------------------------------------------
 
     async def _drain(self, grace_s: float) -> bool:
-        """End all consumers and give their leases away; children that take longer than `grace_s` are killed."""
+        """End all consumers, and give their leases away. Return whether all children ended within `grace_s` seconds.
+
+        Children that take longer are killed.
+        """
         running = list(self._consumers.values())
         log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
         leaving = asyncio.ensure_future(self.fleet.leave())

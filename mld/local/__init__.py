@@ -1,1 +1,1 @@
-"""The embedded AWS: a pure model of Kinesis with an HTTP shell; moto for the other services."""
+"""The embedded AWS: pure models of Kinesis and DynamoDB Streams with an HTTP shell; moto for the other services."""

@@ -1,12 +1,12 @@
-"""`Accounts`: tells accounts apart by the access key of a request's signature alone.
+"""`Accounts`: finds the account of a request from the access key in its signature.
 
 The embedded AWS has no passwords and no IAM:
 
-* an access key of twelve digits is the account of that number (as in other stand-ins for AWS);
-* a key that STS gave for a role is of the role's account;
-* every other key is of the account 123456789012.
+* an access key of twelve digits belongs to the account with that number, as in other stand-ins for AWS;
+* a key that STS issued for a role belongs to the account of the role;
+* every other key belongs to the account 123456789012.
 
-Every account may read and write the streams of every other one, if it names them by ARN.
+Every account may read and write the streams of all others, if it names them by ARN.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ _NUMBER = re.compile(r"\d{12}")
 _KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
 _ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
 _KEYS_MAX = 10_000
-"""Keys remembered; the oldest are forgotten first."""
-
-
-# --- services and accounts --------------------------------------------------------------------------------------------
+"""Keys that are remembered; the oldest are forgotten first."""
 
 
 class Accounts:
-    """Mutable: STS's answers are shown to it."""
+    """The access keys that STS has issued, by account."""
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
@@ -39,7 +36,7 @@ class Accounts:
         return key if _NUMBER.fullmatch(key) else self._given.get(key, ACCOUNT)
 
     def learn(self, answer: bytes) -> None:
-        """Remember the account of the key that this answer of STS gives, if it gives one."""
+        """Remember the account of the key in this answer of STS, if it contains one."""
         key, role = _KEY_GIVEN.search(answer), _ROLE_GIVEN.search(answer)
         if key and role:
             self._given[key[1].decode("latin-1")] = role[1].decode()

@@ -1,18 +1,14 @@
-"""How bodies travel: JSON, CBOR, and the event frames of SubscribeToShard. Pure.
+"""How bodies are encoded: JSON or CBOR. Pure.
 
-Our models speak JSON. CBOR, which the SDK for Java speaks by default, is translated at the door: data are byte strings
-instead of base64, times are integers of milliseconds under tag 1 instead of seconds. The codec is the library `cbor2`,
-of the extra ``mld[local]``. The answer of SubscribeToShard is a stream of frames of
-`application/vnd.amazon.eventstream`: total length, header length, CRC of both, headers (all of type string), payload,
-CRC of everything before.
+Our models work with JSON. CBOR, the default of the SDK for Java, is translated when a request arrives and when its
+answer leaves: in CBOR, data are byte strings instead of base64, and times are integer milliseconds under tag 1 instead
+of seconds. The library `cbor2` is part of the extra ``mld[local]``.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import struct
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +16,14 @@ from typing import Any
 from mld.local.kinesis_errors import KinesisError
 
 _EPOCH_TIME = 1
-"""The tag."""
+"""The tag of times in CBOR."""
 _DATA = "Data"
 _TIME_SUFFIX = "Timestamp"
-_STRING_TYPE = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """`read` and `write` translate a whole body from and to JSON; `read` raises KinesisError."""
+    """Functions that translate a whole body from and to JSON. `read` raises KinesisError."""
 
     content_type: str
     read: Callable[[bytes], bytes]
@@ -36,7 +31,7 @@ class Encoding:
 
 
 def encoding_of(headers: Mapping[str, str]) -> Encoding:
-    """Return the encoding of a request, and of its answer. `headers` have lower-case names."""
+    """Return the encoding of a request, which its answer uses too. Names in `headers` are in lower case."""
     return CBOR if headers.get("content-type", "").startswith(CBOR.content_type) else JSON
 
 
@@ -45,7 +40,7 @@ def _unchanged(body: bytes) -> bytes:
 
 
 def _json_of(body: bytes) -> bytes:
-    import cbor2  # only some SDKs speak it
+    import cbor2  # imported here, as only some SDKs need it
 
     try:
         fields = cbor2.loads(body, semantic_decoders={_EPOCH_TIME: _seconds}) if body else {}
@@ -83,32 +78,3 @@ def _cbor_of(body: bytes) -> bytes:
 
 JSON = Encoding("application/x-amz-json-1.1", _unchanged, _unchanged)
 CBOR = Encoding("application/x-amz-cbor-1.1", _json_of, _cbor_of)
-
-
-# --- streams of events -----------------------------------------------------------------------------------------------
-
-
-def frame(headers: dict[str, str], payload: bytes) -> bytes:
-    head = b"".join(
-        bytes((len(name),)) + name.encode() + struct.pack(">BH", _STRING_TYPE, len(value.encode())) + value.encode()
-        for name, value in headers.items()
-    )
-    prelude = struct.pack(">II", 12 + len(head) + len(payload) + 4, len(head))
-    start = prelude + struct.pack(">I", zlib.crc32(prelude)) + head
-    return start + payload + struct.pack(">I", zlib.crc32(payload, zlib.crc32(start)))
-
-
-def initial_response(encoding: Encoding = JSON) -> bytes:
-    """Return the event that must come first, or boto3 refuses the stream."""
-    return event("initial-response", b"{}", encoding)
-
-
-def event(event_type: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
-    """Return an event. `payload` is JSON, and is sent in `encoding`."""
-    headers = {":event-type": event_type, ":content-type": encoding.content_type, ":message-type": "event"}
-    return frame(headers, encoding.write(payload))
-
-
-def exception(code: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
-    headers = {":exception-type": code, ":content-type": encoding.content_type, ":message-type": "exception"}
-    return frame(headers, encoding.write(payload))

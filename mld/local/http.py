@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server side on `asyncio.Protocol`: keep-alive, pipelining, chunked answers, nothing more.
+"""A small HTTP/1.1 server on `asyncio.Protocol`: keep-alive, pipelining, chunked answers, and nothing more.
 
-It serves AWS SDK clients on the loopback interface: bodies come with a Content-Length and are answered one after the
-other. Everything is bounded; a request that breaks a bound ends its connection.
+It serves AWS SDK clients on the loopback interface: bodies have a Content-Length, and requests are answered one after
+the other. Everything is bounded; a request that exceeds a bound ends its connection.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 32 * 1024 * 1024
-"""PutRecords takes 10 MiB of data, which is 13.4 MiB of base64, and its keys."""
+"""PutRecords accepts 10 MiB of data, thus 13.4 MiB of base64, plus the keys."""
 _JOINED_BYTES_MAX = 64 * 1024
-"""Up to this size head and body leave in one packet; beyond, copying the body costs more than a packet."""
+"""Up to this size head and body are sent in one packet. For larger bodies the copy costs more than a packet."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 Connections = set[asyncio.Transport]
-"""Those that are open, kept by the protocols; whoever serves may cut them off."""
+"""The open connections. The protocols keep the set; the server may abort them."""
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """`headers` have lower-case names; several of one name are joined with commas. `arrived_at` is the local IP address
-    of the connection."""
+    """A request. Names in `headers` are in lower case; several headers of one name are joined by commas. `arrived_at`
+    is the local IP address of the connection.
+    """
 
     method: str
     target: str
@@ -47,7 +48,7 @@ class HttpResponse:
 
 
 class Peer(ABC):
-    """The client of one request. Once it has gone, everything but `is_open` does nothing."""
+    """The client of one request. Once it has gone, all methods do nothing."""
 
     _task: asyncio.Task[None] | None = None
 
@@ -64,17 +65,17 @@ class Peer(ABC):
 
     @abstractmethod
     async def send(self, chunk: bytes) -> None:
-        """Send one piece of the stream; wait until the client has taken enough of what was sent before."""
+        """Send a piece of the stream, and wait until the client has taken enough of the earlier pieces."""
 
     @abstractmethod
     def end_stream(self) -> None: ...
 
     @abstractmethod
     def abort(self) -> None:
-        """Cut the exchange off, without an answer."""
+        """Cut the connection without an answer."""
 
     def hear(self, handle: Handler, request: HttpRequest) -> None:
-        """Answer a request, at once or by a task."""
+        """Answer a request, at once or in a task."""
         outcome = handle(request, self)
         if isinstance(outcome, HttpResponse):
             self.respond(outcome)
@@ -95,7 +96,7 @@ def local_address(transport: asyncio.Transport) -> str:
 
 
 def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return values by lower-case name; several of one name are joined with commas, so that none is hidden."""
+    """Return the values by lower-case name. Several of one name are joined by commas, so that none is hidden."""
     headers: dict[str, str] = {}
     for name, value in fields:
         key = name.lower()
@@ -104,13 +105,13 @@ def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 Handler = Callable[[HttpRequest, Peer], HttpResponse | Coroutine[None, None, None]]
-"""Answers at once, or returns a coroutine that answers through the peer."""
+"""Answers a request at once, or returns a coroutine that answers through the peer."""
 
 
 class HttpConnection(asyncio.Protocol, Peer):
-    """One client. Requests are answered in order, one at a time.
+    """The connection of one client. Requests are answered in order, one at a time.
 
-    A client that begins with the preface of HTTP/2 is handed to the protocol that `http2` makes.
+    If the client begins with the preface of HTTP/2, the protocol made by `http2` takes over.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         return request
 
     def _hand_over(self) -> None:
-        """Hand the connection to HTTP/2, with all that was received."""
+        """Pass the connection to HTTP/2, together with everything received so far."""
         assert self._transport is not None
         transport, self._transport = self._transport, None
         successor = self._http2(self._handle, self._connections)
@@ -265,8 +266,8 @@ class HttpConnection(asyncio.Protocol, Peer):
 
 
 def dated(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers with the time of this machine, as each answer of AWS has it; a clock that tests move is that
-    of the streams alone.
+    """Add the Date header, as in every answer of AWS. It has the time of this machine; tests move only the clock of the
+    streams.
     """
     has_date = any(name.lower() == "date" for name, _ in headers)
     return headers if has_date else [*headers, ("date", formatdate(usegmt=True))]

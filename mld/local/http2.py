@@ -1,9 +1,9 @@
-"""HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the handler that HTTP/1.1 serves too.
+"""HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the same handler as HTTP/1.1.
 
-The Kinesis clients of the AWS SDKs for JavaScript and Java (the asynchronous one) speak only this to an http endpoint.
-The library `h2`, of the extra ``mld[local]``, does the protocol. Each stream is one exchange: its request is handed on
-when it is complete, its answer is sent within the client's flow-control windows. Streams are answered independently of
-each other; everything is bounded, and a request that breaks a bound resets its stream.
+The Kinesis clients of the AWS SDKs for JavaScript and for Java (asynchronous) speak only this to an http endpoint. The
+library `h2`, from the extra ``mld[local]``, implements the protocol. Each stream is one exchange: its request is
+handled when it is complete, and its answer is sent as the client's flow-control windows allow. Streams do not wait for
+each other. Everything is bounded; a request that exceeds a bound resets its stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mld.local.http import (
 
 
 class Http2Connection(asyncio.Protocol):
-    """One client, with as many exchanges at once as `h2` admits (100)."""
+    """The connection of one client, with at most as many exchanges at once as `h2` allows (100)."""
 
     def __init__(self, handle: Handler, connections: Connections) -> None:
         self._handle = handle
@@ -61,9 +61,9 @@ class Http2Connection(asyncio.Protocol):
             for event in self._h2.receive_data(data):
                 self._on(event)
         except ProtocolError:
-            self._close()  # the reason leaves as GOAWAY
+            self._close()  # the client gets the reason as GOAWAY
             return
-        # Any frame may have opened a window.
+        # Any frame may have made room in a flow-control window.
         self.pump()
 
     def pause_writing(self) -> None:
@@ -110,12 +110,12 @@ class Http2Connection(asyncio.Protocol):
         typed = [("content-type", content_type)] if content_type else []
         try:
             self._h2.send_headers(number, [(":status", str(status)), *typed, *dated(headers)])
-        except ProtocolError:  # the client has reset the stream, as the next event shows
+        except ProtocolError:  # the client has reset the stream; its event comes next
             self._forget(number)
         self._flush()
 
     def pump(self) -> None:
-        """Send what the windows and the socket have room for."""
+        """Send as much as the windows and the socket have room for."""
         for exchange in list(self._exchanges.values()):
             self._pump(exchange)
         self._flush()
@@ -156,7 +156,7 @@ class Http2Connection(asyncio.Protocol):
 
 
 class _Exchange(Peer):
-    """One stream."""
+    """One request and its answer, on a stream of its own."""
 
     def __init__(self, connection: Http2Connection, number: int, headers: dict[str, str]) -> None:
         self.number = number

@@ -1,52 +1,38 @@
-"""Kinesis as AWS JSON 1.1: one function for each operation, from a request's fields to an answer's. Still pure.
+"""Kinesis as AWS JSON 1.1: for each operation a function from the fields of a request to those of an answer. Pure.
 
-A function is registered under the name of its operation: ``put_record`` is PutRecord. `OperationRequest` reads the
-fields, with the refusals that AWS gives for what is missing or malformed. SubscribeToShard is opened by
+A function is registered under the name of its operation: ``put_record`` is PutRecord. SubscribeToShard is opened by
 `open_subscription`, because its answer is a stream of events. Operations that only AWS has are refused as unknown.
-StreamId is ignored, as the service documents it as not implemented.
+StreamId is ignored; AWS documents it as not implemented.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis import LIST_SHARDS_DEFAULT, Kinesis
-from mld.local.kinesis_errors import KinesisError, invalid, missing, validation
+from mld.local.kinesis_errors import KinesisError
+from mld.local.operation_request import HASH_KEY, INT_MAX, NAME, PAGE_MAX, SEQUENCE_NUMBER, OperationRequest, parse
 from mld.local.records import PutEntry, PutResult, hash_range_json, page_json
 from mld.local.shard_filter import FilterType, ListFilter
 from mld.local.shard_subscription import ShardSubscription
 from mld.local.stream_state import Consumer, ShardState, Stream
-from mld.local.tokens import account_of_token, pack, unpacked
-
-T = TypeVar("T")
-
-# --- reading requests ------------------------------------------------------------------------------------------------
-
-NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-SEQUENCE_NUMBER = re.compile(r"0|[1-9][0-9]{0,128}")
-HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}")
-_ACCOUNT_OF_ARN = re.compile(r"arn:[^:]*:kinesis:[^:]*:(\d{12}):")
-_ARNS = ("StreamARN", "ConsumerARN", "ResourceARN")
-_TOKENS = ("ShardIterator", "NextToken")
-PAGE_MAX = 10_000
-INT_MAX = 2**31 - 1
+from mld.local.tokens import pack
 
 Fields = dict[str, Any]
 KinesisFinder = Callable[[str | None], Kinesis]
-"""The model of an account; of the caller's for None."""
+"""Returns the model of an account; None means the caller's account."""
 
 READ_ONLY = frozenset(
     ("GetRecords", "GetShardIterator", "ListShards", "ListStreams", "DescribeStream", "DescribeStreamSummary")
     + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers")
 )
-"""Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
+"""After these operations, only subscriptions to the touched shards need to look for news."""
 _LIST_DEFAULT = 100
-"""Items of a page of streams, of a stream's shards, or of consumers."""
+"""Default number of streams, shards of a stream, or consumers in a page."""
 _STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"
 _STRATEGY = "RecordDistributionStrategy"
 _ITERATORS = [kind.value for kind in IteratorType]
@@ -57,124 +43,9 @@ PROVISIONED, ON_DEMAND = _MODES = "PROVISIONED", "ON_DEMAND"
 AUTO, USER_PARTITION_KEY = _STRATEGIES = "AUTO", "USER_PARTITION_KEY"
 
 
-class OperationRequest:
-    """One operation's arguments. `text`, `integer` and so on return None for an absent field."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
-
-    def text(self, key: str, pattern: re.Pattern[str] | None = None) -> str | None:
-        value = self._get(key, str)
-        if value is not None and pattern is not None and not pattern.fullmatch(value):
-            raise validation(
-                f"Value '{value}' at '{_camel(key)}' failed to satisfy constraint: Member must satisfy regular "
-                f"expression pattern: {pattern.pattern}"
-            )
-        return None if value is None else str(value)
-
-    def required(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
-        return _needed(key, self.text(key, pattern))
-
-    def integer(self, key: str, low: int, high: int) -> int | None:
-        value = self._get(key, int)
-        if value is not None and not low <= value <= high:
-            raise validation(
-                f"Value '{value}' at '{_camel(key)}' failed to satisfy constraint: Member must have value between "
-                f"{low} and {high}"
-            )
-        return None if value is None else int(value)
-
-    def required_integer(self, key: str, low: int, high: int) -> int:
-        return _needed(key, self.integer(key, low, high))
-
-    def timestamp(self, key: str) -> float | None:
-        """Return epoch seconds."""
-        value = self._get(key, (int, float))
-        return None if value is None else float(value)
-
-    def flag(self, key: str) -> bool:
-        return bool(self._get(key, bool))
-
-    def nested(self, key: str) -> OperationRequest | None:
-        value = self._get(key, dict)
-        return None if value is None else OperationRequest(value)
-
-    def required_nested(self, key: str) -> OperationRequest:
-        return _needed(key, self.nested(key))
-
-    def choice(self, key: str, values: Collection[str], where: str = "") -> str:
-        """Return a required field that has one of these values; `where` is what refusals call it."""
-        text = self.required(key)
-        if text not in values:
-            raise validation(
-                f"Value '{text}' at '{where or _camel(key)}' failed to satisfy constraint: Member must satisfy enum "
-                f"value set: {list(values)}"
-            )
-        return text
-
-    def place(self, kind: str, otherwise: str) -> str:
-        """Return the name after which a listing goes on: that in the page token, if there is one."""
-        token = self.text("NextToken")
-        return otherwise if token is None else str(unpacked(kind, token)[0])
-
-    def entries(self, key: str) -> list[OperationRequest]:
-        value = _needed(key, self._get(key, list))
-        if not all(isinstance(item, dict) for item in value):
-            raise KinesisError("SerializationException", f"{key} must be a list of structures.")
-        return [OperationRequest(item) for item in value]
-
-    def stream_or_none(self) -> str | None:
-        """Read StreamARN or StreamName; if both are given, they must name the same stream."""
-        arn, name = self.text("StreamARN"), self.text("StreamName", NAME)
-        if arn is not None and name is not None and not arn.endswith(f":stream/{name}"):
-            raise invalid(f"StreamARN {arn} and StreamName {name} name different streams.")
-        return arn or name
-
-    def stream(self) -> str:
-        ref = self.stream_or_none()
-        if ref is None:
-            raise invalid("Either StreamName or StreamARN must be provided.")
-        return ref
-
-    def account(self) -> str | None:
-        """Return the account of the stream that the request names by an ARN, an iterator or a page token; None if it
-        names it by the name alone, and so means the caller's.
-        """
-        for key in _ARNS:
-            if isinstance(arn := self._fields.get(key), str) and (named := _ACCOUNT_OF_ARN.match(arn)):
-                return named[1]
-        for key in _TOKENS:
-            if isinstance(token := self._fields.get(key), str):
-                return account_of_token(token)
-        return None
-
-    def _get(self, key: str, kind: type | tuple[type, ...]) -> Any:
-        value = self._fields.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise KinesisError("SerializationException", f"{key} has the wrong type.")
-        return value
-
-
-def _needed(key: str, value: T | None) -> T:
-    if value is None:
-        raise missing(_camel(key))
-    return value
-
-
-def _camel(key: str) -> str:
-    return key[:1].lower() + key[1:]
-
-
-# --- operations ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """`touched` names the shards that got records, as (stream name, shard id); they are streams of `account`."""
+    """The answer. `touched` are the shards that got records, as (stream name, shard id), in streams of `account`."""
 
     body: bytes
     touched: frozenset[tuple[str, str]] = frozenset()
@@ -182,16 +53,17 @@ class OperationResult:
 
 
 Handler = Callable[[Kinesis, OperationRequest, float], Fields | OperationResult | None]
-"""Returns the fields of the answer; None for an answer without a body."""
+"""Carries out an operation and returns the fields of the answer; None for an answer without a body."""
 
 
 def operation(function: Handler) -> Handler:
+    """Register a function as the handler of the operation that its name stands for."""
     _HANDLERS["".join(word.capitalize() for word in function.__name__.split("_"))] = function
     return function
 
 
 def dispatch(find: KinesisFinder, operation: str, body: bytes, now: float, *, empty: bool = False) -> OperationResult:
-    """Carry out one JSON request; with `empty`, GetRecords finds no records. Raises KinesisError."""
+    """Carry out one request. `empty`: GetRecords finds no records. Raises KinesisError."""
     handler = _empty_page if empty and operation == "GetRecords" else _HANDLERS.get(operation)
     if handler is None:
         raise KinesisError("UnknownOperationException", f"{operation} is not supported by the embedded Kinesis.")
@@ -200,16 +72,6 @@ def dispatch(find: KinesisFinder, operation: str, body: bytes, now: float, *, em
     if isinstance(answer, OperationResult):
         return answer
     return OperationResult(b"" if answer is None else json.dumps(answer).encode())
-
-
-def parse(body: bytes) -> OperationRequest:
-    try:
-        fields = json.loads(body) if body else {}
-    except ValueError as error:
-        raise KinesisError("SerializationException", f"The request is not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise KinesisError("SerializationException", "The request is not a JSON object.")
-    return OperationRequest(fields)
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
@@ -444,7 +306,7 @@ def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
 
 
 def _empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
-    """Return a GetRecords answer without records, at the same place."""
+    """Answer GetRecords without records, at the same place."""
     behind, following = kinesis.get_no_records(request.required("ShardIterator"), now=now)
     return {"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind}
 
@@ -455,7 +317,7 @@ def _empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> Fiel
 def open_subscription(
     kinesis: Kinesis, request: OperationRequest, now: float
 ) -> tuple[ShardSubscription, tuple[str, str]]:
-    """Return a new subscription, with the stream name and shard id to watch."""
+    """Open a subscription. Return it with the stream name and shard id whose changes it must see."""
     arn, shard_id = request.required("ConsumerARN"), request.required("ShardId", NAME)
     start = request.required_nested("StartingPosition")
     point = StartingPoint(

@@ -1,7 +1,7 @@
-"""The Kinesis of one account and region: every operation as a method on plain Python values.
+"""`Kinesis`: the service of one account and region, with each operation as a method on plain Python values. Pure.
 
-Times are epoch seconds, passed to each operation as `now`. Streams are named by name or ARN. Refusals are
-`KinesisError`. Limits of throughput are enforced only if asked; limits of form always. Rules:
+Times are epoch seconds, passed to each operation as `now`. A stream is named by its name or its ARN. Refusals are
+`KinesisError`. Limits of throughput are enforced only on request, all other limits always. Rules:
 retrieval#service-limits.
 """
 
@@ -43,7 +43,7 @@ _ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]+):(\d{12}):stream/([a-zA-Z0-9_.
 
 @dataclass(frozen=True, slots=True)
 class StateDelays:
-    """How long streams and consumers stay in their passing states, in seconds. At 0 these are never seen."""
+    """How many seconds streams and consumers stay in states like CREATING. With 0 these states are never seen."""
 
     create_s: float = 0.0
     update_s: float = 0.0
@@ -53,16 +53,16 @@ class StateDelays:
 
 @dataclass(frozen=True, slots=True)
 class ListedShards:
-    """Shards in order of their ids; `next_token` if there are more."""
+    """Shards in the order of their ids. `next_token` is set if there are more."""
 
     shards: list[ShardState]
     next_token: str | None
 
 
 class Kinesis:
-    """Mutable; `enforce`, `delays` and `shard_limit` may be changed at any time.
+    """The model. `enforce`, `delays` and `shard_limit` may be changed at any time.
 
-    A consumer has one live subscription for each shard; a later one takes over.
+    A consumer has one live subscription to each shard; a later one takes over.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Kinesis:
         return f"arn:{partition_of(self.region)}:kinesis:{self.region}:{self.account}:stream/{name}"
 
     def streams(self, now: float) -> list[Stream]:
-        """Return all streams, in order of their names."""
+        """Return all streams, sorted by name."""
         for stream in [s for s in self._streams.values() if s.gone_s is not None and now >= s.gone_s]:
             del self._streams[stream.name]
         return [self._streams[name] for name in sorted(self._streams)]
 
     def stream(self, ref: str, now: float) -> Stream:
-        """Return the stream of this name or ARN, in whatever state."""
+        """Return the stream with this name or ARN, in whatever state. Raises KinesisError."""
         name = ref
         if ref.startswith("arn:"):
             parts = _ARN.fullmatch(ref)
@@ -110,13 +110,16 @@ class Kinesis:
         return stream
 
     def data_stream(self, ref: str, now: float) -> Stream:
-        """Return a stream that takes reads and writes; one that is still being made has no shards yet."""
+        """Return a stream that can be read and written. A stream that is being created has no shards yet, and is
+        refused.
+        """
         stream = self.stream(ref, now)
         if stream.status(now) == "CREATING":
             raise stream_not_found(stream.name, self.account)
         return stream
 
     def settled_stream(self, ref: str, now: float) -> Stream:
+        """Return a stream that is ACTIVE; others are refused as in use."""
         stream = self.stream(ref, now)
         if (status := stream.status(now)) != "ACTIVE":
             raise in_use(f"Stream {stream.name} under account {self.account} not ACTIVE, instead in state {status}")
@@ -140,7 +143,7 @@ class Kinesis:
         record_kib_max: int | None = None,
         distributes: bool = False,
     ) -> Stream:
-        """Create a stream. `shard_count` is required unless `on_demand`, which starts with four shards."""
+        """Create a stream. `shard_count` is required unless `on_demand`; such a stream starts with four shards."""
         if any(s.name == name for s in self.streams(now)):
             raise in_use(f"Stream {name} under account {self.account} already exists.")
         if on_demand and shard_count is not None:
@@ -166,6 +169,7 @@ class Kinesis:
         return stream
 
     def require_room(self, more: int, now: float) -> None:
+        """Refuse the request if `more` open shards would exceed the limit of the account."""
         open_count = sum(len(s.open_shards) for s in self.streams(now))
         if open_count + more > self.shard_limit:
             raise limit_exceeded(
@@ -204,7 +208,7 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
-        """Set the distribution, at once."""
+        """Set whether Kinesis distributes records by itself. It takes effect at once."""
         stream = self.settled_stream(ref, now)
         if not stream.on_demand:
             raise _needs_on_demand(stream.name)
@@ -222,7 +226,7 @@ class Kinesis:
         shard_filter: ListFilter | None = None,
         limit: int = LIST_SHARDS_DEFAULT,
     ) -> ListedShards:
-        """Return one page. A `token` stands for all other arguments except `limit` and must come alone."""
+        """Return one page of shards. A `token` replaces all other arguments except `limit`, and must come alone."""
         if token is not None:
             if ref is not None or after_id is not None or shard_filter is not None:
                 raise invalid("NextToken and StreamName cannot be provided together.")
@@ -269,7 +273,7 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def update_shard_count(self, ref: str, target: int, *, now: float) -> int:
-        """Scale to `target` uniform shards; returns the count before."""
+        """Scale to `target` uniform shards, and return the number before."""
         stream = self._reshardable(ref, now)
         current = len(stream.open_shards)
         if target > 2 * current or 2 * target < current:
@@ -294,14 +298,16 @@ class Kinesis:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def put_record(self, ref: str, entry: PutEntry, *, now: float) -> PutResult:
-        """Put one record. Raises ProvisionedThroughputExceeded where `put_records` notes it on the record."""
+        """Put one record. Raises ProvisionedThroughputExceeded where `put_records` reports it in the result."""
         placed = self.put_records(ref, [entry], now=now)[0]
         if placed.error is not None:
             raise KinesisError(*placed.error)
         return placed
 
     def put_records(self, ref: str, entries: Sequence[PutEntry], *, now: float) -> list[PutResult]:
-        """Return one result per entry, in order. Records over the shard's limits are refused one by one."""
+        """Put records, and return one result for each, in order. Records above the limits of a shard are refused one by
+        one.
+        """
         stream = self.data_stream(ref, now)
         sizes = check_entries(stream, entries)
         results = []
@@ -337,8 +343,9 @@ class Kinesis:
         return page, pack(SHARD_ITERATOR, *place._replace(position=page.position, issued_s=now))
 
     def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
-        """Answer GetRecords without records although there are some, as real streams sometimes answer. Returns the lag
-        in milliseconds and an iterator at the same position.
+        """Answer GetRecords without records although there are some, as real streams sometimes do.
+
+        Return the lag in milliseconds, and an iterator at the same position.
         """
         stream, shard, place = self._place(iterator, None, now)
         behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
@@ -380,7 +387,7 @@ class Kinesis:
         return consumer
 
     def consumers(self, ref: str, *, now: float) -> list[Consumer]:
-        """Return all consumers of a stream, in order of their names."""
+        """Return all consumers of a stream, sorted by name."""
         stream = self.stream(ref, now)
         for name in [c.name for c in stream.consumers.values() if c.is_gone(now)]:
             del stream.consumers[name]
@@ -389,7 +396,7 @@ class Kinesis:
     def consumer(
         self, *, now: float, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
     ) -> Consumer:
-        """Return the consumer with this ARN, or with this stream's ARN and name; if all are given they must agree."""
+        """Return the consumer with this ARN, or with this stream ARN and name. If all are given, they must agree."""
         if arn is not None:
             parts = _stream_and_name(arn)
             if parts is None:
@@ -409,7 +416,7 @@ class Kinesis:
             consumer.gone_s = now + self.delays.consumer_s
 
     def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
-        """Begin a subscription. Raises before anything is streamed; later the subscription reports its own end."""
+        """Begin a subscription. Errors are raised only here; later ones are reported by the subscription."""
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
             raise in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
@@ -443,7 +450,7 @@ class Kinesis:
 
 
 def _stream_and_name(arn: str) -> tuple[str, str] | None:
-    """Return stream ARN and consumer name of a consumer's ARN; None if it is none."""
+    """Return stream ARN and consumer name in a consumer's ARN; None if it has another form."""
     stream_arn, found, rest = arn.partition("/consumer/")
     name, colon, stamp = rest.rpartition(":")
     return (stream_arn, name) if found and colon and name and stamp.isdigit() else None

@@ -1,6 +1,6 @@
-"""The refusals of Kinesis, with the codes and HTTP statuses that AWS uses. Pure.
+"""The refusals of Kinesis, with AWS's codes and HTTP statuses. Pure.
 
-Messages follow the service's wording where it is known; do not match on them.
+Messages are those of AWS as far as known; do not rely on them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import json
 from mld.core.errors import MldError
 
 ACCOUNT = "123456789012"
-"""That of callers who name none."""
+"""Account of callers whose key names none."""
 
 
 class ServiceError(MldError):
-    """The refusal of an operation by a service that we model.
+    """A service that we model refused an operation.
 
-    `code` goes to the client as ``__type``, after `namespace`; `status` is the HTTP status.
+    The client gets `code` as ``__type``, after `namespace`. `status` is the HTTP status.
     """
 
     namespace = ""
@@ -29,12 +29,12 @@ class ServiceError(MldError):
 
     @property
     def body(self) -> bytes:
-        """What the client reads."""
+        """The JSON that the client gets."""
         return json.dumps({"__type": self.namespace + self.code, "message": self.message}).encode()
 
 
 class KinesisError(ServiceError):
-    """An operation was refused."""
+    """Kinesis refused an operation."""
 
 
 def stream_not_found(name: str, account: str = ACCOUNT) -> KinesisError:

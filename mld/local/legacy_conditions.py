@@ -1,22 +1,20 @@
-"""DeleteItem's old argument `Expected`, rewritten as a ConditionExpression. Pure.
+"""Rewrites DeleteItem's old argument `Expected` as a ConditionExpression. Pure.
 
-moto ignores it and deletes the item; Java workers of a mixed fleet use it (DynamoDB API reference, legacy conditional
-parameters).
+moto ignores `Expected` and deletes the item, but Java workers of a mixed fleet use it (DynamoDB API reference, legacy
+conditional parameters).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# --- moto's applications ----------------------------------------------------------------------------------------------
-
 
 class UnsupportedConditionError(ValueError):
-    """A condition that this rewrite does not know."""
+    """The condition has a form that is not supported here."""
 
 
 def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the same request with a ConditionExpression in place of `Expected`; unchanged if there is none."""
+    """Return the request with a ConditionExpression instead of `Expected`; unchanged if it has no `Expected`."""
     expected = request.get("Expected")
     if not expected or "ConditionExpression" in request:
         return request

@@ -1,4 +1,4 @@
-"""Putting records into the model: limits, routing, and the JSON text under which a record will be read. Pure."""
+"""Puts records into the model: limits, the choice of the shard, and the JSON text in which records are read. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PUT_RECORDS_MAX = 500
 PUT_BYTES_MAX = 10 * 1024 * 1024
 PARTITION_KEY_CHARS_MAX = 256
 TAKEOVER_S = 5.0
-"""A second call within this time of a successful one is refused; later it takes the subscription over."""
+"""Within this time of a successful subscription a second call is refused; later it takes the subscription over."""
 
 ITERATOR_LIFE_S = 300.0
-"""Iterators and page tokens expire five minutes after they were given out."""
+"""Iterators and page tokens expire after five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutEntry:
-    """A record to put. `data_base64` is kept as it is; `explicit_hash_key` overrides the partition key's hash.
+    """A record to put. `data_base64` is kept unchanged. `explicit_hash_key` replaces the hash of the partition key.
 
-    A stream that distributes records needs no key, and passes over both.
+    A stream that distributes records by itself needs no key, and ignores both.
     """
 
     data_base64: str
@@ -43,7 +43,7 @@ class PutEntry:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """Where a record went; or, if `error` is set, the code and text of its refusal."""
+    """Where a record was put. If `error` is set, it was refused with this code and text."""
 
     shard_id: str = ""
     sequence: str = ""
@@ -51,13 +51,15 @@ class PutResult:
 
 
 def timestamp_text(seconds: float) -> str:
-    """Return a time as Kinesis writes it in JSON: seconds with three places in exponent form (``1.700000000123E9``)."""
+    """Return a time as Kinesis writes it in JSON: seconds with milliseconds, in exponent form
+    (``1.700000000123E9``).
+    """
     ms = str(round(seconds * 1000))
     return f"{ms[0]}.{ms[1:]}E{len(ms) - 4}" if len(ms) > 4 else f"{seconds:.3f}"
 
 
 def check_entries(stream: Stream, entries: Sequence[PutEntry]) -> list[int]:
-    """Return the sizes of the entries (data and partition key, bytes); raises KinesisError if one of them breaks a
+    """Return the size of each entry in bytes, data and partition key together. Raises KinesisError if one exceeds a
     limit.
     """
     if not 1 <= len(entries) <= PUT_RECORDS_MAX:
@@ -83,7 +85,7 @@ def _check_entry(stream: Stream, entry: PutEntry) -> int:
             f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was "
             f"{entry.explicit_hash_key}"
         )
-    # Both parts count together. Decoding the data here checks it once and for all.
+    # Data and key count together. Decoding the data here checks it, so nothing needs to check it later.
     try:
         size = len(binascii.a2b_base64(entry.data_base64, strict_mode=True)) + len((key or "").encode())
     except ValueError as error:
@@ -98,6 +100,7 @@ def _check_entry(stream: Stream, entry: PutEntry) -> int:
 
 
 def shard_of(stream: Stream, entry: PutEntry) -> ShardState:
+    """Return the shard that gets this record."""
     if stream.distributes or entry.partition_key is None:
         return stream.next_shard()
     key = entry.explicit_hash_key
@@ -105,7 +108,7 @@ def shard_of(stream: Stream, entry: PutEntry) -> ShardState:
 
 
 def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, now: float) -> PutResult:
-    """Append to the shard. Arrival times of a shard never go back, even if `now` does."""
+    """Append a record to the shard. Arrival times in a shard never go back, even if `now` does."""
     number = stream.sequencer.take(shard.index)
     arrival = max(now, shard.log.last_arrival)
     key = entry.partition_key
@@ -123,7 +126,9 @@ def hash_range_json(hash_range: HashRange) -> dict[str, str]:
 
 
 def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
-    """Return a page as GetRecords and the events of SubscribeToShard show it; `place` is where the next one starts."""
+    """Return a page as GetRecords and SubscribeToShard show it. `place` is where the next page starts, under
+    `place_key`.
+    """
     tail: dict[str, object] = {"MillisBehindLatest": page.millis_behind_latest}
     if place is not None:
         tail[place_key] = place
@@ -140,5 +145,5 @@ def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
 
 
 def event_json(event: SubscriptionEvent) -> bytes:
-    """Return the payload of the event's frame."""
+    """Return the payload of an event's frame."""
     return page_json(event.page, "ContinuationSequenceNumber", event.continuation)

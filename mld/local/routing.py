@@ -1,7 +1,7 @@
-"""Finds the service that a request is for, and answers requests for any other service. Pure.
+"""Finds the service and operation of a request, and refuses requests for services that are not served. Pure.
 
-Every request to these services is a POST to ``/``, with the operation in a header or in a form. Nothing else is passed
-on, so that no other service of moto, none of its pages and none of its controls (``/moto-api``) can be reached.
+Requests to these services are a POST to ``/``, with the operation in a header or a form. Nothing else reaches moto, so
+its other services, its pages and its controls (``/moto-api``) cannot be reached.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ UNKNOWN_SERVICE = "UnknownServiceException"
 NAMES = "Kinesis, DynamoDB, DynamoDB Streams, CloudWatch, STS and Glue"
 FORM = "application/x-www-form-urlencoded"
 _ASKED_CHARACTERS_MAX = 200
-"""Longest quotation of what was asked for in the answer."""
+"""Longest quotation of the request in a refusal."""
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
 class ServedService:
-    """`name` is used in signatures, faults and the log. A request names the service by the prefix of its target header
-    (JSON, CBOR) or by the version in its form."""
+    """A service. `name` is used in signatures, faults and the log. Requests name the service by the `prefix` of their
+    target header (JSON, CBOR) or by the `version` in their form.
+    """
 
     name: str
     prefix: str | None = None
     version: str | None = None
     backend: str | None = None
-    """moto's name of it; None for those that we model ourselves."""
+    """moto's name of the service; None for those that we model ourselves."""
 
     @property
     def is_ours(self) -> bool:
@@ -63,6 +64,8 @@ _BY_VERSION = {service.version: service for service in SERVED if service.version
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """What a request asks for."""
+
     service: ServedService
     account: str
     region: str
@@ -70,9 +73,7 @@ class Call:
 
 
 def identify(request: HttpRequest, accounts: Accounts) -> Call | None:
-    """Return the call that the request makes; None if it is for no service of ours. The region is that of the
-    signature.
-    """
+    """Return the call that a request makes, in the region of its signature; None if no service of ours is meant."""
     if (request.method, request.target) != ("POST", "/"):
         return None
     if target := request.headers.get("x-amz-target"):
@@ -90,6 +91,7 @@ def identify(request: HttpRequest, accounts: Accounts) -> Call | None:
 
 
 def unknown_service(request: HttpRequest) -> HttpResponse:
+    """Return the refusal of a request for a service that is not served."""
     scope = _SCOPE.search(request.headers.get("authorization", ""))
     asked = f"the service '{scope[2]}'" if scope else f"{request.method} {request.target}"
     return error_answer(
@@ -101,7 +103,7 @@ def unknown_service(request: HttpRequest) -> HttpResponse:
 
 
 def error_answer(headers: Mapping[str, str], code: str, message: str, status: int) -> HttpResponse:
-    """Return an error in the form that the SDK of the request reads."""
+    """Return an error in the form that the SDK of this request understands."""
     scope = _SCOPE.search(headers.get("authorization", ""))
     if _is_form(headers) or (scope is not None and scope[2] == "s3"):
         xml = (

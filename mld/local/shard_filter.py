@@ -1,4 +1,4 @@
-"""Which shards a ListShards call names: one predicate for each filter of the API (shards#listing-filter). Pure."""
+"""Decides which shards a ListShards call returns, for each filter of the API (shards#listing-filter). Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FilterType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """`shard_id` goes with AFTER_SHARD_ID, `timestamp_s` (epoch seconds) with the two timestamp filters."""
+    """A filter. AFTER_SHARD_ID needs `shard_id`; the two timestamp filters need `timestamp_s` (epoch seconds)."""
 
     type: FilterType
     shard_id: str | None = None
@@ -27,10 +27,10 @@ class ListFilter:
 
 
 def matches(shard: ShardState, wanted: ListFilter, horizon_s: float) -> bool:
-    """Return whether a shard inside retention passes the filter.
+    """Return whether a shard within retention passes the filter.
 
-    `horizon_s` is the trim horizon: the end of retention, or the birth of the stream if that is later. A time before
-    it counts as the horizon itself; AWS documents that for FROM_TIMESTAMP, we assume it of AT_TIMESTAMP.
+    `horizon_s` is the trim horizon: the end of retention, or the creation of the stream if that is later. An earlier
+    time counts as the horizon. AWS documents that for FROM_TIMESTAMP; we assume it for AT_TIMESTAMP.
     """
     match wanted.type:
         case FilterType.AT_LATEST:

@@ -1,7 +1,7 @@
-"""The throughput limits of a shard: token buckets over passed-in time. Pure.
+"""The throughput limits of a shard, as token buckets over passed-in time. Pure.
 
-Rule: retrieval#service-limits. They are used only if the model enforces them. A bucket never sleeps or queues: a call
-passes or is refused.
+Rule: retrieval#service-limits. They apply only if the model enforces them. Nothing waits or queues here: a call is
+allowed or refused.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ READ_BYTES_PER_S = 2 * 1024 * 1024
 WRITE_BYTES_PER_S = 1024 * 1024
 WRITE_RECORDS_PER_S = 1000
 FULL_PAGE_PAUSE_S = 5.0
-"""After a response of the full 10 MiB, calls within this time are refused."""
+"""After an answer of the full 10 MiB, calls within this time are refused."""
 
 
 class Bucket:
-    """`rate` tokens flow in each second; it holds those of one second at most."""
+    """A bucket that gains `rate` tokens a second, and holds at most those of one second."""
 
     __slots__ = ("_at", "_level", "_rate")
 
@@ -25,6 +25,7 @@ class Bucket:
         self._at: float | None = None
 
     def level(self, now: float) -> float:
+        """Return the tokens that are in the bucket at `now`."""
         if self._at is not None and now > self._at:
             self._level = min(self._rate, self._level + (now - self._at) * self._rate)
         if self._at is None or now > self._at:
@@ -32,16 +33,16 @@ class Bucket:
         return self._level
 
     def has(self, amount: float, now: float) -> bool:
-        """Return whether `amount` may pass; more than the whole bucket may pass when the bucket is full."""
+        """Return whether `amount` is available. If it exceeds the whole bucket, a full bucket is enough."""
         return self.level(now) >= min(amount, self._rate)
 
     def take(self, amount: float) -> None:
-        """Spend, even below zero: the debt is paid by waiting."""
+        """Take tokens, even below zero; later calls then wait longer."""
         self._level -= amount
 
 
 class ShardLimits:
-    """What one shard still allows."""
+    """What one shard allows at the moment."""
 
     __slots__ = ("_iterators", "_read_bytes", "_reads", "_refuse_until", "_write_bytes", "_write_records")
 
@@ -60,7 +61,7 @@ class ShardLimits:
         return True
 
     def admit_read(self, now: float) -> bool:
-        """Return whether a GetRecords call may go on; its bytes are reported to `spent` afterwards."""
+        """Return whether a GetRecords call is allowed. Its bytes are passed to `spent` afterwards."""
         if now < self._refuse_until or self._read_bytes.level(now) <= 0 or not self._reads.has(1, now):
             return False
         self._reads.take(1)

@@ -1,6 +1,6 @@
-"""`ShardLog`: the records of a shard, in columns, so that a page of them is two bisects and a slice. Pure.
+"""`ShardLog`: the records of a shard, in columns, so that a page takes two bisections and a slice. Pure.
 
-The JSON text of each record is made once, when it is put; reading joins ready pieces and never looks inside.
+The JSON text of a record is made once, when it is put. Reading joins these texts and never looks inside.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 _DROP_RECORDS_MIN = 1024
-"""Expired records are hidden at once but freed in lots of this size: freeing the head of a list moves the rest."""
+"""Expired records are hidden at once, but freed only in lots of this size: freeing the head of a list moves all the
+rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """Some records one after another: their texts, and the number of the last one, None if there is none.
+    """Consecutive records: their texts, and the sequence number of the last one (None without records).
 
-    `more` come after, which would have come along but for their size if `cut_by_size`. With `more`, `seen_s` is when
-    the last one arrived, or the next one if there is none.
+    `more`: others follow. `cut_by_size`: only the limit of bytes has kept them out. If others follow, `seen_s` is the
+    arrival of the last record, or of the next one if there is none.
     """
 
     fragments: list[bytes]
@@ -29,7 +30,7 @@ class LogSpan:
 
 
 class ShardLog:
-    """Append-only, except at its old end."""
+    """The records; new ones are appended, old ones trimmed."""
 
     __slots__ = ("_arrivals", "_base_bytes", "_first", "_fragments", "_numbers", "_totals", "trimmed_through")
 
@@ -41,11 +42,11 @@ class ShardLog:
         self._base_bytes = 0
         self._first = 0
         self.trimmed_through: int | None = None
-        """The number of the newest record that is hidden or freed."""
+        """Sequence number of the newest trimmed record."""
 
     @property
     def last_arrival(self) -> float:
-        """Arrival of the newest record, epoch seconds; minus infinity if there is none."""
+        """Arrival of the newest record in epoch seconds; minus infinity if there is none."""
         return self._arrivals[-1] if self._arrivals else float("-inf")
 
     def append(self, number: int, arrival: float, size_bytes: int, fragment: bytes) -> None:
@@ -56,7 +57,7 @@ class ShardLog:
         self._fragments.append(fragment)
 
     def trim(self, horizon: float) -> None:
-        """Hide the records that arrived before `horizon`; they are freed in lots."""
+        """Hide the records that arrived before `horizon`; their memory is freed in lots."""
         self._first = bisect_left(self._arrivals, horizon)
         if not self._first:
             return
@@ -69,9 +70,7 @@ class ShardLog:
         self._first = 0
 
     def span(self, position: int, *, limit: int, bytes_max: int) -> LogSpan:
-        """Return the records with a number of `position` or more that are not hidden, within the limits; at least one
-        if there is any.
-        """
+        """Return the records from number `position` on, within the limits, but at least one if there is any."""
         start = max(self._first, bisect_left(self._numbers, position))
         wanted = min(len(self._numbers), start + limit)
         before = self._totals[start - 1] if start else self._base_bytes

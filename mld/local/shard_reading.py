@@ -1,6 +1,6 @@
-"""Reading the records of a shard of the model: where a position starts, and what one page holds. Pure.
+"""Reads the records of a shard of the model: where a starting point is, and what a page holds. Pure.
 
-Rule: retrieval#starting-point. A *position* inside the model is the lowest sequence number to deliver. Reading never
+Rule: retrieval#starting-point. A *position* in the model is the lowest sequence number to deliver. Reading never
 decodes the data of a record.
 """
 
@@ -16,13 +16,11 @@ from mld.local.stream_state import ShardState, Stream, index_of_number
 PAGE_BYTES_MAX = 10 * 1024 * 1024
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """One answer. `position` is where the next one starts; None at the end of a closed shard, and only then are there
-    `children`."""
+    """One page. `position` is where the next page starts; None at the end of a closed shard, and only there `children`
+    is set.
+    """
 
     span: LogSpan
     position: int | None
@@ -31,8 +29,9 @@ class LogPage:
 
 
 def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
-    """Return the position of a GetShardIterator or SubscribeToShard start. Raises InvalidArgument for a number that
-    does not belong to the shard, and for a time to come.
+    """Return the position of a start for GetShardIterator or SubscribeToShard.
+
+    Raises InvalidArgument for a number that does not belong to the shard, and for a time in the future.
     """
     match start.type:
         case IteratorType.TRIM_HORIZON:
@@ -75,7 +74,7 @@ def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
 def read_page(
     stream: Stream, shard: ShardState, position: int, now: float, *, limit: int, bytes_max: int = PAGE_BYTES_MAX
 ) -> LogPage:
-    """Return the records at `position` and after, within `limit` and `bytes_max`, but at least one if there is any."""
+    """Return the records from `position` on, within `limit` and `bytes_max`, but at least one if there is any."""
     shard.log.trim(stream.horizon_s(now))
     span = shard.log.span(position, limit=limit, bytes_max=bytes_max)
     ended = not span.more and not shard.is_open

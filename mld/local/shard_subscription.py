@@ -1,7 +1,7 @@
-"""`ShardSubscription`: a subscription of enhanced fan-out, a value that is asked for its next event. Pure.
+"""`ShardSubscription`: a subscription of enhanced fan-out, which is asked for its next event. Pure.
 
-Rule: retrieval#service-limits. The holder calls `next_step(now)` when the shard got records, when the time of the last
-`Idle` has come, and after each event. The subscription itself never waits.
+Rule: retrieval#service-limits. Its owner calls `next_step(now)` when the shard got records, at the time of the last
+`Idle`, and after each event. The subscription itself never waits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ EVENT_BYTES_MAX = 1024 * 1024
 Find = Callable[[float], tuple[Stream, ShardState]]
 
 
-# --- subscriptions of enhanced fan-out --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SubscriptionEvent:
-    """A SubscribeToShardEvent. `continuation` None: the shard has ended and the response ends after this event."""
+    """A SubscribeToShardEvent. `continuation` None: the shard has ended, and the answer ends after this event."""
 
     page: LogPage
     continuation: str | None
@@ -35,14 +32,14 @@ class SubscriptionEvent:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing to send before `until_s`, unless the shard changes."""
+    """Nothing to send until `until_s`, unless the shard changes."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The response ends, after `error` as an exception event if there is one."""
+    """The answer ends. If there is an `error`, it is sent before as an exception event."""
 
     error: KinesisError | None = None
 
@@ -51,7 +48,9 @@ Step = SubscriptionEvent | Idle | Finished
 
 
 class ShardSubscription:
-    """`find` looks stream and shard up again, because either may vanish; it raises KinesisError if so."""
+    """A subscription. `find` looks up stream and shard again, because either may vanish; then it raises
+    KinesisError.
+    """
 
     def __init__(self, find: Find, position: int, now: float, *, enforce: bool) -> None:
         self.started_s = now
@@ -68,11 +67,12 @@ class ShardSubscription:
         return self.stopped is None
 
     def stop(self, error: KinesisError | None = None) -> None:
-        """End it from outside: the client went away, another subscriber took over, the consumer was deregistered."""
+        """End the subscription: the client left, another subscriber took over, or the consumer was deregistered."""
         if self.stopped is None:
             self.stopped = Finished(error)
 
     def next_step(self, now: float) -> Step:
+        """Return the next event, how long to wait for one, or the end."""
         if self.stopped is None and now - self.started_s >= LIFE_S:
             self.stop()
         if self.stopped is not None:
@@ -95,7 +95,7 @@ class ShardSubscription:
         if page.position is None:
             self.stop()
             return SubscriptionEvent(page, None)
-        # At the tip the continuation is the tip itself: it moves on even when this shard gets no records.
+        # At the tip the continuation is the tip of the stream, which moves on even if this shard gets no records.
         at_tip = not page.span.more and shard.is_open
         number = stream.sequencer.tip(shard.index) if at_tip else page.span.last or self._position - 1
         self._position = number + 1

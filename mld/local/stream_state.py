@@ -1,13 +1,13 @@
-"""One stream of the model and its shards. Pure.
+"""`Stream`: one stream of the model and its shards. Pure.
 
-States follow from times alone: a stream is CREATING until `active_s`, UPDATING until `updated_s`, and DELETING as soon
-as `gone_s` is set, until then. A change of shards takes effect at once; the state only shows it for a while.
+The state follows from times: a stream is CREATING until `active_s`, UPDATING until `updated_s`, and, once `gone_s` is
+set, DELETING until then. Changes of shards take effect at once; the state only shows them for a while.
 
-Sequence numbers have 56 digits, increase over a whole stream, and tell their shard. From the top: the version 2 at bit
-184, the milliseconds of the stream's last change of shards at bit 128, a counter of everything numbered in the stream
-at bit 40, the shard's index below. The first two never decrease and the counter always increases, hence a child's first
-number is above its parent's last one, and the numbers of a stream that was made again under the same name are above
-those of its predecessor.
+Sequence numbers have 56 digits, rise over a whole stream, and contain their shard. From the top they consist of: the
+version 2 at bit 184; the milliseconds of the stream's last change of shards at bit 128; a counter of all numbers of the
+stream at bit 40; and the index of the shard below. The first two never fall, and the counter always rises. So the first
+number of a child is above the last one of its parent, and a stream that is deleted and made again has higher numbers
+than before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETENTION_H_MAX = 8760
 ON_DEMAND_SHARDS = 4
 DEFAULT_RECORD_KIB = 1024
 _RESHARD_STEP_S = 0.001
-"""Two changes of shards are at least this far apart in a stream's own history, so that filters can tell them apart."""
+"""Two changes of shards are at least this far apart in the history of a stream, so that filters can tell them apart."""
 
 
 def shard_id(index: int) -> str:
@@ -41,13 +41,13 @@ def shard_id(index: int) -> str:
 
 
 def shard_index(text: str) -> int | None:
-    """Return the index in a shard id such as ``shardId-000000000007`` or ``7``; None if it is none."""
+    """Return the index in a shard id such as ``shardId-000000000007`` or ``7``; None for other texts."""
     digits = text.removeprefix("shardId-")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 12 else None
 
 
 class ShardState:
-    """A shard as the model keeps it. Open until `close` is called; times are epoch seconds."""
+    """A shard of the model, open until `close` is called. Times are epoch seconds."""
 
     __slots__ = (
         "adjacent_parent",
@@ -111,12 +111,12 @@ class ShardState:
 
 
 def index_of_number(number: int) -> int | None:
-    """Return the index of the shard a number was made for; None if the number is none of ours."""
+    """Return the index of the shard that a sequence number belongs to; None if the number is not ours."""
     return number & _INDEX_MASK if number >> _VERSION_BIT == _VERSION else None
 
 
 class Sequencer:
-    """Gives out the numbers of one stream."""
+    """Makes the sequence numbers of one stream."""
 
     __slots__ = ("_counter", "_epoch_ms")
 
@@ -125,7 +125,7 @@ class Sequencer:
         self._counter = 0
 
     def start_epoch(self, epoch_ms: int) -> None:
-        """Note that shards change at this time; an earlier time than the last one is ignored."""
+        """Note that shards change at this time. A time before the last change is ignored."""
         self._epoch_ms = max(self._epoch_ms, epoch_ms)
 
     def take(self, index: int) -> int:
@@ -134,13 +134,12 @@ class Sequencer:
         return self.tip(index)
 
     def tip(self, index: int) -> int:
-        """Return a number of this shard that is above all given out before it and below all to come, except that it may
-        equal the very last one."""
+        """Return a number of this shard that is below all later ones, and not below any earlier one."""
         return _VERSION << _VERSION_BIT | self._epoch_ms << _EPOCH_BIT | self._counter << _COUNTER_BIT | index
 
 
 def uniform_ranges(count: int) -> list[HashRange]:
-    """Return the hash key space in `count` ranges of equal width; the last one takes the remainder."""
+    """Split the hash keys into `count` ranges of equal width; the last one gets the remainder."""
     width = (HASH_KEY_MAX + 1) // count
     starts = [i * width for i in range(count)]
     return [HashRange(s, e) for s, e in zip(starts, [s - 1 for s in starts[1:]] + [HASH_KEY_MAX], strict=True)]
@@ -148,8 +147,9 @@ def uniform_ranges(count: int) -> list[HashRange]:
 
 @dataclass(slots=True)
 class Consumer:
-    """A registered consumer of enhanced fan-out. CREATING until `active_s`; DELETING as soon as `gone_s` is set, until
-    then."""
+    """A registered consumer of enhanced fan-out: CREATING until `active_s`, and, once `gone_s` is set, DELETING until
+    then.
+    """
 
     name: str
     arn: str
@@ -168,7 +168,7 @@ class Consumer:
 
 
 class Stream:
-    """Mutable, owned by the model."""
+    """A stream of the model, which may be changed."""
 
     def __init__(self, name: str, arn: str, now: float, *, shard_count: int, on_demand: bool, active_s: float) -> None:
         self.name = name
@@ -178,7 +178,7 @@ class Stream:
         self.retention_h = DEFAULT_RETENTION_H
         self.record_kib_max = DEFAULT_RECORD_KIB
         self.distributes = False
-        """Whether records go to the shards in turn, whatever their keys (RecordDistributionStrategy AUTO)."""
+        """Whether records go to the shards in turn, regardless of keys (RecordDistributionStrategy AUTO)."""
         self.consumers: dict[str, Consumer] = {}
         self.active_s = active_s
         self.updated_s = float("-inf")
@@ -208,7 +208,7 @@ class Stream:
 
     @property
     def open_shards(self) -> list[ShardState]:
-        """The open shards, in order of their hash ranges."""
+        """The open shards, in the order of their hash ranges."""
         return self._open
 
     def shard(self, shard_id: str) -> ShardState | None:
@@ -219,12 +219,12 @@ class Stream:
         return self._open[bisect_right(self._starts, hash_key) - 1]
 
     def next_shard(self) -> ShardState:
-        """Return the shard whose turn it is."""
+        """Return the shard that gets the next record of a stream that distributes by itself."""
         self._turn += 1
         return self._open[self._turn % len(self._open)]
 
     def split(self, shard: ShardState, new_start: int, now: float) -> None:
-        """Close the shard; its children meet at `new_start`, which belongs to the upper one."""
+        """Close the shard. `new_start` is the first hash key of the upper child."""
         _require_open(shard)
         low, high = shard.hash_range.start, shard.hash_range.end
         if not low < new_start <= high:
@@ -236,7 +236,7 @@ class Stream:
         self._replace((shard,), [HashRange(low, new_start - 1), HashRange(new_start, high)], now)
 
     def merge(self, shard: ShardState, adjacent: ShardState, now: float) -> None:
-        """Close both shards, whose ranges must touch; their one child covers both."""
+        """Close both shards, whose ranges must touch; one child covers both ranges."""
         _require_open(shard)
         _require_open(adjacent)
         lower, upper = sorted((shard.hash_range, adjacent.hash_range), key=lambda r: r.start)
@@ -248,7 +248,7 @@ class Stream:
         self._replace((shard, adjacent), [HashRange(lower.start, upper.end)], now)
 
     def scale(self, target: int, now: float) -> None:
-        """Reach `target` uniform shards: first cut at each new border, then merge what lies within one new range."""
+        """Reach `target` uniform shards: split at each new border, then merge the shards within each new range."""
         wanted = uniform_ranges(target)
         for border in (r.start for r in wanted[1:]):
             holder = self.shard_for(border)
@@ -259,7 +259,7 @@ class Stream:
                 self.merge(left, self.shard_for(left.hash_range.end + 1), now)
 
     def _replace(self, parents: tuple[ShardState, ...], ranges: list[HashRange], now: float) -> None:
-        """Close `parents` and open one shard per range, which together cover what the parents covered."""
+        """Close `parents` and open one shard for each range; together the ranges are those of the parents."""
         at = now if self._next_index == 0 else max(now, self._changed_s + _RESHARD_STEP_S)
         self._changed_s = at
         self.sequencer.start_epoch(round(at * 1000))
@@ -282,11 +282,11 @@ class Stream:
     # --- retention ---------------------------------------------------------------------------------------------------
 
     def horizon_s(self, now: float) -> float:
-        """Return the trim horizon: nothing older is readable."""
+        """Return the trim horizon: older records cannot be read."""
         return now - self.retention_h * 3600.0
 
     def drop_expired_shards(self, now: float) -> None:
-        """Forget shards that were closed before the trim horizon; all their records are older still."""
+        """Remove shards that were closed before the trim horizon; all their records are older."""
         horizon = self.horizon_s(now)
         while self._closed and self._closed[0][0] < horizon:
             del self.shards[self._closed.popleft()[1]]
@@ -298,5 +298,5 @@ def _require_open(shard: ShardState) -> None:
 
 
 def hash_of(partition_key: str) -> int:
-    """Return where a partition key lands: its MD5 as a 128-bit number (not a matter of security)."""
+    """Return the hash key of a partition key: its MD5 as a 128-bit number. This has nothing to do with security."""
     return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")

@@ -1,4 +1,4 @@
-"""The opaque tokens of the model: shard iterators, and what else a client must send back unread. Pure."""
+"""Opaque tokens of the model: shard iterators, and page tokens that clients send back unread. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ _CHECKSUM_BYTES = 4
 SHARD_ITERATOR, SHARDS_TOKEN = "I", "S"
 
 
-# --- shard iterators and page tokens ---------------------------------------------------------------------------------
-
-
 def pack(kind: str, *fields: object) -> str:
-    """Return an opaque text for clients to hand back: base64 of a checksum and of JSON. The fields describe the place
-    themselves, so that a model remembers none. Each names its stream by the time of creation too; a stream made again
-    under the same name refuses the old ones.
+    """Return a token: base64 of a checksum and of the fields as JSON.
+
+    The fields describe the place completely, so the model remembers nothing. They include the creation time of the
+    stream: if the stream is deleted and made again, it refuses old tokens.
     """
     body = json.dumps([kind, *fields]).encode()
     return base64.b64encode(zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") + body).decode()
 
 
 def unpack(kind: str, text: str) -> list[Any] | None:
-    """Return the fields of a text of this kind; None if we did not make it."""
+    """Return the fields of a token of this kind; None if we did not make it."""
     try:
         raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
         checksum, body = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
@@ -39,7 +37,7 @@ def unpack(kind: str, text: str) -> list[Any] | None:
 
 
 def unpacked(kind: str, text: str, refusal: str = "NextToken is invalid.") -> list[Any]:
-    """Return the fields of a text of this kind. Raises KinesisError for a text we did not make."""
+    """Return the fields of a token of this kind. Raises KinesisError with the text `refusal` if we did not make it."""
     fields = unpack(kind, text)
     if fields is None:
         raise invalid(refusal)
@@ -47,7 +45,9 @@ def unpacked(kind: str, text: str, refusal: str = "NextToken is invalid.") -> li
 
 
 class ShardIterator(NamedTuple):
-    """`position` is the lowest sequence number to deliver; `issued_s` epoch seconds."""
+    """The fields of an iterator. `position` is the lowest sequence number to deliver, `issued_s` the epoch seconds of
+    its making.
+    """
 
     account: str
     stream: str
@@ -58,11 +58,11 @@ class ShardIterator(NamedTuple):
 
 
 def decode_iterator(text: str) -> ShardIterator:
-    """Decode an iterator. Raises KinesisError for a text we did not make."""
+    """Decode an iterator. Raises KinesisError if we did not make it."""
     return ShardIterator(*unpacked(SHARD_ITERATOR, text, "Invalid ShardIterator."))
 
 
 def account_of_token(text: str) -> str | None:
-    """Return the account that an iterator or a page token of shards names; None for other texts."""
+    """Return the account in an iterator or in a page token of shards; None for other texts."""
     fields = unpack(SHARD_ITERATOR, text) or unpack(SHARDS_TOKEN, text)
     return fields[0] if fields else None

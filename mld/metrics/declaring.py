@@ -241,8 +241,8 @@ def seconds(operation: str, name: str, level: MetricsLevel, dimensions: frozense
 def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda owner: owner) -> Iterator[Metric]:
     """Yield the metrics of Prometheus that a dataclass declares.
 
-    `reach` leads from the object that is read to the instance of the dataclass, or to None if there is none. `labels`
-    come before the labels of each metric.
+    Metrics are read from one object, for example `Metrics`; `reach` returns the instance of the dataclass in it, or
+    None. `labels` come before the labels of each metric.
     """
     marked = ((getattr(method, _METRIC, None), method) for method in vars(part).values())
     held = ((one.metadata.get(_METRIC), _value_of(_public(one.name))) for one in fields(part))

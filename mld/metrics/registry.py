@@ -107,7 +107,7 @@ class Metrics:
         return self.worker.child_restarts + sum(part.restarts.total for part in self.shards.values())
 
     def lost(self, how: LeaseMove) -> None:
-        """Count a lease that is gone although we wanted to keep it."""
+        """Count a lease that is gone although we wanted to keep it. `how` says in which way."""
         self.worker.lease_moves.add(how.value)
         self.worker.leases_lost += 1
         self.worker.operations.renewals.lost_one()

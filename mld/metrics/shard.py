@@ -483,7 +483,7 @@ class ShardMetrics:
         return self._fetch
 
     def fetched(self, result: FetchResult, seconds: float) -> None:
-        """Note the end of a read."""
+        """Note how a read of the shard ended, and how many seconds it took."""
         self._fetches.add(result.value)
         self._fetch.note(result in _ANSWERED, seconds)
         if result in _ANSWERED:

@@ -1,4 +1,4 @@
-"""The commands that change a table. Options only.
+"""The commands of operators that change a table: their options and help.
 
 `mld move`, `release`, `drain`, `pause`, `resume` and `restart-child` steer a fleet; `reset`, `skip`, `export`,
 `restore` and `leave-3x` are about a whole application. Without --execute each of them prints what it would do, and
@@ -17,6 +17,7 @@ import click
 from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.operating.acting import PlanInput, act
 from mld.operating.application import Application, run_on
+from mld.operating.exporting import export_tables
 from mld.operating.leaving import make_room_for_2x
 from mld.operating.leaving_out import Unwanted, leave_out
 from mld.operating.operator_id import user_name
@@ -24,7 +25,7 @@ from mld.operating.options import Asked, PointType, asks, stream_option
 from mld.operating.plan import ActPlan
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import reset_to
-from mld.operating.restoring import export_tables, restore_from
+from mld.operating.restoring import restore_from
 from mld.operating.steering import (
     known_worker,
     plan_drain,
@@ -40,7 +41,9 @@ WORDS_CHARACTERS_MAX = 200
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
-_why = click.option("--why", default="", metavar="TEXT", help="Shown to who looks at it, with your name and the time.")
+_why = click.option(
+    "--why", default="", metavar="TEXT", help="Reason, shown by `mld leases` and others with your name and the time."
+)
 _stop_fleet = click.option(
     "--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end."
 )
@@ -52,9 +55,10 @@ _stop_fleet = click.option(
 @click.command()
 @asks("SHARD", "WORKER", acts=True)
 def move(asked: Asked) -> None:
-    """Give one shard to one worker, by a handoff.
+    """Move one shard to one worker, by a handoff.
 
-    SHARD is a shard's id, or its number. The leader leaves it there for an hour; then it evens out the load as before.
+    SHARD is a shard's id, or its number. The leader leaves the shard there for an hour. After that it evens out the
+    load as usual.
     """
     shard, worker = asked.words
 
@@ -68,7 +72,7 @@ def move(asked: Asked) -> None:
 @click.command()
 @asks("SHARD", acts=True)
 def release(asked: Asked) -> None:
-    """Take one shard, and hand it to the worker with the fewest leases.
+    """Move one shard to the worker with the fewest leases.
 
     SHARD is a shard's id, or its number.
     """
@@ -82,12 +86,12 @@ def release(asked: Asked) -> None:
 
 @click.command()
 @asks("WORKER", acts=True)
-@click.option("--undo", is_flag=True, help="Let the worker have leases again.")
+@click.option("--undo", is_flag=True, help="End the drain: the worker may have leases again.")
 @_why
 def drain(asked: Asked, undo: bool, why: str) -> None:
-    """Empty a worker: what it has goes to others, and it gets leases only if no other has room for them.
+    """Empty a worker: its leases go to other workers, and it gets new ones only if no other worker has room for them.
 
-    It lasts until --undo, or until the worker stops.
+    The drain lasts until --undo, or until the worker stops.
     """
     (name,) = asked.words
 
@@ -109,7 +113,7 @@ def drain(asked: Asked, undo: bool, why: str) -> None:
 @asks("SHARD", acts=True)
 @_why
 def pause(asked: Asked, why: str) -> None:
-    """Let a shard wait: its lease stays held, its child stays up, and nothing is delivered until `mld resume`.
+    """Pause a shard: its worker keeps the lease and the child, but delivers no records until `mld resume`.
 
     SHARD is a shard's id, or its number.
     """
@@ -120,10 +124,10 @@ def pause(asked: Asked, why: str) -> None:
 @asks("SHARD", acts=True)
 @_why
 def restart_child(asked: Asked, why: str) -> None:
-    """Have the record processor of a shard killed, wherever it runs, and started again at the checkpoint.
+    """Kill the record processor of a shard, whichever worker runs it, and start it again at the checkpoint.
 
-    At once, without a pause for earlier failures, and without being counted as one. SHARD is a shard's id, or its
-    number.
+    It starts at once, without the pause that follows failures, and the restart does not count as a failure. SHARD is a
+    shard's id, or its number.
     """
     act("mld restart-child", asked, lambda seen: plan_restart(seen.fleet, asked.words[0], _words(seen, why)))
 
@@ -131,12 +135,12 @@ def restart_child(asked: Asked, why: str) -> None:
 @click.command()
 @asks("SHARD", acts=True)
 def resume(asked: Asked) -> None:
-    """Let a paused shard go on. SHARD is a shard's id, or its number."""
+    """Resume a paused shard. SHARD is a shard's id, or its number."""
     act("mld resume", asked, lambda seen: plan_resume(seen.fleet, asked.words[0]))
 
 
 def _words(seen: PlanInput, why: str) -> str:
-    """Return who does it, when, and why."""
+    """Return a note for the row: which operator acts, when, and why."""
     when = datetime.fromtimestamp(seen.reader.clock.wall(), UTC).isoformat(timespec="seconds")
     words = f"by {user_name()}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
     return words[:WORDS_CHARACTERS_MAX]
@@ -160,9 +164,10 @@ def _words(seen: PlanInput, why: str) -> str:
 @stream_option
 @_stop_fleet
 def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str | None, stop_fleet: bool) -> None:
-    """Let the application, or one shard, begin at another place.
+    """Make the application, or one shard, start at another place.
 
-    The rows become those with which an application would have begun there. Saved before in a file for `mld restore`.
+    The lease rows become those of an application that starts there. The old rows are saved first, in a file for
+    `mld restore`.
     """
     stream, shard = stream_and_shard(stream_name, shard_name)
     run_on(
@@ -173,13 +178,14 @@ def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str |
 @click.command()
 @asks("SHARD", acts=True)
 @click.option("--only", metavar="SEQUENCE[/SUB]", help="The record, or one user record of an aggregate.")
-@click.option("--records", "count", type=click.IntRange(min=1), metavar="N", help="So many after the checkpoint.")
-@click.option("--past", metavar="SEQUENCE[/SUB]", help="All from the checkpoint to this one.")
-@click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is left out.")
+@click.option("--records", "count", type=click.IntRange(min=1), metavar="N", help="The first N after the checkpoint.")
+@click.option("--past", metavar="SEQUENCE[/SUB]", help="All after the checkpoint up to this record.")
+@click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for the skipped records.")
 def skip(asked: Asked, only: str | None, count: int | None, past: str | None, path: Path) -> None:
-    """Leave out records that cannot be processed, and save them in a file. Those before and after are delivered.
+    """Skip records that cannot be processed, and save them in a file. Records before and after them are delivered.
 
-    The file has one record a line, in JSON, as the record processor would have got it. The lease stays where it is.
+    The file has one record a line, in JSON, as the record processor would have received it. The lease stays with its
+    worker.
     """
     if [only, count, past].count(None) != 2:
         raise click.UsageError("give one of --only, --records and --past")
@@ -190,9 +196,10 @@ def skip(asked: Asked, only: str | None, count: int | None, past: str | None, pa
 @asks()
 @click.option("--to", "path", type=NEW_FILE, metavar="FILE", help="New file; by default one in the working directory.")
 def export(asked: Asked, path: Path | None) -> None:
-    """Save all rows of the lease table in a file, unchanged; those of the two tables of KCL 3.0 to 3.4 beside it.
+    """Save all rows of the lease table in a file, and those of the two other tables of KCL 3.0 to 3.4 in files beside
+    it.
 
-    It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
+    The file is no snapshot, because workers go on while the table is read. `mld restore` puts leases back.
     """
     run_on(asked, lambda app: export_tables(app, path), of_whole=True)
 
@@ -200,24 +207,24 @@ def export(asked: Asked, path: Path | None) -> None:
 @click.command("leave-3x")
 @asks(acts=True)
 def leave_3x(asked: Asked) -> None:
-    """Take out of the lease table what KCL 2.x cannot read, so that Java 2.x may use the table again.
+    """Remove from the lease table what KCL 2.x cannot read, so that Java 2.x can use the table again.
 
-    Leases and checkpoints stay. What goes is saved before in a file, as by `mld export`. Workers of KCL 3.x, mld's
-    included, must have stopped; from then on mld works by the rules of 2.x in this table.
+    Stop all workers of KCL 3.x first, those of mld included. Leases and checkpoints stay; the removed rows are saved
+    first, in a file like that of `mld export`. Afterwards mld works by the rules of 2.x in this table.
     """
     run_on(asked, lambda app: make_room_for_2x(app, asked), of_whole=True)
 
 
 @click.command()
 @asks("FILE", acts=True)
-@click.option("--from-another", is_flag=True, help="The file may be of another application or table.")
-@click.option("--skip-forward", is_flag=True, help="Also move checkpoints forward, and skip what is between.")
+@click.option("--from-another", is_flag=True, help="Accept a file of another application or table.")
+@click.option("--skip-forward", is_flag=True, help="Move checkpoints forward too, which skips the records between.")
 @stream_option
 @_stop_fleet
 def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: str | None, stop_fleet: bool) -> None:
-    """Put the leases of a file of `mld export`, or of any act, back into the table.
+    """Put leases back into the table, from a file of `mld export` or from the file that any act saves.
 
-    Leader, reports and states in the file are left out: the fleet makes them anew.
+    Other rows in the file (leader, reports, states) are not restored: the fleet makes new ones.
     """
 
     async def work(app: Application) -> int:
@@ -230,7 +237,10 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
 
 
 def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:
-    """Return the two parts of ``STREAM:SHARD``; `stream` may be given by itself. Raises click.UsageError for both."""
+    """Return stream and shard, each None if not given. `shard` may be ``STREAM:SHARD``.
+
+    Raises click.UsageError if `stream` and `shard` name different streams.
+    """
     if shard is None or ":" not in shard:
         return stream, shard
     named, _, shard_id = shard.rpartition(":")

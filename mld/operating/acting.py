@@ -26,11 +26,12 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
 from mld.metrics.events import Event, EventKind
 from mld.operating.backup import forget, save_rows, saved_file
+from mld.operating.command_ends import finish
 from mld.operating.events import EventsTable, fit
 from mld.operating.fleet_reader import FleetReader, fleet_reader
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.operator_id import user_name
-from mld.operating.options import Asked, finish
+from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.properties.printable import printable
 from mld.properties.scrubber import Scrubber

@@ -1,7 +1,7 @@
-"""What watches a fleet: alerting rules of Prometheus, alarms of CloudWatch, a dashboard of Grafana.
+"""Files for monitoring a fleet: alerting rules of Prometheus, alarms of CloudWatch, a dashboard of Grafana.
 
-Each alert says what to do first, and where the page about it is (`runbook_url`). Rules that need an expression of their
-own are in `templates/alerts.yaml`; every other kind of fault (`mld.operating.verdicts`) gets one over `mld_faults`.
+Each alert says what to do first, and links to its page (`runbook_url`). Rules that need an expression of their own are
+in `templates/alerts.yaml`; for each other kind of fault (`mld.operating.verdicts`) a rule over `mld_faults` is made.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel, MetricsOutput
 
 RUNBOOKS = "docs/use/{page}.md"
-"""Where the pages are that alerts lead to, unless the operator says."""
+"""Address of the pages that alerts link to, unless the operator gives another one."""
 
 
 def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
-    """Return alerting rules of Prometheus, in YAML (JSON strings are): the template's, and one for each other kind."""
+    """Return alerting rules of Prometheus, in YAML: those of the template, and one for each other kind of fault."""
     from mld.aws.table_calls import THROTTLING_CODES
 
     application = json.dumps(settings.application_name)
@@ -59,7 +59,7 @@ def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBO
 
 
 def _pages(runbooks: str) -> dict[str, str]:
-    """Return the addresses of the pages that alerts lead to."""
+    """Return the addresses of the pages that alerts link to, by the name that templates use."""
     pages = {"operations": "operations", "spark": "spark-operating"}
     return {name: inner(runbooks.replace("{page}", page)) for name, page in pages.items()}
 
@@ -76,7 +76,7 @@ def grafana_dashboard(settings: Settings) -> str:
 
 
 def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
-    """Say why these alerts would see nothing of a daemon with this file; empty if they would."""
+    """Say why these alerts would get no metrics of a daemon with this file; empty if they would get them."""
     if not by_cloudwatch:
         if settings.serving.http is None or MetricsOutput.PROMETHEUS not in settings.metrics.outputs:
             return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
@@ -103,7 +103,7 @@ def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = 
     for name, alarm in alarms.items():
         metric = JAVA_BY_NAME[alarm.pop("operation"), alarm["MetricName"]]
         if settings.is_multi_stream and Dimension.STREAM in metric.dimensions and wanted.has(Dimension.STREAM):
-            continue  # a series for each stream, under an identifier that only the table tells
+            continue  # each stream has a series of its own, named by an identifier that is only in the table
         dimensions = dimensions_of(metric, wanted)
         worker = dict(dimensions).get(Dimension.WORKER.value)
         properties = {

@@ -1,7 +1,7 @@
-"""What commands on a whole application have at hand: its rows, its stream, and a hold on its leases while they write.
+"""`Application`: what commands on a whole application work with: its rows, its stream, and a hold on its leases.
 
-Each runs alike: look, refuse what must not be done, print the plan; with --execute save the rows, take the leases as an
-operator, look again, write, give the leases back.
+All these commands run alike. They read the table, refuse what must not be done, and print the plan. With --execute they
+then save the rows, take the leases as an operator, read the table again, write, and give the leases back.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
 from mld.core.turns import in_turns
 from mld.fleet.migrate.bare_table import outline
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.lease import Lease
 from mld.leases.table import StoredTable
 from mld.operating.acting import DOUBT, Report, note_act, perform, read_table
 from mld.operating.backup import save_rows
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, if_there, with_stream
+from mld.operating.command_ends import finish
+from mld.operating.fleet_reader import with_stream
 from mld.operating.naming import only_stream, settings_of_one
 from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
+from mld.operating.open_services import REQUEST_TIMEOUT_S, dynamo_of, if_there
 from mld.operating.operator_hold import OperatorHold, operator_hold
 from mld.operating.operator_id import is_operator, operator_id
-from mld.operating.options import Asked, finish
+from mld.operating.options import Asked
 from mld.operating.owner_life import Observed, living, owners_of, refusal
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.operating.stream_access import streams_of
@@ -47,16 +48,16 @@ from mld.shards.identity import foreign_evidence
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
 ROUNDS_MAX = 4
-"""How often the table is looked at again after writing, for rows that moved or came meanwhile."""
+"""How often the table is read again after writing, for rows that moved or were added meanwhile."""
 
 NOT_RECREATED = (
-    " (which this stream was not: nothing says that it is younger than the table; `mld restore` puts saved rows back "
-    "all the same)"
+    " (but nothing shows that this stream was made again, after the table; `mld restore` puts saved rows back all the "
+    "same)"
 )
 STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
 
 Planner: TypeAlias = Callable[[RawTable, str], ActPlan]
-"""(the table as it is now, the operator) -> what is left to write."""
+"""A function of the table as it is now, and the operator's id; it returns the plan of what is left to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,14 @@ class Application:
     streams: Streams
     clock: Clock
     setting: StreamSetting | None = None
-    """The one of several streams that this is about; then the settings are those of it alone."""
+    """The stream of several that the command is about; `settings` are then those of this stream alone."""
     stream: str | None = None
-    """Its identifier: of the leases only its own are seen."""
+    """Identifier of that stream. If set, only its leases are read and written."""
     is_several: bool = False
     """Whether the file names several streams."""
     kind: StreamKind = StreamKind.KINESIS
     me: str = field(default_factory=operator_id)
-    """The operator that the command is, in the plan that is shown and in the rows that it holds."""
+    """Id of this command as an operator: the owner of the rows that it holds."""
 
     @property
     def calls(self) -> TableCalls:
@@ -92,7 +93,7 @@ class Application:
         return TableCalls(self.dynamo, name, REQUEST_TIMEOUT_S)
 
     async def of_stream(self, name: str | None = None) -> Application:
-        """Return the application that sees and writes the leases of one stream only; this one if the file names one.
+        """Return the application limited to the leases of one stream; unchanged if the file names only one stream.
 
         Raises ActRefusedError if the stream has no leases, TableError.
         """
@@ -102,7 +103,7 @@ class Application:
         return replace(self, stream=stream_id_in(seen.table, self.setting, name))
 
     async def look(self) -> Observed:
-        """Look at the rows as they are now. Raises TableError."""
+        """Read the rows as they are now. Raises TableError."""
         table = of_stream(await read_table(self.calls, self.clock), self.stream)
         return Observed(table, await self.rows_of(self.settings.worker_metrics_table.name))
 
@@ -111,8 +112,11 @@ class Application:
         return (await if_there(read_table(self.table(table), self.clock), raw_table(()))).rows
 
     async def require_table(self) -> Observed:
-        """Return the rows. Raises ActRefusedError if there is no table, a row cannot be read, or the table is not of
-        the form that the file has; TableError."""
+        """Return the rows.
+
+        Raises ActRefusedError if there is no table, if a row cannot be read, or if the table is for one stream and the
+        file for several, or the other way round. Raises TableError.
+        """
         try:
             seen = await self.look()
         except TableMissingError as error:
@@ -131,9 +135,9 @@ class Application:
         return None if table is None else await self.require_table()
 
     async def require_nobody(self, seen: Observed, *, stop_fleet: bool) -> None:
-        """Raise ActRefusedError if an owner is alive, with `stop_fleet` if it is another operator; TableError.
+        """Raise ActRefusedError if an owner of a lease is alive; with `stop_fleet` only if that is another operator.
 
-        It takes one lease duration at most.
+        Watches for one lease duration at most. Raises TableError.
         """
         if stop_fleet:
             await self._refuse_living(seen, "", whom=is_operator)
@@ -143,8 +147,10 @@ class Application:
     async def require_no_workers(
         self, seen: Observed, remedy: str, whom: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """Raise ActRefusedError if one of the workers `whom` is alive, one without a lease too: after the time between
-        two reports at most. Raises TableError."""
+        """Raise ActRefusedError if one of the workers `whom` is alive, even without a lease.
+
+        Watches for the time between two reports at most. Raises TableError.
+        """
         await self._refuse_living(seen, remedy, idle_report_s=self.settings.fleet.report_period_s, whom=whom)
 
     async def _refuse_living(self, seen: Observed, remedy: str, **which: Any) -> None:
@@ -154,10 +160,11 @@ class Application:
     # --- the stream ---------------------------------------------------------------------------------------------------
 
     async def shards(self, seen: RawTable | None = None, *, are_replaced: bool = False) -> tuple[Shard, ...]:
-        """Return all shards, of a stream to which the rows belong. Raises ActRefusedError, StreamError and TableError.
+        """Return all shards of the stream. Raises ActRefusedError if the rows belong to another stream.
 
-        `are_replaced`: all rows are to be made anew, so they may be those of a stream that is gone. The stream that
-        was made in its place is younger than the table; an older one is a stream that was named by mistake.
+        With `are_replaced` all rows will be replaced, so they may belong to a former stream, in whose place this one
+        was made: this stream must then be younger than the table. An older stream was named by mistake. Raises
+        StreamError and TableError, too.
         """
         shards = await self._list(None)
         foreign = None if seen is None else await in_turns(foreign_evidence(shards, within(seen).scan.leases))
@@ -172,7 +179,7 @@ class Application:
         return created_ms is not None and table_s is not None and created_ms > table_s * 1000
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
-        """Return the shards that were open at a place: a partition of all hash keys, where shards have such.
+        """Return the shards that were open at a place. In Kinesis they must cover all hash keys, without overlaps.
 
         Raises ActRefusedError and StreamError.
         """
@@ -197,29 +204,29 @@ class Application:
         return listing.shards
 
     def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
-        """Open a hold on leases; operators that were seen, and moved no lease while they were watched, are dead."""
+        """Open a hold on leases. Call it after `require_nobody`: operators among the owners are taken for dead."""
         dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
         return operator_hold(self.leases, self.clock, self.me, self.lease_duration_s, dead=dead)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def plan(self, planner: Planner, seen: RawTable) -> ActPlan:
-        """Return what is left to write: what is shown is what is done. Raises ActRefusedError."""
+        """Return what is left to write. The printed plan and the writes both come from here. Raises ActRefusedError."""
         return in_stream(planner(within(seen), self.me), self.stream)
 
     async def carry_out(
         self, planner: Planner, report: Report, seen: Observed, *, stop_fleet: bool = False
     ) -> list[Outcome]:
-        """Take all leases, write what `planner` wants until it wants nothing more, and give the leases back.
+        """Take all leases, write the changes of `planner` until it plans no more, and give the leases back.
 
-        `seen` is what `require_nobody` was asked about. Raises ActRefusedError if somebody else has been at work since;
-        TableError, after which rows are as they were or as wanted.
+        `seen` is the table that was given to `require_nobody`. Raises ActRefusedError if another worker or operator has
+        written since; TableError, after which each row is either as before or as planned.
         """
         self.leases.types_rows = not outline(seen.table.rows).is_of_2x
         async with self.hold(seen) as hold:
             now = await self.look() if stop_fleet else seen
             await hold.take(now.table.scan.leases, by_force=stop_fleet)
-            # Until then a former owner may believe in its lease, and create the rows of its shard's children.
+            # Until it notices, a former owner may believe in its lease and create rows for its shard's children.
             await hold.until_noticed()
             return await self._write_rounds(planner, report, hold, stop_fleet=stop_fleet)
 
@@ -238,11 +245,12 @@ class Application:
                 report(outcome)
                 if outcome.fate is not Fate.DONE:
                     return [*outcomes.values(), *_not_tried(plan.changes, outcomes)]
-        raise ActRefusedError(f"rows still change after {ROUNDS_MAX} rounds: somebody else is at work; ask again")
+        raise ActRefusedError(f"rows still change after {ROUNDS_MAX} rounds: somebody else is at work; try again")
 
     async def _take_newcomers(self, hold: OperatorHold, *, stop_fleet: bool) -> None:
-        """Take the leases that came since the table was looked at. Raises ActRefusedError if they have owners, unless
-        these are to give way."""
+        """Take the leases that were added since the last read. Raises ActRefusedError if one has an owner, unless
+        `stop_fleet` is set.
+        """
         new = [lease for lease in (await self.look()).table.scan.leases if lease.key not in hold.keys]
         owned = next((lease for lease in new if lease.actual_owner is not None), None)
         if owned is not None and not stop_fleet:
@@ -253,31 +261,14 @@ class Application:
 
 
 def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Iterable[Outcome]:
-    """Return what was not tried: the writes are in a safe order, so none is made after one that failed."""
+    """Return the changes that were not tried, because an earlier one failed: the order of the writes matters."""
     return [Outcome(one, Fate.SKIPPED, "an earlier write failed") for one in changes if one.key not in outcomes]
-
-
-def is_like(row: Lease, target: Lease) -> bool:
-    """Return whether the row is as a reset wants it, whoever owns it."""
-    return (
-        row.checkpoint == target.checkpoint
-        and row.pending is None
-        and row.children == target.children
-        and row.parents == target.parents
-        and not is_of_another_shard(row, target)
-        and row.failing is None
-    )
-
-
-def is_of_another_shard(row: Lease, target: Lease) -> bool:
-    """Return whether the row is of a shard of that name in a stream that is gone; old rows have no range."""
-    return row.hash_range not in (None, target.hash_range)
 
 
 async def act_on(
     app: Application, command: str, asked: Asked, planner: Planner, seen: Observed, *, stop_fleet: bool
 ) -> int:
-    """Do what `planner` wants, or only show it; the exit code."""
+    """Print the plan, and with --execute carry it out; return the exit code."""
     plan = app.plan(planner, seen.table)
     if app.setting is not None:
         plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")
@@ -295,10 +286,10 @@ async def act_on(
 
 @asynccontextmanager
 async def application_of(settings: Settings, setting: StreamSetting | None = None) -> AsyncIterator[Application]:
-    """Open the application of a properties file, with its credentials and endpoints. Of a file with several streams it
-    is one for commands on the table only, or for one of them.
+    """Open the application of a properties file, with its credentials and endpoints.
 
-    Raises errors of `mld.core.errors`.
+    `setting` is the stream of several that the command is about. Without it, a file with several streams serves only
+    commands on the table. Raises errors of `mld.core.errors`.
     """
     service_time, is_several = ServiceTime(), settings.is_multi_stream
     if setting is not None:
@@ -322,10 +313,10 @@ def run_on(
     shard: str | None = None,
     of_whole: bool = False,
 ) -> NoReturn:
-    """Run `work` on the application of a properties file, and exit with what it gives.
+    """Run `work` on the application of a properties file, and exit with the code that it returns.
 
-    If the file names several streams, `stream` says which one is meant, or `shard` if only one has such a shard; unless
-    it is about the table as a whole.
+    If the file names several streams, `stream` names the one that is meant, or `shard` does if only one stream has such
+    a shard. `of_whole`: the command is about the whole table.
     """
     settings = asked.settings()
 

@@ -1,7 +1,8 @@
-"""The file with the rows of a table that every act writes before it changes anything, and that `mld export` writes.
+"""The file with the rows of a table, which `mld export` writes, and every act before it changes anything.
 
-It has lines of JSON: a header, then one row a line as DynamoDB writes rows, with binary values in base64. It is for its
-owner alone (0600), is never written over another file, and is on the disk before it counts.
+The file has lines of JSON: a header, then one row a line in the form that DynamoDB gives rows, with binary values in
+base64. Only its owner can read it (0600), it never replaces another file, and an act goes on only once it is on the
+disk.
 """
 
 from __future__ import annotations
@@ -23,21 +24,18 @@ from mld.properties.settings import Settings
 FORMAT = "mld-rows"
 VERSION = 1
 LINE_CHARACTERS_MAX = 8 * 1024 * 1024
-"""A row of DynamoDB has 400 KB; as JSON, escaped, a few times as much."""
+"""A row of DynamoDB has at most 400 KB, and a few times as much in escaped JSON."""
 MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
 
-# --- the file with the rows of a table --------------------------------------------------------------------------------
-
-
 class BackupError(ActRefusedError):
-    """A file cannot be written or read. The message names it and the reason."""
+    """A file cannot be written or read. The message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupHeader:
-    """What the rows are. `written_at` is ISO 8601 in UTC."""
+    """First line of the file: which rows it has, and who wrote them when (`written_at`, ISO 8601 in UTC)."""
 
     application: str
     table: str
@@ -50,25 +48,25 @@ class BackupHeader:
 
 
 def backup_name(application: str, now_s: float) -> str:
-    """Return the file that an act writes in the working directory unless it is given another."""
+    """Return the name of the file that an act writes in the working directory, unless another one is given."""
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
     plain = "".join(one if one.isalnum() or one in "-_." else "_" for one in application)
     return f"mld-{plain}-{stamp}.jsonl"
 
 
 def require_new(path: Path) -> None:
-    """Raise BackupError if something has that name already."""
+    """Raise BackupError if the file exists already."""
     if path.exists():
-        raise BackupError(f"{path} exists already; name another file")
+        raise BackupError(f"name another file: {path} exists already")
 
 
 @contextmanager
 def saved_file(path: Path) -> Iterator[IO[str]]:
-    """Open a new text file; it is on the disk when this ends well, and gone if it does not. Raises BackupError."""
+    """Open a new text file. At the end it is synced to the disk; after an error it is removed. Raises BackupError."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
-        raise BackupError(f"{path} exists already; name another file") from None
+        raise BackupError(f"name another file: {path} exists already") from None
     except OSError as error:
         raise BackupError(f"cannot write {path}: {error.strerror}; nothing was changed") from error
     try:
@@ -86,7 +84,7 @@ def saved_file(path: Path) -> Iterator[IO[str]]:
 
 
 def forget(path: Path) -> None:
-    """Remove a file that does not count."""
+    """Remove a file that was not completed."""
     path.unlink(missing_ok=True)
 
 
@@ -99,7 +97,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def free_name(path: Path) -> Path:
-    """Return the path, or one beside it that nothing has yet: two acts may be made within a second."""
+    """Return the path, or a similar one that does not exist yet: two acts may run within a second."""
     number = 2
     found = path
     while found.exists():
@@ -111,7 +109,7 @@ def free_name(path: Path) -> Path:
 def save_rows(
     by: str, settings: Settings, rows: Iterable[Row], now_s: float, path: Path | str | None, table: str | None = None
 ) -> Path:
-    """Save the rows of a table, by default the lease table, in a new file; the file. Raises BackupError."""
+    """Save the rows of a table, by default the lease table, in a new file; return its path. Raises BackupError."""
     application = settings.application_name
     file = free_name(Path(backup_name(application, now_s))) if path is None else Path(path)
     written_at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
@@ -121,9 +119,9 @@ def save_rows(
 
 
 def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
-    """Write the file and make sure that it is on the disk; returns the number of rows. Raises BackupError.
+    """Write the file, sync it to the disk, and return the number of rows. Raises BackupError.
 
-    A file that cannot be written to its end is removed.
+    A file that cannot be completed is removed.
     """
     count = 0
     with saved_file(path) as file:
@@ -135,7 +133,7 @@ def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
 
 
 def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
-    """Return the header, and the rows one by one. Raises BackupError, also while the rows are read."""
+    """Return the header and an iterator of the rows. Raises BackupError, also from the iterator."""
     lines = _lines(path)
     first = next(lines, None)
     try:
@@ -166,7 +164,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # of a pipe, for who writes into it
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for its writer
 
 
 def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
@@ -179,7 +177,7 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
 
 
 def _mapped(value: Mapping[str, Any], scalar: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Return a typed value of DynamoDB with `scalar` of each kind and value that holds no others."""
+    """Return a typed value of DynamoDB in which each value that is no map or list is replaced by `scalar` of it."""
     if len(value) != 1:
         raise ValueError("a value of DynamoDB has one type")
     ((kind, inner),) = value.items()

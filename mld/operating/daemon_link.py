@@ -1,4 +1,4 @@
-"""`DaemonLink`: finds a daemon of this machine and asks it over its control socket."""
+"""`DaemonLink`: finds a daemon of this machine, and sends it questions over its control socket."""
 
 from __future__ import annotations
 
@@ -19,47 +19,46 @@ from mld.properties.values import SOCKET_OFF
 
 CHUNK_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""A look at 10,000 shards has some 5 MB."""
-
-
-# --- finding and asking daemons ---------------------------------------------------------------------------------------
+"""The status of 10,000 shards has some 5 MB."""
 
 
 class NotReachedError(MldError):
-    """No daemon answers, or which one is meant is not clear; the text says what to do."""
+    """No daemon answers, or several could be meant. The text says what to do."""
 
 
 class DaemonRefusedError(MldError):
-    """The daemon answered that it cannot do what was asked."""
+    """The daemon answered that it cannot do this."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedDaemon:
-    """Which daemon is meant: all but the last may be None. `setting` is the value of mld.controlSocket."""
+    """Which daemon a command means. None: the command does not say."""
 
     application: str | None
     setting: str | None
+    """Value of mld.controlSocket."""
     pid: int | None
     worker: str | None
     timeout_s: float
+    """Seconds within which the daemon must answer."""
 
 
 class DaemonLink:
-    """A daemon whose control socket is there."""
+    """A daemon whose control socket exists."""
 
     def __init__(self, place: ControlPlace, timeout_s: float) -> None:
         self.place = place
         self._timeout_s = timeout_s
 
     def ask(self, what: str, **more: object) -> dict[str, Any]:
-        """Return the answer. Raises NotReachedError or DaemonRefusedError."""
+        """Ask one question, and return the answer. Raises NotReachedError or DaemonRefusedError."""
         with closing(self.follow(what, **more)) as lines:
             return next(lines)
 
     def follow(self, what: str, **more: object) -> Generator[dict[str, Any], None, None]:
-        """Yield the answer, and then what follows it, for as long as the daemon sends. Raises the same errors.
+        """Yield the answer, then each further line that the daemon sends. Raises NotReachedError or DaemonRefusedError.
 
-        Only the answer has a bound of time.
+        The answer must come within the timeout; the lines after it may take any time.
         """
         with self._connected() as connection:
             try:
@@ -96,7 +95,7 @@ class DaemonLink:
         return f"at {self.place.path}" if peer is None else f"with pid {peer.pid}"
 
     def pid(self) -> int | None:
-        """Return the pid of the process that listens; None if the system does not tell."""
+        """Return the pid of the process that listens; None if the system does not provide it."""
         with self._connected() as connection:
             peer = control_place.peer_of(connection)
         return None if peer is None else peer.pid
@@ -124,7 +123,7 @@ class DaemonLink:
 
 @contextmanager
 def _address_of(place: ControlPlace) -> Iterator[str]:
-    """Yield the address of a socket, while its directory is open. Raises ControlPlaceError."""
+    """Yield an address by which the socket can be reached inside this context. Raises ControlPlaceError."""
     handle = control_place.open_directory(place.directory, os.geteuid(), make=False)
     try:
         yield control_place.address_of(handle, place.directory, place.name)
@@ -133,7 +132,7 @@ def _address_of(place: ControlPlace) -> Iterator[str]:
 
 
 def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
-    """Yield whole lines; the first must have come by `until`, in monotonic seconds. Raises TimeoutError."""
+    """Yield whole lines. Raises TimeoutError if the first is not complete by `until`, in monotonic seconds."""
     waiting = bytearray()
     is_first = True
     while len(waiting) <= ANSWER_BYTES_MAX:
@@ -155,12 +154,12 @@ def find_daemon(wanted: WantedDaemon, environ: Mapping[str, str]) -> DaemonLink:
     """Return the daemon that is meant. Raises NotReachedError if there is none, or more than one."""
     found = find_daemons(wanted, environ)
     if len(found) > 1:
-        raise NotReachedError(f"there are {len(found)} daemons, choose one by --pid or --worker: {_listed(found)}")
+        raise NotReachedError(f"choose one of {len(found)} daemons by --pid or --worker: {_listed(found)}")
     return found[0]
 
 
 def find_daemons(wanted: WantedDaemon, environ: Mapping[str, str]) -> list[DaemonLink]:
-    """Return those that are meant, such as the workers of one unit. Raises NotReachedError if there is none."""
+    """Return all daemons that are meant, such as the workers of a group. Raises NotReachedError if there is none."""
     if wanted.setting == SOCKET_OFF:
         raise NotReachedError("mld.controlSocket is off, so the daemon cannot be asked")
     if wanted.setting is not None:
@@ -212,7 +211,7 @@ def _named(link: DaemonLink) -> str:
 
 
 def _nobody(application: str | None, environ: Mapping[str, str], uid: int) -> str:
-    """Say that there is none, and where one of another user may be."""
+    """Say that no daemon was found, and which directories of other users may have one."""
     whose = "" if application is None else f" of application {application}"
     words = f"no daemon{whose} answers on this machine for this user"
     foreign = [

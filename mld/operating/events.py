@@ -1,8 +1,8 @@
 """The history of a fleet: one row of the lease table, its reader and its writers. Rule: coordination#event-history.
 
-A worker writes what it has noted every few seconds, if there is anything, after reading the row: at most one small
-write for some events, and none at rest. Whoever writes also takes out what is old. Only a fleet whose workers all can
-live with such a row has one; the commands of operators add to it and never make it. What cannot be written is lost.
+Every few seconds a worker adds the events that it has noted to the row: one small read and write for several events,
+and none at rest. Each writer also removes old events. The row exists only in a fleet whose workers can all cope with
+it; commands of operators add to the row but never create it. Events that cannot be written are lost.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ log = logging.getLogger(__name__)
 
 KEY = "mldEvents"
 WRITE_PERIOD_S = 5.0
-"""Between two writes of a worker; the failures of a thousand shards are one."""
+"""Pause between two writes of a worker, so that the failures of a thousand shards take one write."""
 ATTEMPTS_MAX = 4
-"""Others write the same row; each attempt reads it again."""
+"""Attempts to write, because others write the same row; each attempt reads the row again."""
 PAUSE_S_MAX = 0.5
 LAST_WRITE_S = 1.0
-"""What the end of a daemon waits for its last events."""
+"""How long a daemon that ends waits until its last events are written."""
 ALERTS_MAX = 200
 
 _EVENTS = OwnAttribute(
@@ -59,7 +59,7 @@ _ALERTS = OwnAttribute("alerts", "SS", lambda found: frozenset(map(str, found[:A
 
 
 def events_in(row: Row | None) -> tuple[Event, ...]:
-    """Return the history in the row, the oldest first; none if there is no row, or a damaged one."""
+    """Return the events in the row, the oldest first; none if the row is missing or damaged."""
     return _EVENTS.read(row or {}) or ()
 
 
@@ -70,7 +70,7 @@ def alerts_in(row: Row | None) -> frozenset[str]:
 
 @raises_only(TableUnavailableError)
 class EventsTable:
-    """The row, in the lease table that `calls` are for. Its type is one that every reader of KCL 3.5 passes over."""
+    """The row of events, in the lease table that `calls` are for. Its entity type makes KCL 3.5 ignore it."""
 
     def __init__(self, calls: TableCalls, clock: Clock, rng: Random) -> None:
         self._calls = calls
@@ -83,8 +83,9 @@ class EventsTable:
         return row
 
     async def append(self, new: Sequence[Event], *, makes: bool) -> bool:
-        """Add events; False if there is no row and it is not to be made, or others were faster each time.
+        """Add events to the row, which `makes` allows to create.
 
+        Returns False if there is no row and it may not be created, or if other writers were faster in each attempt.
         Raises TableError.
         """
         for _ in range(ATTEMPTS_MAX):
@@ -126,7 +127,7 @@ class EventsTable:
 
 @dataclass(eq=False)
 class EventRecorder:
-    """Writes what the parts of a worker note. `may_write`: whether the table may have the row now."""
+    """Writes the events that the parts of a worker note. `may_write`: whether the table may have the row now."""
 
     buffer: EventBuffer
     table: EventsTable
@@ -138,7 +139,7 @@ class EventRecorder:
     def __post_init__(self) -> None:
         self.buffer.wall = self.clock.wall
         self.recent: tuple[Event, ...] = ()
-        """What this worker has noted lately, written or not."""
+        """Events that this worker has noted lately, written or not."""
 
     async def run(self) -> None:
         """Write every few seconds, until cancelled."""
@@ -147,7 +148,7 @@ class EventRecorder:
             await self.write()
 
     async def write(self) -> None:
-        """Write what there is. An error costs these events, and nothing else."""
+        """Write the events that were noted. If that fails, these events are lost, and nothing else happens."""
         new = [self._fit(event) for event in self.buffer.take()]
         if not new:
             return
@@ -185,7 +186,10 @@ def fit(event: Event, scrub: Scrubber) -> Event:
 async def recording(
     recorder: EventRecorder, initialized: asyncio.Event, start: str, end: Callable[[], str]
 ) -> AsyncIterator[None]:
-    """Write the events of a worker, its start and its end among them; `start` and `end` say what and how."""
+    """Write the events of a worker while the context is open, with an event for its start and one for its end.
+
+    `start` and `end` are the texts of these two.
+    """
 
     async def run() -> None:
         await initialized.wait()

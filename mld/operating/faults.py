@@ -1,102 +1,101 @@
-"""A fault, which is one thing that is wrong with a fleet, how its kind is declared, and what faults are found in. Pure.
+"""`FleetFault`: one thing that is wrong with a fleet, and how a kind of faults is declared. Pure.
 
-What is known is a `FleetSight`: a look at the tables, what Kinesis lists, what a worker knows of itself, or several of
-these. What is not known is None or empty there, and nothing is found of it. The kinds, and the function that finds all,
-are in `mld.operating.verdicts`.
+Faults are found in a `FleetSight`. `mld.operating.verdicts` names the modules with the kinds, and finds all faults.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from mld.core.stream_ids import stream_of_key
-from mld.core.streams import Shard
-from mld.metrics.progress import LateLoop
-from mld.operating.fleet_status import FleetStatus, ShardView
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.shard_view import ShardView
 
 HOLD_S = 110.0
-"""For how long something must be so, or be over, before anybody is told: two looks of a minute. Leases move, and
-processors fail once in a while."""
+"""How long a fault must last, or be over, before an alert says so: two looks, a minute apart. Leases do move, and
+processors do fail once in a while.
+"""
 PAUSE_HOLD_S = 4 * 3600.0
-"""Of a pause, which somebody wanted."""
+"""How long a pause must last before an alert says so: an operator wanted the pause."""
 NAMED_MAX = 3
 DOCTOR = "mld doctor looks for the reason."
 STUCK, ROWS, TABLE = "a-shard-is-stuck", "rows-that-are-wrong", "the-table-is-out-of-reach"
 WORKER = "a-worker-is-not-well"
 """Anchors of the runbook."""
 
+ShardJudge = Callable[[FleetSight, ShardView, str], tuple[str, str]]
+"""A function of the sight, the shard, and the shard's name in commands; it returns words and remedy of a fault."""
 KINDS: dict[str, FaultKind] = {}
-"""All kinds, in the order of their declaration."""
+"""All kinds of faults by name, in the order of their declaration."""
 SHARD_JUDGES: dict[str, ShardJudge] = {}
-"""Those of open shards, by the name of the kind."""
+"""Functions that word the faults of open shards, by the name of the kind."""
 
 RUNBOOKS = "docs/use/operations.md"
 
 
 class Severity(Enum):
-    """The worst first."""
+    """How urgent a fault is, the most urgent first."""
 
     PAGE = "page"  # wakes somebody
     TICKET = "ticket"  # waits for the morning
-    NOTE = "note"  # is shown, and nobody is told
+    NOTE = "note"  # is shown, but no alert is sent
 
 
 class Probe(Enum):
-    """Which probe of a worker fails while the worker knows of a fault."""
+    """The probe of a worker that fails while the worker knows of a fault."""
 
-    LIVE = "/livez"  # a restart helps
+    LIVE = "/livez"  # for faults that a restart mends
     READY = "/readyz"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFault:
-    """One thing that is wrong. Two are the same if kind and subject are."""
+    """One thing that is wrong. Two faults are equal if kind and subject are."""
 
     kind: str
     subject: str
+    """The shard, worker, table or stream that the fault is about."""
     words: str = field(default="", compare=False)
-    """How it is, and why."""
+    """What is wrong, and why."""
     remedy: str = field(default="", compare=False)
     """The command that helps, or what else to do."""
     shard: str | None = field(default=None, compare=False)
-    """The lease key, if it is about a shard."""
+    """The lease key of the shard, if the fault is about a shard."""
     owner: str | None = field(default=None, compare=False)
-    """The worker that it concerns."""
+    """The worker that the fault concerns."""
     stream: str | None = field(default=None, compare=False)
-    """The label of its stream, among several."""
+    """The label of the stream, if the application reads several."""
     since_s: float | None = field(default=None, compare=False)
-    """Epoch seconds; None if nobody knows."""
+    """When the fault began, in epoch seconds; None if that is unknown."""
 
     @property
     def id(self) -> str:
-        """How the table knows it while it is posted."""
+        """Name of the fault in the lease table's list of raised alerts."""
         return f"{self.kind} {self.subject}"
 
     @classmethod
     def known_as(cls, name: str) -> FleetFault:
-        """Return the fault that the table knows by this name."""
+        """Return the fault with this `id`, which is in the lease table's list of raised alerts."""
         return cls(*name.partition(" ")[::2])
 
     @property
     def severity(self) -> Severity:
-        """That of its kind; of a kind that this version does not know, the worst."""
+        """Severity of its kind; PAGE for a kind that this version does not know."""
         known = KINDS.get(self.kind)
         return Severity.PAGE if known is None else known.severity
 
     @property
     def sentence(self) -> str:
-        """Subject, words and remedy in one line; a subject that is clear is not said twice."""
+        """Subject, words and remedy in one line, without the subject if the words name it."""
         is_clear = self.subject in self.words or self.subject == self.owner
         about = self.words if is_clear else f"{self.subject}: {self.words}"
         return f"{about} -> {self.remedy}" if self.remedy else about
 
 
 class Found(NamedTuple):
-    """What a finder yields: a `FleetFault` but for its kind."""
+    """A fault as a finder yields it: the fields of a `FleetFault` without the kind."""
 
     subject: str
     words: str
@@ -107,123 +106,12 @@ class Found(NamedTuple):
     since_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What the service says of a stream."""
-
-    shards: Sequence[Shard] = ()
-    status: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DiskTrouble:
-    """What is wrong with a place; `is_lost`: nothing can be written there now."""
-
-    place: str
-    words: str
-    remedy: str
-    is_lost: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
-    """What a worker knows of itself, without asking anybody."""
-
-    worker: str
-    shards: Sequence[ShardView] = ()
-    """Those whose leases it holds."""
-    late: Sequence[LateLoop] = ()
-    """Its loops that make no progress."""
-    unreached: str | None = None
-    """Why its lease table counts as out of reach."""
-    slow: Mapping[str, str] = field(default_factory=dict)
-    """Services that answer too late, and how late."""
-    contested: Mapping[str, str] = field(default_factory=dict)
-    """Who else takes the subscription to a shard, by the key of its lease."""
-    left_behind: str | None = None
-    """The mode that the fleet has gone on to without it, so that it takes no leases."""
-    unread: str | None = None
-    """Why it can read none of its shards, if it has any."""
-    is_throttled: bool = False
-    """Whether DynamoDB refuses requests of it for want of capacity."""
-    corrupt: Sequence[tuple[str, str]] = ()
-    """Rows that its loops could not read: key and reason."""
-    holes: Mapping[str | None, int] = field(default_factory=dict)
-    """Gaps in the hash range by the label of the stream, as the leader sees them."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Why files of its configuration could not be used when they were last read."""
-    waiting: Sequence[str] = ()
-    """Keys whose new values need a restart."""
-    lost: Mapping[str, str] = field(default_factory=dict)
-    """What its shards have lost to retention in the last day, by the key of the lease."""
-    disks: Sequence[DiskTrouble] = ()
-    """Places that it or its processor writes to and that are full, or soon will be."""
-    strangers: int = 0
-    """Live workers in the table that read another stream."""
-    clocks_off: Mapping[str, float] = field(default_factory=dict)
-    """By how many seconds the clocks of workers are ahead, as the leader sees them; those that are right are absent."""
-    rows: tuple[int, int] | None = None
-    """Leases in the table, and those of open shards, as the leader sees them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSight:
-    """What somebody knows of a fleet. Nothing is found of what is not known."""
-
-    fleet: FleetStatus | None = None
-    unread: str | None = None
-    """Why the tables cannot be read now."""
-    listed: Mapping[str | None, Listed] = field(default_factory=dict)
-    """Streams by label; None is the only one. Those that could not be asked are absent."""
-    own: Own | None = None
-    table_created_s: float | None = None
-    """When the lease table was made, in epoch seconds."""
-    file: str = ""
-    """The properties file as remedies name it; empty: a command finds it by itself."""
-
-    @property
-    def shards(self) -> Sequence[ShardView]:
-        """The open ones that are known."""
-        if self.fleet is not None:
-            return self.fleet.open_shards
-        return () if self.own is None else self.own.shards
-
-    @property
-    def corrupt(self) -> Mapping[str, str]:
-        """Why rows cannot be read, by key."""
-        of_fleet = () if self.fleet is None else self.fleet.corrupt
-        return {**dict(() if self.own is None else self.own.corrupt), **dict(of_fleet)}
-
-    def command(self, verb: str, *words: str) -> str:
-        """Return a command on this application: ``mld peek app.properties 3 --at checkpoint``."""
-        return " ".join(["mld", verb, *([shlex.quote(self.file)] if self.file else []), *words])
-
-    def label_of(self, key: str) -> str | None:
-        """Return the label of the stream that a lease key names."""
-        stream = stream_of_key(key)
-        return stream if stream is None or self.fleet is None else self.fleet.labels.get(stream, stream)
-
-    def starts(self) -> str:
-        """Return what to do where nobody works: start a worker, or find out why those that live do not."""
-        lives = self.own is not None or (
-            self.fleet is not None and any(one.is_alive is not False for one in self.fleet.workers)
-        )
-        return self.command("doctor" if lives else "run")
-
-
 Finder = Callable[[FleetSight], Iterable[Found]]
-ShardJudge = Callable[[FleetSight, ShardView, str], tuple[str, str]]
-"""(what is seen, the shard, how commands name it) -> words and remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultKind:
-    """A kind of fault, as it is declared.
-
-    `hold_s`: for how long it must be so before anybody is told; None: nobody is. `hides`: kinds that are not shown
-    beside it, because it explains them. `of_setup`: whether `mld doctor` shows it. `is_own`: whether only the worker
-    itself knows of it, and tells it (coordination#notifier). `ends`: whether its end is news; a loss has none.
-    """
+    """A kind of fault, as it is declared."""
 
     name: str
     severity: Severity
@@ -236,11 +124,19 @@ class FaultKind:
     alert: str
     """The rule of Prometheus that fires."""
     hold_s: float | None = HOLD_S
+    """How long such a fault must last before an alert is sent, in seconds; None: no alert."""
     probe: Probe | None = None
+    """The probe that fails, if one does."""
     hides: frozenset[str] = frozenset()
+    """Kinds that are not shown together with this one, because it explains them."""
     of_setup: bool = True
+    """Whether `mld doctor` shows faults of this kind."""
     is_own: bool = False
+    """Whether only the worker itself can know of the fault, so that this worker sends the alert
+    (coordination#notifier).
+    """
     ends: bool = True
+    """Whether an alert says when the fault is over; a loss of records is never over."""
     find: Finder
 
 
@@ -259,7 +155,7 @@ def kind(
     is_own: bool = False,
     ends: bool = True,
 ) -> Callable[[Finder], Finder]:
-    """Declare a kind that the decorated generator finds. Without `alert` its rule is called by its name."""
+    """Declare a kind of fault, which the decorated generator finds. `alert` defaults to a name made of `name`."""
 
     def declare(find: Finder) -> Finder:
         KINDS[name] = FaultKind(
@@ -292,7 +188,7 @@ def of_shards(
     alert: str = "",
     hold_s: float | None = HOLD_S,
 ) -> Callable[[ShardJudge], ShardJudge]:
-    """Declare the kind of the open shards for which `_kind_of` gives this name."""
+    """Declare the kind of fault that an open shard has whose verdict has this name (or is ``untold``)."""
 
     def declare(judge: ShardJudge) -> ShardJudge:
         kind(name, severity, meaning, first, runbook, alert=alert, hold_s=hold_s, of_setup=False)(lambda _: ())
@@ -308,7 +204,7 @@ def is_of_shard(fault: FleetFault) -> bool:
 
 
 def fault_value(fault: FleetFault) -> dict[str, str | float | None]:
-    """Return one fault, in plain values."""
+    """Return one fault in plain values, for JSON."""
     return {
         "kind": fault.kind,
         "severity": fault.severity.value,
@@ -324,6 +220,6 @@ def fault_value(fault: FleetFault) -> dict[str, str | float | None]:
 
 
 def runbook_of(name: str, base: str = RUNBOOKS) -> str:
-    """Return where the page says what to do about a kind."""
+    """Return the address of the page, with anchor, that says what to do about faults of this kind."""
     known = KINDS.get(name)
     return base if known is None else f"{base}#{known.runbook}"

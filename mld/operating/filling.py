@@ -1,4 +1,4 @@
-"""Templates of what is generated: lines with holes, in the directory `templates` beside this file."""
+"""Fills the templates of generated files: lines with holes, in the directory `templates` beside this file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _HOLE = re.compile(r"@([?!]?)([a-z_]+)@")
 
 
 def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the lines of a template with the values in place of ``@name@``.
+    """Yield the lines of a template with values in place of ``@name@``.
 
-    A line without the value that it needs is left out; one with a tuple comes once for each part. ``@?name@`` stands
-    for nothing in a line that is there only with the value, ``@!name@`` in one that is there only without.
+    A line whose value is None, False or empty is left out. A line whose value is a tuple is repeated for each part.
+    ``@?name@`` is replaced by nothing, but the line is left out if the value is empty; ``@!name@`` leaves the line out
+    if the value is not empty.
     """
     for line in (TEMPLATES / template).read_text("utf-8").splitlines():
         holes = _HOLE.findall(line)
@@ -33,5 +34,5 @@ def _text(value: Value, part: str) -> str:
 
 
 def inner(text: str) -> str:
-    """Return the text as it stands within quotes of JSON."""
+    """Return the text as JSON escapes it, without the quotes around it."""
     return json.dumps(text)[1:-1]

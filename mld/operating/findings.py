@@ -1,6 +1,6 @@
-"""What `mld doctor` finds, in words, each with its remedy. Pure: answers of AWS and figures of this machine in.
+"""Words and remedies for what `mld doctor` finds in answers of AWS and figures of this machine. Pure.
 
-A finding is `ok`, `warn` (it works, or may work, but somebody should look) or `fail` (the daemon cannot do its work).
+A finding is `ok`, `warn` (the daemon works or may work, but somebody should look) or `fail` (the daemon cannot work).
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from mld.core.clock import iso_time
 from mld.core.disks import DiskPlace, DiskRoom, in_words
 from mld.core.errors import AwsError, MldError
 from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
-from mld.operating.faults import KINDS, FleetFault, FleetSight, Severity
-from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
+from mld.operating.durations import duration
+from mld.operating.faults import KINDS, FleetFault, Severity
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.shard_view import ViewRules
 from mld.operating.verdicts import general_faults
+from mld.operating.worker_view import JAVA, UNREPORTED
 from mld.properties.settings import FILES_PER_CHILD
 
 CONSUMERS_MAX = 20
@@ -61,7 +65,7 @@ _REFUSALS = (
         "set the clock, and keep it set (NTP)",
     ),
 )
-"""What the failure of a call means, by its codes: words and remedy."""
+"""Words and remedy for a failed call of AWS, by the error codes."""
 
 
 class Health(Enum):
@@ -72,7 +76,7 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line: what was looked at, how it is, in words, and what to do."""
+    """One finding: what was examined (`about`), its state, in words, and what to do."""
 
     health: Health
     about: str
@@ -97,7 +101,7 @@ def is_well(findings: Iterable[Diagnosis]) -> bool:
 
 
 def finding_value(finding: Diagnosis) -> dict[str, str]:
-    """Return a finding in plain values."""
+    """Return a finding in plain values, for JSON."""
     state = finding.health.value
     return {"state": state, "about": finding.about, "words": finding.words, "remedy": finding.remedy}
 
@@ -106,22 +110,22 @@ def finding_value(finding: Diagnosis) -> dict[str, str]:
 
 
 def refusal(about: str, action: str, error: MldError, missing: str = "") -> Diagnosis:
-    """Return what the failure of a call means. `missing` is the remedy for a thing that is not there."""
+    """Return the finding for a call that failed. `missing` is the remedy if the stream or table does not exist."""
     if not isinstance(error, AwsError):
         return fail(about, f"{action}: {error}", "check network, proxy, region and endpoint of this service")
     for codes, words, remedy in _REFUSALS:
         if error.code in codes:
             return fail(about, words.format(action=action, error=error), remedy)
     if error.code in THROTTLING_CODES:
-        remedy = "see who else calls so often; the daemon waits and goes on"
+        remedy = "find out which other program calls so often; the daemon waits and goes on"
         return warn(about, f"{action} is throttled: {error}", remedy)
     if error.code == MISSING_CODE and missing:
         return fail(about, f"{action}: {error}", missing)
-    return fail(about, f"{action}: {error}", "see what this error means in the documentation of the service")
+    return fail(about, f"{action}: {error}", "look up this error in the documentation of the service")
 
 
 def is_harmless_refusal(error: MldError) -> bool:
-    """Return whether a write that cannot match was refused for that alone: it is allowed."""
+    """Return whether a write was refused only because its condition cannot be met: then the write is permitted."""
     return isinstance(error, AwsError) and error.code == REFUSED_CODE
 
 
@@ -133,20 +137,20 @@ def is_missing(error: MldError) -> bool:
 
 
 def clock_finding(offset_s: float | None) -> Diagnosis:
-    """Judge this machine's clock; `offset_s` is AWS's minus ours, None if no answer told its time."""
+    """Judge this machine's clock. `offset_s` is the clock of AWS minus ours; None if no answer had a date."""
     if offset_s is None:
         return warn("clock", "not checked: no answer had a Date header", "compare this machine's clock by other means")
     words = f"this machine's clock is {abs(offset_s):.0f} s {'behind' if offset_s > 0 else 'ahead of'} that of AWS"
     remedy = "set the clock, and keep it set (NTP)"
     if abs(offset_s) >= SKEW_FAIL_S:
-        return fail("clock", f"{words}: AWS refuses requests of other programs here", remedy)
+        return fail("clock", f"{words}: AWS refuses requests of other programs on this machine", remedy)
     if abs(offset_s) >= SKEW_WARN_S:
         return warn("clock", words, remedy)
-    return ok("clock", f"within {max(1.0, abs(offset_s)):.0f} s of AWS's")
+    return ok("clock", f"within {max(1.0, abs(offset_s)):.0f} s of the clock of AWS")
 
 
 def key_hint(access_key: str | None) -> str:
-    """Return so much of an access key id as tells which it is."""
+    """Return the last characters of an access key id, enough to recognize it."""
     return f"…{access_key[-4:]}" if access_key and len(access_key) > 8 else "…"
 
 
@@ -154,7 +158,7 @@ def key_hint(access_key: str | None) -> str:
 
 
 def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> Iterator[Diagnosis]:
-    """Yield what DescribeStreamSummary tells."""
+    """Yield findings from the answer of DescribeStreamSummary."""
     name, status = summary.get("StreamName", "?"), summary.get("StreamStatus", "?")
     hours = summary.get("RetentionPeriodHours")
     words = f"{name} is {status}, {summary.get('OpenShardCount', '?')} open shards, records are kept {hours} h"
@@ -171,7 +175,7 @@ def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> Iterator
 
 
 def consumer_finding(name: str, consumers: int | None, error: MldError | None) -> Diagnosis:
-    """Return whether the consumer that the daemon subscribes with is, or can be, registered."""
+    """Judge whether the daemon's consumer of enhanced fan-out is registered, or can be."""
     about = "fan-out consumer"
     if error is None:
         return ok(about, f"{name} is registered")
@@ -181,7 +185,7 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
         return fail(
             about,
             f"{name} is not registered, and the stream has {consumers} consumers already",
-            "DeregisterStreamConsumer one that nobody uses, or set retrievalMode=POLLING",
+            "deregister one that is not used (DeregisterStreamConsumer), or set retrievalMode=POLLING",
         )
     return ok(
         about, f"{name} is not registered yet; the first start does it (kinesis:RegisterStreamConsumer, not tried)"
@@ -192,7 +196,10 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
 
 
 def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rules: ViewRules) -> Diagnosis:
-    """Judge whether the table is yet to be made, or was taken from a fleet, by the reports in another table."""
+    """Judge a lease table that does not exist: a new application, or one whose table was deleted.
+
+    `reports` are those of another table of the fleet: a recent one shows that the fleet lives.
+    """
     about = "lease table"
     living = [one for one in newest_of_each(reports) if one.updated_at_s and not is_expired(one, now_s, rules.reports)]
     if not living:
@@ -209,7 +216,7 @@ def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rule
 def table_findings(
     table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
 ) -> Iterator[Diagnosis]:
-    """Yield what DescribeTable tells. `index` None: this fleet needs none."""
+    """Yield findings from the answer of DescribeTable. `index` is the index that this fleet needs, if any."""
     about, name, status = "lease table", table.get("TableName", "?"), table.get("TableStatus", "?")
     schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
     if schema != [(key, "HASH")]:
@@ -241,7 +248,9 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
 
 
 def rows_findings(seen: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosis]:
-    """Yield what is wrong with the rows, by themselves and beside what the service lists, and who shares them."""
+    """Yield findings about the lease rows, also compared with the listed shards, and about the workers
+    that share them.
+    """
     assert seen.fleet is not None
     if not seen.fleet.shards and not seen.corrupt:
         yield ok("lease rows", "none yet; the first start makes them")
@@ -262,7 +271,7 @@ def diagnosis(fault: FleetFault) -> Diagnosis:
 
 
 def with_one_remedy(found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Return the findings with each remedy once: what has the same cause has the same remedy."""
+    """Return the findings with each remedy only once, at the first finding that has it."""
     given: set[str] = set()
     said = []
     for one in found:
@@ -272,7 +281,10 @@ def with_one_remedy(found: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 
 def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
-    """Return which programs share the table: Java 3.x reports, Java 2.x and workers that are gone only own leases."""
+    """Judge the kinds of workers that share the table.
+
+    Workers of Java 3.x have reports; those of Java 2.x, like workers that are gone, show only as owners of leases.
+    """
     there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
     kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in there})
     if not kinds:
@@ -294,9 +306,9 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
 
 
 def daemon_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
-    """Yield what a daemon of this machine, by its answer to `mld status`, has against its files and its log's disk.
+    """Yield the faults that a daemon of this machine has with its files and the disk of its log, from `mld status`.
 
-    Other places were tried from here.
+    `mld doctor` itself tries the other disks.
     """
     about, loaded_at = f"daemon {status.get('pid', '?')}", status.get("configuration", {}).get("loadedAt")
     faults = [one for one in status.get("faults", ()) if one["kind"] in OF_FILES or one["subject"] == "log"]
@@ -310,7 +322,7 @@ def daemon_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def disk_finding(place: DiskPlace, room: DiskRoom) -> Diagnosis:
-    """Return whether a trial write succeeded at a place, and how much room there is."""
+    """Return whether a trial write succeeded in a directory, and how much room its file system has."""
     about, words = f"room for {place.name}", in_words(place, room)
     if words is None:
         return ok(about, f"{place.path} can be written to, {room.free_share:.0%} of its file system is free")
@@ -319,7 +331,7 @@ def disk_finding(place: DiskPlace, room: DiskRoom) -> Diagnosis:
 
 
 def files_finding(shards: int, children_per_shard: int, files_max: int | None) -> Diagnosis:
-    """Return whether this machine could take all shards by itself; None: any number of files may be open."""
+    """Return whether this machine may open enough files for all shards at once. `files_max` None: no limit."""
     files = FILES_BASE + FILES_PER_CHILD * children_per_shard * shards
     if files_max is not None and files_max < files:
         each = "" if children_per_shard == 1 else f" with {children_per_shard} children each"

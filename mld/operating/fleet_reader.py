@@ -1,22 +1,21 @@
-"""Reads what a fleet's tables hold, with the credentials and endpoints of a properties file, and no daemon."""
+"""`FleetReader`: reads the tables of a fleet, for commands that run without a daemon and for the daemon's pages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from mld.aws.client_factory import client_factory, service_of
-from mld.aws.service import RawService, Service
+from mld.aws.service import Service
 from mld.aws.service_time import ServiceTime
-from mld.aws.table_calls import TableCalls, table_error
+from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock, LoopClock
-from mld.core.errors import AwsError, AwsUnreachableError, TableError, TableMissingError
+from mld.core.errors import TableError
 from mld.core.steps import Steps
 from mld.core.stream_ids import keys_meant
-from mld.core.turns import a_few_at_a_time, in_turns
+from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow
@@ -28,75 +27,17 @@ from mld.leases.lease import Lease
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, UNKNOWN_KEY, Place
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating import events
-from mld.operating.fleet_status import (
-    LAG_MAX_S,
-    FleetStatus,
-    ViewRules,
-    fleet_status_steps,
-)
-from mld.operating.naming import full_key, names_of
-from mld.operating.options import FORBIDDEN
-from mld.operating.plan import Change, raw_table
+from mld.operating.fleet_status import FleetStatus, fleet_status_steps
+from mld.operating.naming import full_key
+from mld.operating.open_services import REQUEST_TIMEOUT_S, dynamo_of, if_there
+from mld.operating.plan import Change
+from mld.operating.shard_view import LAG_MAX_S, ViewRules
 from mld.properties.settings import Settings
 from mld.tracking import stream_list
 
-T = TypeVar("T")
-REQUEST_TIMEOUT_S = 10.0
-THREADS = 4  # segments of a large table are scanned beside each other
-
-# Found by what their tables look like: a lease table is one whose only key is `leaseKey`; tables of KCL 3.0 to 3.4 have
-# its name with an ending. Of each the first rows are read, once. What may not be seen is said, with the
-# permission that is missing.
-
-TABLES_MAX = 2_000
-"""Looked at in one region; each costs one DescribeTable, of which an account has thousands a second."""
-ROWS_MAX = 500
-"""Read of each lease table: at most 63 read units, as rows have less than a kilobyte."""
-ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
-LEASE_DURATION_S = 30.0
-"""Supposed, as the table does not tell: what is older than two renewals of so long a lease is unknown."""
-
-
-async def if_there(asking: Awaitable[T], otherwise: T) -> T:
-    """Return what a table holds, or `otherwise` if there is no such table. Raises TableError."""
-    try:
-        return await asking
-    except TableMissingError:
-        return otherwise
-
-
-@asynccontextmanager
-async def opened(
-    settings: Settings,
-    name: str,
-    label: str,
-    timeout_s: float = REQUEST_TIMEOUT_S,
-    service_time: ServiceTime | None = None,
-) -> AsyncIterator[RawService]:
-    """Open a service of a properties file, and close it; `service_time` learns from its answers. Raises errors of
-    `mld.core.errors`.
-    """
-    service = service_of(
-        client_factory(settings, service_time),
-        name,
-        label=label,
-        threads_max=THREADS,
-        read_timeout_s=timeout_s,
-    )
-    await service.open()
-    try:
-        yield service
-    finally:
-        await service.close()
-
-
-def dynamo_of(settings: Settings, service_time: ServiceTime | None = None) -> AbstractAsyncContextManager[RawService]:
-    """Open DynamoDB."""
-    return opened(settings, "dynamodb", "DynamoDB", service_time=service_time)
-
 
 def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
-    """Return the rules by which this fleet is judged."""
+    """Return the rules by which shards and workers of this fleet are judged."""
     return ViewRules(
         lease_duration_s=settings.leases.duration_s,
         reports=ReportRules.of(settings.fleet),
@@ -111,7 +52,10 @@ def status_steps(
     more_reports: Iterable[WorkerReport] = (),
     legacy_lock: SeenLock = None,
 ) -> Steps[FleetStatus]:
-    """Return the fleet as a scan shows it."""
+    """Return the fleet that a scan of the lease table shows.
+
+    `more_reports` and `legacy_lock` come from the other tables of a fleet of KCL 3.0 to 3.4.
+    """
     found = parse_rows(scan.others, LEASE_TABLE_KEY)
     lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
     status = yield from fleet_status_steps(
@@ -128,7 +72,7 @@ def status_steps(
 
 
 class FleetReader:
-    """Looks at a fleet's tables: one scan, and where the fleet still has its legacy tables, these as well."""
+    """Reads the lease table by one scan, and the two legacy tables where the fleet still has them."""
 
     def __init__(self, settings: Settings, service: Service, table: LeaseTable, clock: Clock, rules: ViewRules) -> None:
         self.settings = settings
@@ -148,7 +92,7 @@ class FleetReader:
         )
 
     async def is_3x(self) -> bool:
-        """Tell whether leaders give leases to workers; by KCL 2.x workers take them. Raises TableError."""
+        """Return whether the fleet works by the rules of 3.x, where leaders assign leases. Raises TableError."""
         states = StatesTable(self._service)
         row: StateRow[ClientVersion] | None = None
         for place in (
@@ -173,14 +117,14 @@ class FleetReader:
 
     @property
     def lag_max_s(self) -> float:
-        """Beyond which lag a shard is lagging."""
+        """A shard that is further behind than this, in seconds, counts as lagging."""
         return self._rules.lag_max_s
 
     async def look(self, seen: TableScan | None = None, *, is_throttled: bool = False) -> FleetStatus:
         """Return the fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
 
         `seen` is the lease table, if it was read already. `is_throttled`: the caller knows that the table refuses
-        writes for want of capacity.
+        writes for lack of capacity, so that silent workers may be alive.
         """
         legacy = self._legacy()
         scan, (reports, lock) = (seen, await legacy) if seen else await asyncio.gather(self._table.scan(), legacy)
@@ -217,7 +161,7 @@ async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> Asyn
 
 
 def _labels(scan: TableScan) -> Mapping[str, str]:
-    """Return what the list of streams calls them; nothing if it cannot be read."""
+    """Return the labels of streams by identifier, from the list in the table; nothing if it cannot be read."""
     row = _row(scan.others, LEASE_TABLE_KEY, stream_list.KEY)
     return stream_list.labels_of(stream_list.parse(row or {}))
 
@@ -229,7 +173,9 @@ def _row(
 
 
 async def with_stream(settings: Settings, name: str) -> str:
-    """Return the key of the only lease that `name` may mean; `name` if it names a stream, or nothing is known of it.
+    """Return the key of the only lease that `name` can mean, if the file names several streams.
+
+    Returns `name` itself if it names a stream too, or if no lease is known that it could mean.
 
     Raises ActRefusedError if several streams have such a shard, TableError.
     """
@@ -241,80 +187,3 @@ async def with_stream(settings: Settings, name: str) -> str:
         return name
     keys = [shard.key for shard in status.shards]
     return full_key(keys, name, status.labels) if keys_meant(keys, name, status.labels) else name
-
-
-# --- the applications of an account -----------------------------------------------------------------------------------
-
-
-async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
-    """Return the applications, and sentences about what was not seen. Raises TableError if the tables cannot be listed.
-
-    None is what nobody knows, for the reason in `note`; `behindSeconds` is that of the shard furthest behind.
-    """
-    names, unseen = await _names(service)
-    companions = {name for name in names if name.endswith(ENDINGS)}
-    found: dict[str, dict[str, Any]] = {}
-
-    async def look(name: str) -> None:
-        calls = TableCalls(service, name, REQUEST_TIMEOUT_S)
-        try:
-            described = (await calls.send("DescribeTable", {}))["Table"]
-        except TableError as error:
-            unseen.append(_refused(name, "dynamodb:DescribeTable", error))
-            return
-        keys = [(key["AttributeName"], key["KeyType"]) for key in described["KeySchema"]]
-        if keys == [(LEASE_TABLE_KEY, "HASH")]:
-            own = [f"{name}{ending}" for ending in ENDINGS if f"{name}{ending}" in companions]
-            nothing = dict.fromkeys(("streams", "workers", "openShards", "behindSeconds", "note"))
-            found[name] = {"table": name, "companions": own} | nothing | await _look_at_table(calls, clock)
-
-    await a_few_at_a_time(look, [name for name in names if name not in companions])
-    return {"applications": [found[name] for name in sorted(found)], "unseen": sorted(unseen)}
-
-
-async def _names(service: Service) -> tuple[list[str], list[str]]:
-    names: list[str] = []
-    params: dict[str, Any] = {}
-    while len(names) < TABLES_MAX:
-        try:
-            answer = await service.call("ListTables", params, timeout_s=REQUEST_TIMEOUT_S)
-        except (AwsError, AwsUnreachableError) as error:
-            failure = table_error(error, "")
-            raise type(failure)(_refused("the tables", "dynamodb:ListTables", failure)) from error
-        names += answer["TableNames"]
-        if not (last := answer.get("LastEvaluatedTableName")):
-            return names, []
-        params = {"ExclusiveStartTableName": last}
-    return names[:TABLES_MAX], [f"there are more than {TABLES_MAX} tables; the first by name were looked at"]
-
-
-async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
-    try:
-        answer = await calls.send("Scan", {"Limit": ROWS_MAX})
-    except TableError as error:
-        return {"note": _refused("its rows", "dynamodb:Scan", error)}
-    scan = raw_table(answer["Items"]).scan
-    status = await in_turns(status_steps(scan, clock.wall(), ViewRules(LEASE_DURATION_S)))
-    streams = {*status.labels.values()} or {shard.label for shard in status.shards if shard.label is not None}
-    streams = streams or {
-        name for one in parse_rows(scan.others, LEASE_TABLE_KEY).reports if (name := one.mld.get("stream"))
-    }
-    notes = [f"of the first {ROWS_MAX} rows"] if "LastEvaluatedKey" in answer else []
-    silent = [shard for shard in status.open_shards if shard.behind_s is None]
-    if silent:
-        why = names_of(sorted({shard.why for shard in silent if shard.why})) or "nobody works on them"
-        notes.append(f"{len(silent)} of {len(status.open_shards)} shards do not tell: {why}")
-    return {
-        "streams": sorted(streams) or None,
-        "workers": sum(worker.is_alive is not False for worker in status.workers),
-        "openShards": len(status.open_shards),
-        "behindSeconds": status.behind_s,
-        "note": "; ".join(notes) or None,
-    }
-
-
-def _refused(what: str, action: str, error: TableError) -> str:
-    """Say what was not seen, and which permission is missing if that is why."""
-    if any(sign in str(error) for sign in FORBIDDEN):
-        return f"{what}: not seen, allow {action}"
-    return f"{what}: not seen: {error}"

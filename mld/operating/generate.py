@@ -1,13 +1,12 @@
-"""The commands that print what operators install beside the daemon: policy, table, alerts, dashboard, unit.
+"""The commands that print files for operators to install: policy, table, alerts, dashboard, systemd unit.
 
-What they print is in `templates` (`mld.operating.filling`).
+Their texts are in `templates` (`mld.operating.filling`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -17,44 +16,18 @@ import click
 from mld.check.refusals import refusals
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
 from mld.operating.alert_rules import RUNBOOKS, cloudformation_alarms, grafana_dashboard, prometheus_rules, unseen
-from mld.operating.filling import Value, filled
+from mld.operating.command_ends import finish
 from mld.operating.iam_policy import policy
-from mld.operating.options import Asked, asks, finish
-from mld.operating.service_unit import Surroundings, UnitRefused, loaded_for_unit, quoted, service_of, unit
+from mld.operating.options import Asked, asks
+from mld.operating.service_facts import (
+    Surroundings,
+    UnitRefused,
+    loaded_for_unit,
+    service_of,
+)
+from mld.operating.service_unit import unit
+from mld.operating.table_template import lease_table
 from mld.properties.remarks import ConfigurationError
-from mld.properties.settings import Settings
-from mld.properties.values import BillingMode
-
-
-def lease_table(settings: Settings, template: str) -> str:
-    """Return the lease table as mld creates it, as ``lease-table.tf`` or, for CloudFormation, ``lease-table.json``."""
-    is_terraform = template.endswith(".tf")
-    text = quoted if is_terraform else json.dumps
-    is_provisioned = settings.lease_table.billing_mode is BillingMode.PROVISIONED
-    tags = dict(settings.lease_table.tags)
-    width = max((len(quoted(key)) for key in tags), default=0)
-    values: dict[str, Value] = {
-        "resource": resource_name(settings.application_name),
-        "description": text(f"Lease table of {settings.application_name}"),
-        "name": text(settings.lease_table.name),
-        "billing_mode": text(settings.lease_table.billing_mode.value),
-        "read_capacity": str(settings.lease_table.read_capacity) if is_provisioned else None,
-        "write_capacity": str(settings.lease_table.write_capacity) if is_provisioned else None,
-        "deletion_protection": str(settings.lease_table.deletion_protection).lower(),
-        "recovery": settings.lease_table.point_in_time_recovery,
-        "tags": tuple(f"{quoted(key):<{width}} = {quoted(value)}" for key, value in tags.items()),
-        "tags_json": json.dumps([{"Key": key, "Value": value} for key, value in tags.items()]) if tags else None,
-    }
-    return "\n".join(filled(template, values))
-
-
-def resource_name(application: str) -> str:
-    """Return a name that Terraform takes for a resource."""
-    name = re.sub(r"[^0-9A-Za-z_-]", "_", application)
-    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 def _print(text: str) -> NoReturn:
@@ -69,7 +42,7 @@ def _print(text: str) -> NoReturn:
 @asks()
 @click.option("--no-create", is_flag=True, help="Without the rights to create tables and index.")
 def iam_policy(asked: Asked, no_create: bool) -> None:
-    """Print the least that the application has to be allowed, as a policy of IAM in JSON."""
+    """Print the policy of IAM that the application needs, with no more rights than it uses, in JSON."""
     _print(json.dumps(policy(asked.settings(), create=not no_create), indent=2))
 
 
@@ -78,7 +51,7 @@ def iam_policy(asked: Asked, no_create: bool) -> None:
 @click.option("--cloudformation", "is_json", flag_value=True, help="As a template of CloudFormation.")
 @click.option("--terraform", "is_json", flag_value=False, default=False, help="As a resource of Terraform.")
 def table(asked: Asked, is_json: bool) -> None:
-    """Print the lease table as mld creates it, for who makes tables with Terraform (the default) or CloudFormation."""
+    """Print the lease table as mld creates it, as code for Terraform (the default) or CloudFormation."""
     _print(lease_table(asked.settings(), "lease-table.json" if is_json else "lease-table.tf"))
 
 
@@ -87,17 +60,17 @@ def table(asked: Asked, is_json: bool) -> None:
 @click.option("--cloudwatch", "by_cloudwatch", flag_value=True, help="As alarms, in a template of CloudFormation.")
 @click.option("--prometheus", "by_cloudwatch", flag_value=False, default=False, help="As rules of Prometheus.")
 @click.option(
-    "--retention-hours", type=click.IntRange(24, 8760), default=24, show_default=True, help="How long the stream keeps."
+    "--retention-hours", type=click.IntRange(24, 8760), default=24, show_default=True, help="Retention of the stream."
 )
 @click.option(
     "--runbooks",
     default=RUNBOOKS,
     show_default=True,
     metavar="URL",
-    help="Where your people find the pages of mld; {page} stands for the name of one.",
+    help="Address where your people find the pages of mld; {page} stands for the name of a page.",
 )
 def alerts(asked: Asked, by_cloudwatch: bool, retention_hours: int, runbooks: str) -> None:
-    """Print what should wake somebody, with what to do first: for Prometheus (the default), or for CloudWatch."""
+    """Print alerts, each with what to do first: rules for Prometheus (the default), or alarms for CloudWatch."""
     settings = asked.settings()
     if why := unseen(settings, by_cloudwatch=by_cloudwatch):
         say(why)
@@ -114,13 +87,13 @@ def dashboard(asked: Asked) -> None:
 
 @click.command("systemd-unit")
 @asks()
-@click.option("--user", metavar="NAME", help="An account that exists; by default systemd makes one up (DynamicUser).")
-@click.option("--group", metavar="NAME", help="Its group; by default of the same name.")
+@click.option("--user", metavar="NAME", help="An existing account; by default systemd makes one up (DynamicUser).")
+@click.option("--group", metavar="NAME", help="Group of that account; by default the group of the same name.")
 def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
-    """Print a hardened unit of systemd that runs the daemon as it is installed here, from the directory you are in.
+    """Print a hardened systemd unit that runs this installation of the daemon, from the current directory.
 
-    What else has to be done is printed on stderr. Variables that the file refers to must be set; secret files and
-    $CREDENTIALS_DIRECTORY need not be there.
+    Further steps are printed on stderr. Set the variables that the properties file refers to; secret files and
+    $CREDENTIALS_DIRECTORY need not exist yet.
     """
     if group and not user:
         raise click.UsageError("--group needs --user")

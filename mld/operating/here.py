@@ -1,6 +1,6 @@
-"""The commands that talk to a daemon of this machine over its control socket: `mld status`, `log-level` and `tap`.
+"""The commands that talk to a daemon of this machine over its control socket: `mld status` and `mld tap`.
 
-A supervisor calls `mld status --live` every few seconds: what only people need is imported when it is printed.
+Supervisors call `mld status --live` every few seconds, so modules for output to people are imported only when needed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, TypeVar, cast
 import click
 
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, define_option, file_option
+from mld.operating.command_ends import finish
 from mld.operating.daemon_link import DaemonLink, WantedDaemon, find_daemon, find_daemons
-from mld.operating.options import finish, output_option
+from mld.operating.options import output_option
 from mld.properties.printable import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 5.0
 PAGE = "page"
-"""The severity of what wakes somebody (`mld.operating.faults`)."""
+"""The severity of faults that wake somebody (`mld.operating.faults`)."""
 _MARKS = {"toChild": "->", "fromChild": "<-"}
 
 
@@ -31,7 +32,7 @@ _MARKS = {"toChild": "->", "fromChild": "<-"}
 
 
 def of_daemon(command: F) -> F:
-    """Give a command the parameter `wanted`: which daemon the options and the file name."""
+    """Give a command the parameter `wanted`: the daemon that its options and its file name."""
 
     @wraps(command)
     def called(
@@ -54,15 +55,15 @@ def of_daemon(command: F) -> F:
         click.argument("files", nargs=-1, metavar="[APP.properties]"),
         file_option,
         define_option,
-        click.option("--pid", type=int, help="Of several daemons: the one with this process id."),
-        click.option("--worker", metavar="ID", help="Of several daemons: the one with this worker id."),
+        click.option("--pid", type=int, help="Process id of the daemon, if several run here."),
+        click.option("--worker", metavar="ID", help="Worker id of the daemon, if several run here."),
         click.option(
             "--timeout",
             "timeout_s",
             type=click.FloatRange(min=0.1, max=600),
             default=TIMEOUT_S,
             show_default=True,
-            help="Seconds until the daemon must have answered.",
+            help="Seconds within which the daemon must answer.",
         ),
     )
     asking: Any = called
@@ -72,7 +73,7 @@ def of_daemon(command: F) -> F:
 
 
 def _application_of(file: str, overrides: Sequence[str]) -> tuple[str, str | None]:
-    """Return application and mld.controlSocket of a properties file. Exits with 2 if it cannot be used."""
+    """Return application and mld.controlSocket of a properties file. Exits with 2 if the file cannot be used."""
     from mld.properties.loader import load_some
     from mld.properties.remarks import ConfigurationError, Level, Remark
 
@@ -91,17 +92,17 @@ def _application_of(file: str, overrides: Sequence[str]) -> tuple[str, str | Non
 
 @click.command()
 @of_daemon
-@click.option("--live", "probe", flag_value="live", help="Only whether it makes progress: exit code 0 or 1.")
-@click.option("--ready", "probe", flag_value="ready", help="Only whether it has started: exit code 0 or 1.")
+@click.option("--live", "probe", flag_value="live", help="Check only whether the daemon makes progress.")
+@click.option("--ready", "probe", flag_value="ready", help="Check only whether the daemon has started.")
 @output_option
 def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
-    """Show the daemon that runs on this machine: its shards, how far behind, what fails.
+    """Show the daemon that runs on this machine: its shards, their lag, and what fails.
 
-    It is asked over a socket that only its user can open, without a port and without AWS. Without a properties file it
-    is the one daemon that runs here. --live and --ready are probes for a supervisor: one line, exit code 0 or 1; of
-    several workers, such as those of one unit, all must be well.
+    The command needs no port and no access to AWS: it asks over a socket that only the daemon's user can open. Without
+    a properties file it asks the only daemon that runs here. --live and --ready are probes for a supervisor. They print
+    one line and end with 0 or 1; if several workers run here, all must be well.
 
-    Exit code 1 if it does not make progress, or knows of something that should wake somebody.
+    Exit code 1 if the daemon makes no progress, or knows of a fault that should wake somebody.
     """
 
     def show() -> int:
@@ -128,13 +129,13 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
 @click.command()
 @of_daemon
 @click.argument("shard")
-@click.option("--until-exit", is_flag=True, help="End when this child ends; else with the lease of the shard.")
+@click.option("--until-exit", is_flag=True, help="End when this child ends, not only when the lease is lost.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def tap(wanted: WantedDaemon, shard: str, until_exit: bool, output: str) -> None:
-    """Show what a running child and the daemon say to each other, as it happens.
+    """Show the messages between the daemon and a running child, as they are sent. They contain the data of records.
 
     SHARD is a shard's id, or its number. Lines to the child are marked ->, lines of the child <-. The daemon never
-    waits for this command: lines that it cannot take in time are left out and counted. It shows the data of records.
+    waits for this command: if it reads too slowly, lines are left out and counted.
     """
     if Path(shard).is_file():
         raise click.UsageError(f"name a shard after the file: mld tap {shard} SHARD")
@@ -156,7 +157,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print_line(value: dict[str, Any]) -> None:
-    """Print a line for people, with time and direction."""
+    """Print a message or an event for people, with its time and direction."""
     if "lost" in value:
         count = value["lost"]
         click.echo(f"-- {count} line{'' if count == 1 else 's'} left out: too many for this terminal")

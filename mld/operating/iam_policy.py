@@ -15,17 +15,14 @@ OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 ANY = "*"
 
 
-# --- policy of IAM ----------------------------------------------------------------------------------------------------
-
-
 class Policy:
-    """Statements of IAM by name; each is about the resources of all that were allowed under its name."""
+    """Statements of IAM by name. A statement covers all resources that were allowed under its name."""
 
     def __init__(self) -> None:
         self._statements: dict[str, dict[str, Any]] = {}
 
     def allow(self, sid: str, actions: Sequence[str], *resources: str, **more: Any) -> None:
-        """Allow to call `actions` on `resources`; `more` as IAM writes it."""
+        """Allow the calls `actions` on `resources`. `more` are further fields of the statement, in IAM's words."""
         statement = {"Sid": sid, "Effect": "Allow", "Action": list(actions), "Resource": [], **more}
         known = self._statements.setdefault(sid, statement)["Resource"]
         known += [one for one in dict.fromkeys(resources) if one not in known]
@@ -35,14 +32,14 @@ class Policy:
 
 
 def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
-    """Return the policy document. `create` False: tables and index are made by somebody else, such as Terraform."""
+    """Return the policy document. With `create` False others, such as Terraform, create the tables and the index."""
     made = Policy()
     if not settings.is_multi_stream:
         _allow_stream(made, settings)
     for one in settings.streams:
         if one.credentials is None:
             _allow_stream(made, settings_of_one(settings, one))
-    # What single streams are read as; those roles have policies of their own.
+    # Roles by which single streams are read; each needs a policy of its own.
     chains = [one.credentials for one in settings.streams if one.credentials is not None]
     roles = [provider.role.role_arn for chain in chains for provider in chain.providers if provider.role is not None]
     if roles:
@@ -67,19 +64,20 @@ def _allow_stream(made: Policy, settings: Settings) -> None:
         made.allow("ReadStream", [*read, "kinesis:GetRecords"], stream)
         return
     made.allow("ReadStream", read, stream)
-    # Asked only when a record is missing: whether it was trimmed before it was read (retrieval#lost-to-retention).
+    # Used only when a record is missing, to find out whether it was trimmed before it was read
+    # (retrieval#lost-to-retention).
     made.allow("ProveLosses", ["kinesis:GetRecords"], stream)
     consumer = settings.fanout.consumer_arn
     if consumer is None:
         consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"
         made.allow("RegisterConsumer", ["kinesis:RegisterStreamConsumer"], stream)
-    # By name it is described on the stream, by ARN on the consumer.
+    # A consumer that is described by name is checked as the stream's resource, by ARN as its own.
     made.allow("DescribeConsumer", ["kinesis:DescribeStreamConsumer"], stream, consumer)
     made.allow("Subscribe", ["kinesis:SubscribeToShard"], consumer)
 
 
 def _allow_tables(made: Policy, settings: Settings, *, create: bool) -> None:
-    # A fleet that comes from KCL 2.x or 3.0 to 3.4 has the last two; they are looked for in any case.
+    # Only fleets that come from KCL 2.x or 3.0 to 3.4 have the last two tables, but every start looks for them.
     tables = (settings.lease_table, settings.worker_metrics_table, settings.coordinator_state_table)
     lease_table, *others = (_table_arn(settings, table.name) for table in tables)
     rows = ("DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
@@ -127,12 +125,12 @@ def _stream_arn(settings: Settings) -> str:
 def _table_arn(settings: Settings, table: str) -> str:
     partition, region, account = _whereabouts(settings)
     region = settings.dynamo_db.region or region
-    # The stream may be another account's; the tables are the caller's own.
+    # The stream may be in another account; the tables are in the caller's.
     return f"arn:{partition}:dynamodb:{region}:{ANY if settings.stream_arn is not None else account}:table/{table}"
 
 
 def _whereabouts(settings: Settings) -> tuple[str, str, str]:
-    """Return partition, region and account, as far as the file tells."""
+    """Return partition, region and account; a wildcard for what the file does not say."""
     if settings.stream_arn is not None:
         _, partition, _, region, account, *_ = settings.stream_arn.split(":")
         return partition, region, account

@@ -1,10 +1,11 @@
-"""`mld leave-3x`: takes out of the lease table what KCL 2.x cannot read. Rule: coordination#bare-tables.
+"""`mld leave-3x`: removes from the lease table what KCL 2.x cannot read. Rule: coordination#bare-tables.
 
-What is left are leases, in a form that says to workers of mld that 2.x may use the table: they begin by its rules then.
-The row that puts the fleet into 3.x mode goes last. So an act that broke off has left a fleet of 3.x, and the same
-command again does the rest.
+Only leases are left. Their form tells workers of mld that workers of 2.x may use the table, so that they start in the
+modes of 2.x. The row that puts the fleet into 3.x mode is removed last: if the command breaks off, the fleet is still
+one of 3.x, and the same command can be run again.
 
-Workers of 3.x make such rows, so none may live. They report; workers of 2.x do not, and may be there already.
+Workers of 3.x would write such rows again, so none may be alive. They are known by their reports. Workers of 2.x, which
+do not report, may run already.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from mld.leases.table import Condition, LeaseTable, LeaseWrite, Value
 from mld.operating.acting import Report, carry_out, perform
 from mld.operating.application import Application
 from mld.operating.backup import save_rows
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S
+from mld.operating.open_services import REQUEST_TIMEOUT_S
 from mld.operating.options import Asked
 from mld.operating.owner_life import Observed, reporting_workers
 from mld.operating.plan import ActPlan, Change, Outcome, RawTable, Row
 
 TITLE = "the lease table becomes one that KCL 2.x can read"
-STOP_REMEDY = "stop them first: they write what KCL 2.x cannot read"
+STOP_REMEDY = "stop them first: they write rows that KCL 2.x cannot read"
 
 
 def plan_leaving(table: RawTable, coordinator_rows: Iterable[Row] = (), coordinator: Place | None = None) -> ActPlan:
-    """Return what is left to write, of the lease table and of the coordinator table of KCL 3.0 to 3.4."""
+    """Return the changes that are left to make in the lease table, and in the coordinator table of KCL 3.0 to 3.4."""
     changes = [
         Change("no longer says that it was made for KCL 3.5", _without_type(row, removes=(rows.ENTITY_TYPE,)))
         for row in table.rows
@@ -47,7 +48,7 @@ def plan_leaving(table: RawTable, coordinator_rows: Iterable[Row] = (), coordina
 
 
 def _without_type(row: Row, **how: tuple[str, ...]) -> LeaseWrite[bool]:
-    """Change or delete the row, if it is still of the kind that was seen."""
+    """Return a write that changes or deletes the row, if its entity type is still the one that was read."""
     seen = Condition.equal(rows.ENTITY_TYPE, Value(":type", row[rows.ENTITY_TYPE]))
     return writes.yes_or_no("leave", _key(row), seen, **how)
 
@@ -57,7 +58,10 @@ def _key(row: Row) -> str:
 
 
 async def make_room_for_2x(app: Application, asked: Asked) -> int:
-    """Take out what KCL 2.x cannot read, or only show it; the exit code. Raises ActRefusedError, TableError."""
+    """Print what KCL 2.x cannot read, and with --execute remove it; return the exit code.
+
+    Raises ActRefusedError, TableError.
+    """
     seen = await app.require_table()
     coordinator = Place(app.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
     plan = plan_leaving(seen.table, await app.rows_of(coordinator.table), coordinator)

@@ -1,12 +1,14 @@
-"""`mld skip`: single records that the record processor is not to get, and the plan that leaves them out."""
+"""`mld skip`: finds the records that a record processor shall not get, and plans to leave them out."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from mld.core.positions import LATEST_NAME, SUB_MAX, Position
 from mld.core.streams import (
@@ -27,7 +29,6 @@ from mld.operating.plan import (
     ActRefusedError,
     KeptLines,
 )
-from mld.operating.restoring import saved_line
 from mld.operating.steering import end_of, plan_leave_out
 from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.protocol.framed_records import FramedRecord
@@ -39,27 +40,30 @@ _RECORD = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re
 RECORDS_SHOWN = 20
 
 
-# --- records that are left out ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """The record `only`, or those after the checkpoint: so many (`count`), or up to the record `past`, and that one."""
+    """The records to leave out; one of the three is set."""
 
     only: str | None = None
+    """A single record."""
     past: str | None = None
+    """All records after the checkpoint up to this one, which is left out too."""
     count: int | None = None
+    """This many records after the checkpoint."""
 
 
 async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
-    """Plan to leave records out, which are kept in the new file `path`. Raises ActRefusedError, MldError."""
+    """Return a plan that leaves the records out, and saves them in the new file `path`.
+
+    Raises ActRefusedError, MldError.
+    """
     fleet, settings = seen.fleet, seen.reader.settings
     leases = {view.key: view.lease for view in fleet.shards}
     lease = leases[full_key(leases, shard, fleet.labels)]
     label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
     only = None if unwanted.only is None else parse_record(unwanted.only)
     if only is not None:
-        plan_leave_out(fleet, shard, only)  # which may be refused before the stream is asked
+        plan_leave_out(fleet, shard, only)  # a refusal comes before the stream is read
     async with application_of(settings, only_stream(settings, label)) as app:
         found, marks = (
             await records_after(app, lease, unwanted) if only is None else (await records_at(app, lease, only), [only])
@@ -74,7 +78,9 @@ async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path)
 
 
 def parse_record(text: str) -> str:
-    """Return ``SEQUENCE`` or ``SEQUENCE/SUB``, without needless signs. Raises ActRefusedError for anything else."""
+    """Return ``SEQUENCE`` or ``SEQUENCE/SUB`` without blanks and leading zeros. Raises ActRefusedError
+    for other texts.
+    """
     found = _RECORD.fullmatch(text.strip())
     if found is None or int(found["sub"] or 0) > SUB_MAX:
         raise ActRefusedError(f"{text!r} is no sequence number: give digits, and /N for a user record of an aggregate")
@@ -82,7 +88,9 @@ def parse_record(text: str) -> str:
 
 
 async def records_at(app: Application, lease: Lease, record: str) -> list[FramedRecord]:
-    """Return the user record, or all of the aggregate, that is there. Raises ActRefusedError if there is none."""
+    """Return the user record `SEQUENCE/SUB`, or all user records of `SEQUENCE`. Raises ActRefusedError
+    if none is kept.
+    """
     sequence, _, sub = record.partition("/")
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
     page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()
@@ -95,8 +103,9 @@ async def records_at(app: Application, lease: Lease, record: str) -> list[Framed
 
 
 async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> tuple[list[FramedRecord], list[str]]:
-    """Return the user records after the checkpoint that are meant, and the marks that leave them out: one for a whole
-    aggregate. Raises ActRefusedError if there are fewer.
+    """Return the unwanted user records after the checkpoint, and the marks for the lease row that leave them out.
+
+    A whole aggregate gets one mark. Raises ActRefusedError if there are fewer records than wanted.
     """
     checkpoint, initial = lease.checkpoint, initial_position(app.settings.initial_position)
     if checkpoint.sequence == LATEST_NAME or lacks_timestamp(checkpoint, initial):
@@ -144,3 +153,11 @@ def _short(record: FramedRecord) -> str:
     arrived = datetime.fromtimestamp(arrival_ms(record) / 1000, UTC)
     sub = f"/{record.sub}" if record.sub else ""
     return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"
+
+
+def saved_line(lease: Lease, record: FramedRecord) -> str:
+    """Return the line of a record in the file: the fields that a record processor gets, with the shard and stream."""
+    fields: dict[str, Any] = dict(record.fields())
+    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
+    stream = {} if lease.stream is None else {"streamId": lease.stream}
+    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"

@@ -1,4 +1,4 @@
-"""What the commands that look at a fleet print: rows of text for people, plain values for machines. Pure."""
+"""What the commands that look at a fleet print for people: tables of text. Pure."""
 
 from __future__ import annotations
 
@@ -12,32 +12,44 @@ from mld.core.clock import iso_time
 from mld.core.positions import Position
 from mld.core.stream_ids import shard_of_key
 from mld.metrics.events import NOBODY, Event
-from mld.operating.faults import FleetFault, fault_value, is_of_shard
-from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration, furthest
+from mld.operating.durations import duration
+from mld.operating.faults import FleetFault, is_of_shard
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.naming import names_of
+from mld.operating.shard_view import (
+    RANKS,
+    ShardView,
+    Verdict,
+    furthest,
+)
+from mld.operating.worker_view import WorkerView
 
 CHECKPOINT_DIGITS = 12
-"""Shown of a sequence number: its end, where two of one shard differ."""
+"""Last digits of a sequence number that are shown: two numbers of one shard differ there."""
 ERROR_CHARACTERS_MAX = 80
 IF_TOLD = frozenset({"stream", "where", "up"})
-"""Columns that are shown if there is something in them."""
+"""Columns that are left out if they are empty."""
 CHILDREN_SHOWN = 16
-"""Named of the children of one shard; a program gets them all."""
+"""Children of a shard that a listing names; programs get all."""
 FAULTS_SHOWN = 20
-"""Told below a listing; a program gets them all."""
+"""Faults that are printed below a table; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A table: `columns` with a mark for those that are aligned to the right, rows of text, lines that follow."""
+    """A table of text."""
 
     columns: tuple[tuple[str, bool], ...]
+    """Name of each column, and whether it is aligned to the right."""
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    """Lines that are printed below the table."""
 
 
 def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
-    """Return a listing; ``name>`` is a column that is aligned to the right. Without content some are left out."""
+    """Return a listing with these columns; ``name>`` is aligned to the right. Empty columns of
+    `IF_TOLD` are left out.
+    """
     columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
     found = tuple(rows)
     shown = [at for at, (name, _) in enumerate(columns) if name not in IF_TOLD or any(row[at] for row in found)]
@@ -46,17 +58,14 @@ def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) 
     )
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
-
-
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return one row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
+    """Return a listing of `shards`, the worst first, with the faults of the table as a whole below."""
     names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
     return _shards_listing(names, status, shards, faults)
 
 
 def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return the open shards with their verdicts, the worst first, and what is wrong with the table as a whole."""
+    """Return a listing of the open shards by verdict, the worst first, with the faults of the whole table below."""
     return _shards_listing("stream, shard, verdict, behind>, owner, note", status, status.open_shards, faults)
 
 
@@ -71,7 +80,7 @@ def _shards_listing(
 
 
 def told(faults: Iterable[FleetFault]) -> list[str]:
-    """Return faults as lines, with their remedies; of many only some."""
+    """Return faults as lines, with their remedies; at most `FAULTS_SHOWN`."""
     lines = [fault.sentence for fault in faults]
     more = len(lines) - FAULTS_SHOWN
     return lines if more <= 0 else [*lines[:FAULTS_SHOWN], f"and {more} more"]
@@ -86,7 +95,7 @@ def _kbps(shard: ShardView) -> str:
 
 
 def note(shard: ShardView, remedy: str | None = None) -> str:
-    """Say what an operator should know about a shard, in a few words, and what helps; nothing for most."""
+    """Return what an operator should know about a shard, and the remedy; empty for most shards."""
     lease = shard.lease
     parents = () if shard.verdict is Verdict.ENDED else sorted(map(_number, lease.parents))
     parts = (
@@ -109,11 +118,11 @@ _SHARD_CELLS: Mapping[str, Callable[[ShardView], str]] = {
     "KB/s>": _unless_ended(_kbps),
     "checkpoint": lambda shard: short(shard.lease.checkpoint),
 }
-"""What stands in a column about a shard."""
+"""Function for the text of each column about a shard."""
 
 
 def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
-    """Sort by verdict, then the furthest behind; those that are alike stay in their order."""
+    """Sort shards by verdict, the worst first, then by lag. Equal shards keep their order."""
     return sorted(shards, key=lambda shard: (RANKS[shard.verdict.value], -(shard.behind_s or 0.0)))
 
 
@@ -132,7 +141,7 @@ def _totals(status: FleetStatus) -> list[str]:
 
 
 def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return one row for each of several streams: shards by verdict, how far behind, and holes."""
+    """Return a listing of several streams: their shards by verdict, lag, and holes."""
     rows = []
     ids = {shard.label: shard.lease.stream for shard in status.shards}
     for label, shards in groupby(status.shards, key=lambda shard: shard.label):
@@ -154,7 +163,7 @@ def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
 
 
 def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return one row for each worker, and the faults."""
+    """Return a listing of the workers, with the faults below."""
     names = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
@@ -196,13 +205,13 @@ def _heard(worker: WorkerView) -> str:
 
 
 def events_listing(events: Sequence[Event]) -> Listing:
-    """Return the events, the newest last, as in a log."""
+    """Return a listing of events, the newest last."""
     rows = ((iso_time(one.at_s), one.kind.value, one.worker, shard_of_key(one.shard), one.text) for one in events)
     return _listing("time, event, worker, shard, text", rows, (f"{len(events)} events",))
 
 
 def apps_listing(account: Mapping[str, Any]) -> Listing:
-    """Return one row for each application of an account, and what was not seen."""
+    """Return a listing of the applications of an account, with the tables that could not be read below."""
     names = "application, streams, workers>, open shards>, furthest behind>, note"
     apps = account["applications"]
     count = f"{len(apps)} application{'' if len(apps) == 1 else 's'}"
@@ -218,7 +227,7 @@ def _app_row(app: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def short(position: Position) -> str:
-    """Return a position in a few characters."""
+    """Return a position in a few characters: the last digits of its sequence number."""
     if position.is_sentinel:
         return position.sequence
     sub = f"/{position.sub}" if position.sub else ""
@@ -230,14 +239,14 @@ def _number(shard_id: str) -> str:
 
 
 def daemon_listing(value: Mapping[str, Any]) -> Listing:
-    """Return one row for each shard of a daemon, from its answer to `mld status`."""
+    """Return a listing of a daemon's shards, from its answer to `mld status`."""
     names = "stream, shard, state, behind>, busy>, records>, last checkpoint>, restarts>, last error"
     rows = ((shard.get("stream") or "", *_daemon_row(shard)) for shard in value["shards"])
     return _listing(names, rows, _daemon_notes(value))
 
 
 def daemon_headline(value: Mapping[str, Any]) -> str:
-    """Say who the daemon is."""
+    """Return a line with the daemon's application, worker id, process and version."""
     leader = ", leader" if value["isLeader"] else ""
     stream = value["stream"] or "several streams"
     return (
@@ -258,6 +267,10 @@ def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
         str(shard["restarts"]),
         _shortened(shard["why"] or shard["lastError"] or ""),
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= ERROR_CHARACTERS_MAX else text[: ERROR_CHARACTERS_MAX - 1] + "…"
 
 
 def children_in_words(shard: Mapping[str, Any]) -> list[str]:
@@ -283,10 +296,6 @@ def _load(child: Mapping[str, Any]) -> str:
     return f"{has}, {waiting}" if waiting else has
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= ERROR_CHARACTERS_MAX else text[: ERROR_CHARACTERS_MAX - 1] + "…"
-
-
 def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
     count = len(value["shards"])
     shards, behind = f"{count} shard{'' if count == 1 else 's'}", duration(value["behindSeconds"])
@@ -299,94 +308,3 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
     lines = [f"{one['subject']}: {one['words']} -> {one['remedy']}" for one in value["faults"]]
     children = [f"{shard['shard']}: {words}" for shard in value["shards"] for words in children_in_words(shard)]
     return [*filter(None, notes), *children, *lines[:FAULTS_SHOWN]]
-
-
-# --- for machines -----------------------------------------------------------------------------------------------------
-
-
-def event_value(event: Event) -> dict[str, Any]:
-    """Return one event, in plain values."""
-    return {
-        "at": event.at_s,
-        "event": event.kind.value,
-        "worker": event.worker,
-        "shard": event.shard or None,
-        "text": event.text,
-        "lines": list(event.lines),
-    }
-
-
-def shard_value(shard: ShardView, remedy: str | None = None) -> dict[str, Any]:
-    """Return one shard, in plain values; times in seconds, None for what is unknown."""
-    share = shard.share
-    return {
-        "shard": shard.lease.shard_id,
-        "stream": shard.label,
-        "streamId": shard.lease.stream,
-        "key": shard.key,
-        "verdict": shard.verdict.value,
-        "state": shard.state,
-        "owner": shard.owner,
-        "handoffTo": shard.lease.handoff_to,
-        "behindSeconds": shard.behind_s,
-        "toldSecondsAgo": shard.age_s,
-        "isProbed": shard.is_probed,
-        "checkpoint": str(shard.lease.checkpoint),
-        "delivered": None if shard.status is None or shard.status.delivered is None else str(shard.status.delivered),
-        "kbPerSecond": shard.lease.throughput_kbps,
-        "parents": sorted(shard.lease.parents),
-        "children": sorted(shard.lease.children),
-        "from": None if share is None else share[0],
-        "to": None if share is None else share[1],
-        "failures": 0 if shard.failing is None else shard.failing.failures,
-        "why": shard.why,
-        "note": note(shard),
-        "remedy": remedy,
-    }
-
-
-def worker_value(worker: WorkerView) -> dict[str, Any]:
-    """Return one worker, in plain values."""
-    return {
-        "worker": worker.worker,
-        "kind": worker.kind,
-        "host": worker.place.host,
-        "pid": worker.place.pid,
-        "startedAt": worker.place.started_s,
-        "stream": worker.application,
-        "leases": worker.leases,
-        "share": worker.share,
-        "isAlive": worker.is_alive,
-        "isLeader": worker.is_leader,
-        "heardSeconds": worker.heard_s,
-        "cpu": worker.cpu_percent,
-        "behindSeconds": worker.behind_s,
-        "drained": worker.drained,
-        "why": worker.why,
-    }
-
-
-def shard_values(shards: Iterable[ShardView], faults: Iterable[FleetFault]) -> list[dict[str, Any]]:
-    """Return shards in plain values, each with what helps it."""
-    remedies = {fault.shard: fault.remedy for fault in faults}
-    return [shard_value(shard, remedies.get(shard.key)) for shard in shards]
-
-
-def fleet_value(
-    status: FleetStatus, shards: Iterable[ShardView] | None = None, faults: Sequence[FleetFault] = ()
-) -> dict[str, Any]:
-    """Return the whole fleet, in plain values; `shards` if not all of them are wanted."""
-    return {
-        "takenAt": status.taken_s,
-        "leader": status.leader,
-        "behindSeconds": status.behind_s,
-        "faults": [fault_value(fault) for fault in faults],
-        "shards": shard_values(status.shards if shards is None else shards, faults),
-        "workers": [worker_value(worker) for worker in status.workers],
-        "holes": [
-            {"stream": label, "from": str(hole.start), "to": str(hole.end)}
-            for label, holes in status.holes_of.items()
-            for hole in holes
-        ],
-        "corrupt": [{"key": key, "reason": why} for key, why in status.corrupt],
-    }

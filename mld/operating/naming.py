@@ -1,6 +1,6 @@
-"""Which shard and which stream a person means. Pure.
+"""Finds the shard or stream that an operator means by a name. Pure.
 
-A shard is written as its id, its number, ``STREAM:SHARD`` or the key of its lease; a stream as its label in the file,
+A shard can be named by its id, its number, ``STREAM:SHARD`` or the key of its lease; a stream by its label in the file,
 its own name or its identifier.
 """
 
@@ -23,22 +23,22 @@ _UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 
 
 def names_of(names: Iterable[object], most: int = NAMED_MAX) -> str:
-    """Return some of the names, for a sentence."""
+    """Return at most `most` of the names, for a sentence, and how many more there are."""
     shown = list(map(str, names))
     more = f" and {len(shown) - most} more" if len(shown) > most else ""
     return ", ".join(shown[:most]) + more
 
 
 def with_short_ids(text: str) -> str:
-    """Return the text as narrow terminals show it: numbers for shards, workers' ids without most of their UUID.
+    """Return the text with short ids for narrow terminals: shards as numbers, worker ids with part of their UUID.
 
-    Commands take both: see `shard_id_of` and `is_worker`.
+    Commands accept these short ids, too (`shard_id_of`, `is_worker`).
     """
     return _UUID.sub(r"\1…", _SHARD_ID.sub(r"\1", text))
 
 
 def is_worker(worker: str, name: str) -> bool:
-    """Return whether a person means this worker by `name`: its id, or that as a narrow terminal shows it."""
+    """Return whether `name` is the worker's id, or that id as a narrow terminal shows it."""
     return name in (worker, with_short_ids(worker))
 
 
@@ -51,9 +51,9 @@ def shard_id_of(text: str) -> str:
 
 
 def full_key(known: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> str:
-    """Return the lease key that a person means by `name`.
+    """Return the lease key that an operator means by `name`.
 
-    Raises ActRefusedError for a shard that is not there, or is in several streams.
+    Raises ActRefusedError if no lease has that shard, or if several streams do.
     """
     keys = sorted(known)
     found = keys_meant(keys, name, labels)
@@ -69,18 +69,18 @@ def full_key(known: Iterable[str], name: str, labels: Mapping[str, str] | None =
 
 @dataclass(frozen=True, slots=True)
 class ChosenShard:
-    """A shard, and the settings with which its stream alone is reached.
-
-    `stream` None: the file names one stream. `stream_id` is there if the key of the lease was given.
-    """
+    """A shard that an operator has named."""
 
     settings: Settings
+    """Settings for the stream of the shard alone."""
     shard_id: str
     stream: StreamSetting | None = None
+    """The stream, if the file names several."""
     stream_id: StreamId | None = None
+    """The identifier of the stream, if the operator named it by the key of the lease."""
 
     def is_its(self, lease: Lease) -> bool:
-        """Return whether this can be the lease of the shard."""
+        """Return whether this lease can be the one of the shard."""
         if self.stream is None or lease.stream is None:
             return lease.key == self.shard_id
         if self.stream_id is not None:
@@ -107,7 +107,7 @@ def chosen_shard(settings: Settings, text: str) -> ChosenShard:
 
 
 def lease_of(leases: Iterable[Lease], shard: ChosenShard) -> Lease | None:
-    """Return the lease of a shard among all leases; of a stream that was made again, that of the latest."""
+    """Return the lease of the shard; if its stream was made again, the lease of the newest stream. None: no lease."""
     found = [lease for lease in leases if shard.is_its(lease)]
     return max(found, key=_epoch, default=None)
 
@@ -121,7 +121,7 @@ def _epoch(lease: Lease) -> int:
 
 
 def chosen_stream(settings: Settings, name: str | None) -> StreamSetting:
-    """Return the stream of the file that `name` means; None: the only one. Raises ActRefusedError."""
+    """Return the stream of the file that `name` means; without a name the only one. Raises ActRefusedError."""
     has = names_of(one.name for one in settings.streams)
     if name is None:
         if len(settings.streams) == 1:
@@ -138,7 +138,10 @@ def chosen_stream(settings: Settings, name: str | None) -> StreamSetting:
 
 
 def only_stream(settings: Settings, name: str | None) -> StreamSetting | None:
-    """Do as `chosen_stream`; None for a file of one stream. Raises ActRefusedError, also if that has another name."""
+    """Return the stream that `name` means if the file names several, None if it names one.
+
+    Raises ActRefusedError if no stream of the file has this name, or if several have.
+    """
     if settings.is_multi_stream:
         return chosen_stream(settings, name)
     if name not in (None, settings.stream_name):
@@ -147,7 +150,7 @@ def only_stream(settings: Settings, name: str | None) -> StreamSetting | None:
 
 
 def is_meant(setting: StreamSetting, name: str) -> bool:
-    """Return whether `name` is the own name, or the identifier, of this stream."""
+    """Return whether `name` is this stream's name in AWS, or its identifier."""
     id_ = parse_stream_id(name)
     if id_ is None:
         return name == setting.stream_name
@@ -155,7 +158,7 @@ def is_meant(setting: StreamSetting, name: str) -> bool:
 
 
 def settings_of_one(settings: Settings, setting: StreamSetting) -> Settings:
-    """Return the settings of an application that reads this stream only, for what concerns stream and records."""
+    """Return the settings with everything about streams and records replaced by that of this stream alone."""
     return replace(
         settings,
         streams=(),

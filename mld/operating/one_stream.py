@@ -1,7 +1,7 @@
-"""One stream of a table with several, as commands see and write it. Pure.
+"""Limits a command to one stream of a table with several. Pure.
 
-Commands on one of several streams plan with the shards' own names, as in a table of one stream. Their plans become
-writes of the rows of that stream, and of no other.
+Such a command plans with plain shard ids as lease keys, as in a table of one stream. Its plan is then turned into
+writes of that stream's rows only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mld.tracking.stream_list import TrackedList
 from mld.tracking.stream_rows import within_stream
 
 OTHER_FORM = "mld export and mld restore --from-another"
-"""The way of leases into a table of the other form."""
+"""Commands that move leases into a table of the other form (one stream or several)."""
 
 
 def of_stream(table: RawTable, stream: str | None) -> RawTable:
-    """Return the table with the leases of this stream only; all of it without a stream. The raw rows stay all."""
+    """Return the table with the leases of this stream only, but with all raw rows; unchanged without a stream."""
     if stream is None:
         return table
     scan = table.scan
@@ -35,14 +35,14 @@ def of_stream(table: RawTable, stream: str | None) -> RawTable:
 
 
 def within(table: RawTable) -> RawTable:
-    """Return the table with the shards' own names as keys of its leases."""
+    """Return the table with plain shard ids as lease keys."""
     if all(lease.stream is None for lease in table.scan.leases):
         return table
     return RawTable(table.rows, replace(table.scan, leases=tuple(map(within_stream, table.scan.leases))))
 
 
 def in_stream(plan: ActPlan, stream: str | None) -> ActPlan:
-    """Return the plan for the rows of this stream; as it is without one."""
+    """Return the plan with writes of this stream's rows, in place of plain shard ids; unchanged without a stream."""
     if stream is None:
         return plan
     changes = (replace(change, write=writes.of_stream(change.write, stream)) for change in plan.changes)
@@ -50,7 +50,7 @@ def in_stream(plan: ActPlan, stream: str | None) -> ActPlan:
 
 
 def require_form(table: RawTable, *, is_several: bool) -> None:
-    """Raise ActRefusedError for a table that is not of the form that the file has."""
+    """Raise ActRefusedError if the table is for one stream and the file for several, or the other way round."""
     other = next((lease for lease in table.scan.leases if (lease.stream is not None) is not is_several), None)
     if other is not None:
         holds, names, key = (
@@ -58,26 +58,26 @@ def require_form(table: RawTable, *, is_several: bool) -> None:
         )
         raise ActRefusedError(
             f"the lease table holds {holds} (lease {other.key}), but the file names {names}: use the file with {key}, "
-            f"or another tableName, with the leases of this table by {OTHER_FORM}"
+            f"or set another tableName and move the leases there by {OTHER_FORM}"
         )
 
 
 def listed(table: RawTable) -> TrackedList:
-    """Return the list of streams in the table."""
+    """Return the list of streams that the table holds."""
     return stream_list.parse(table.row(stream_list.KEY) or {})
 
 
 def streams_in(leases: Iterable[Lease]) -> tuple[StreamId, ...]:
-    """Return the streams that the leases name."""
+    """Return the identifiers of all streams that have leases."""
     found = {parse_stream_id(lease.stream) for lease in leases if lease.stream is not None}
     return tuple(sorted(one for one in found if one is not None))
 
 
 def stream_id_in(table: RawTable, setting: StreamSetting, wanted: str | None = None) -> str:
-    """Return the identifier that the leases of a stream of the file have; `wanted` may be one itself.
+    """Return the identifier that the leases of this stream have; `wanted` itself if that is one of them.
 
-    Of several incarnations it is the one that the list consumes. Raises ActRefusedError if there is none, or no telling
-    which.
+    If the stream was made again, and has several identifiers, the list in the table decides. Raises ActRefusedError if
+    the stream has no leases, or if the list does not decide.
     """
     ids = [str(one) for one in streams_in(table.scan.leases)]
     if wanted is not None and wanted in ids:

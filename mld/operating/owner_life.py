@@ -1,7 +1,7 @@
-"""Whether the owners of leases are alive, from two looks at the tables.
+"""Finds out whether the owners of leases are alive, by reading the tables several times.
 
-No row carries a time that decides anything, so a dead worker's lease is known by standing still for its duration. A
-worker is alive if one of its leases moves, or its report does.
+A worker is alive if one of its leases, or its report, changes between two reads. No time in a row decides: a worker is
+taken for dead when its rows stand still for the lease duration.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from mld.operating.plan import RawTable, Row
 LOOKS_PER_LEASE = 5
 MARGIN_S = 1.0
 RECENT_REPORTS = 4
-"""Reports that a worker may have missed, or its clock be behind by, and still be watched for the next one."""
+"""A worker without leases is watched if its report is not older than this many times the time between two reports."""
 OWNERS_NAMED_MAX = 3
-
-
-# --- who is alive -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One look: the lease table, and the rows of the report table that fleets of KCL 3.0 to 3.4 have."""
+    """One read: the lease table, and the rows of the report table that fleets of KCL 3.0 to 3.4 have."""
 
     table: RawTable
     reports: tuple[Row, ...] = ()
@@ -38,7 +35,7 @@ Look = Callable[[], Awaitable[Observed]]
 
 
 def owners_of(seen: Observed) -> dict[str, list[str]]:
-    """Return the leases by actual owner."""
+    """Return the keys of the leases by actual owner."""
     owners: dict[str, list[str]] = {}
     for lease in seen.table.scan.leases:
         if lease.actual_owner is not None:
@@ -63,12 +60,12 @@ def _reports(seen: Observed) -> dict[str, Row]:
 
 
 def reporting_workers(seen: Observed) -> frozenset[str]:
-    """Return the workers that have a report, however old: those of KCL 2.x have none."""
+    """Return the workers that have a report, however old. Workers of KCL 2.x have none."""
     return frozenset(_reports(seen))
 
 
 def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
-    """Return the workers whose reports are not older than that, by their own clocks; one without a time counts."""
+    """Return the workers whose reports are at most `age_max_s` old, by the time in them. One without a time counts."""
     found = set()
     for worker, row in _reports(seen).items():
         text = row.get("lut", {}).get("N", "")
@@ -87,10 +84,10 @@ async def living(
     idle_report_s: float | None = None,
     whom: Callable[[str], bool] = lambda _: True,
 ) -> set[str]:
-    """Return the workers that are alive, as soon as one is seen to be, else none after one lease duration.
+    """Watch the tables, and return the living workers as soon as one is found; an empty set after a lease duration.
 
-    Of all workers only `whom` count, and those without leases only with `idle_report_s`, the time between two of their
-    reports: then it takes that long where a report is not older than a few of these times. Raises TableError.
+    Only workers for which `whom` is true count. Workers without leases count only if `idle_report_s`, the time between
+    two reports, is given: then the watch lasts that long if some report is recent. Raises TableError.
     """
     owners = owners_of(first)
     recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)
@@ -112,7 +109,7 @@ async def living(
 
 
 def refusal(alive: set[str], owners: Mapping[str, list[str]], remedy: str) -> str:
-    """Say why a command must not go on beside these workers."""
+    """Return the sentence that refuses a command because these workers are alive."""
     operators = sorted(one for one in alive if is_operator(one))
     if operators:
         return f"another operator is at work on this table ({operators[0]}): wait until that command has ended"

@@ -1,8 +1,8 @@
-"""Places in a stream as an operator names them on a command line. Pure.
+"""`Point`: a place in a stream, as an operator names it on a command line. Pure.
 
-`trim-horizon`, `latest`, `checkpoint`, `now`, a sequence number (with ``/SUB`` for a user record inside a KPL
-aggregate), or a time: ISO 8601 with a zone, epoch seconds, or how long ago (``2h``, ``1h30m``, ``90s ago``). A time is
-turned into epoch seconds at once, so that one command means one moment everywhere.
+It is `trim-horizon`, `latest`, `checkpoint`, `now`, a sequence number (with ``/SUB`` for a user record inside a KPL
+aggregate), or a time: ISO 8601 with a zone, epoch seconds, or how long ago (``2h``, ``1h30m``, ``90s ago``). A time
+becomes epoch seconds at once, so that it means the same moment for every shard.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from enum import Enum
 from mld.core.positions import SEQUENCE_DIGITS_MAX, SUB_MAX, Position
 
 EPOCH_DIGITS_MAX = 11
-"""Epoch seconds have no more digits for 3,000 years; milliseconds have 13."""
+"""Epoch seconds will not have more digits for 3,000 years; milliseconds have 13."""
 SEQUENCE_DIGITS_MIN = 21
-"""Sequence numbers of Kinesis have 56 digits; no clock in any unit has as many as this."""
+"""Sequence numbers of Kinesis have 56 digits; a time in any unit has fewer than this."""
 
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _AGO = re.compile(
@@ -44,16 +44,18 @@ ALL_KINDS = frozenset(PointKind)
 
 
 class PointError(ValueError):
-    """A text that names no place; the message says what to write instead."""
+    """The text names no place. The message says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in a stream, or in one shard of it. `time_s` (epoch) belongs to TIME, `position` to SEQUENCE."""
+    """A place in a stream, or in one shard of it."""
 
     kind: PointKind
     time_s: float | None = None
+    """Epoch seconds; only for TIME."""
     position: Position | None = None
+    """Only for SEQUENCE."""
 
     def __str__(self) -> str:
         if self.time_s is not None:
@@ -87,7 +89,10 @@ def _point(text: str, now_s: float, kinds: Collection[PointKind]) -> Point:
 
 
 def _sequence(text: str) -> Point | None:
-    """Return the sequence number. Raises PointError for a number that may mean two things."""
+    """Return the place if the text is a sequence number, else None.
+
+    Raises PointError for a number that may be a sequence number or a time.
+    """
     found = _SEQUENCE.fullmatch(text)
     if found is None or (len(found["sequence"]) <= EPOCH_DIGITS_MAX and found["sub"] is None):
         return None

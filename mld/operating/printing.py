@@ -1,4 +1,4 @@
-"""Prints listings: a table on a terminal, plain lines elsewhere; once, or again and again (`--watch`)."""
+"""Prints listings: as a table on a terminal, else as plain lines; once, or every few seconds (`--watch`)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,17 @@ from mld.operating.naming import with_short_ids
 from mld.properties.printable import printable
 from mld.properties.scrubber import Scrubber
 
-PLAIN_WIDTH = 200  # columns where stdout is no terminal
+PLAIN_WIDTH = 200  # columns if stdout is no terminal
 UNBOUNDED_WIDTH = 10_000
-WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
+WATCH_PERIOD_S = 5.0  # each look costs a scan of the lease table
 ROWS_MAX = 500
-"""Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
+"""In longer tables no cell is folded: `rich` needs four seconds for 10,000 rows, which no screen can show."""
 GAP = "  "
-TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
-
-
-# --- printing ---------------------------------------------------------------------------------------------------------
+TABLE_FRAME_LINES = 2  # the head of the table, and the line that counts the rows that do not fit
 
 
 def print_listing(listing: Listing) -> None:
-    """Print to stdout, folded and with short ids where a terminal is too narrow."""
+    """Print to stdout. On a terminal that is too narrow, ids are shortened and cells folded."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     console = Console(file=sys.stdout, highlight=False, markup=False, width=width)
     if len(listing.rows) > ROWS_MAX:
@@ -47,21 +44,21 @@ def print_listing(listing: Listing) -> None:
 
 
 def print_wide(listing: Listing) -> None:
-    """Print to stdout, each row on one line, however long it is."""
+    """Print to stdout, each row on one line, however long the line becomes."""
     _take_any_letter()
     sys.stdout.writelines((*aligned(listing), *(f"{printable(note)}\n" for note in listing.notes)))
 
 
 def _take_any_letter() -> None:
-    """Let stdout show what the locale cannot, which a name may hold, as escapes."""
+    """Make stdout print characters that the locale lacks as escapes: names may have such characters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> NoReturn:
-    """Look every few seconds and show on the whole terminal what fits; without an answer the last look stays.
+    """Call `look` every few seconds, and show its listing on the whole terminal, as far as it fits.
 
-    Raises what the first look raises.
+    If a later look fails, the last listing stays, with a note. Raises the errors of the first look.
     """
     from rich.live import Live
 
@@ -89,7 +86,7 @@ def _screen(listing: Listing, trouble: str, console: Console) -> Group:
 
 
 def _fitting(listing: Listing, console: Console) -> Listing:
-    """Return the listing; where the console is too narrow for it, with short ids."""
+    """Return the listing, with short ids if the console is too narrow for it."""
     unbounded = console.options.update(max_width=UNBOUNDED_WIDTH)
     if console.measure(_table(listing), options=unbounded).maximum <= console.width:
         return listing
@@ -101,7 +98,9 @@ def _line(text: str) -> Text:
 
 
 def _table(listing: Listing, *, one_line: bool = False) -> Table:
-    """Lay the rows out. A shard is never folded; `one_line` cuts cells of the other columns instead of folding them."""
+    """Lay the rows out. Shard ids are never folded. With `one_line` other cells that are too long are
+    cut, not folded.
+    """
     table = Table(box=None, pad_edge=False)
     for name, to_the_right in listing.columns:
         justify: Literal["left", "right"] = "right" if to_the_right else "left"

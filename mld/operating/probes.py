@@ -1,4 +1,8 @@
-"""What Kinesis itself shows of the shards of a fleet that no worker reports on, for the commands that look."""
+"""`mld lag --probe`: asks Kinesis about the shards of a fleet: which there are, and how far behind the silent ones.
+
+For each shard whose row has no fresh lag it reads one record after the checkpoint. Few shards are asked at a time,
+because their consumers share the five reads a second. The lag of shards that cannot be asked stays unknown.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +17,22 @@ from mld.core.positions import LATEST, InitialPosition
 from mld.core.streams import IteratorType, StartingPoint, Streams
 from mld.core.terminal import say
 from mld.leases.lease import Lease, ShardStatus
-from mld.operating.faults import Listed
-from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, rejudged
+from mld.operating.fleet_sight import Listed
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.naming import is_meant, settings_of_one
+from mld.operating.shard_view import ShardView, Verdict, rejudged
 from mld.operating.stream_access import all_shards, streams_of
 from mld.properties.settings import Settings
 from mld.retrieval.starting_points import initial_position, starting_point
 
 PROBES_CONCURRENT_MAX = 4
 PROBE_INTERVAL_S = 0.1
-"""Between two probes of one of these, so that a table of 1,000 shards takes half a minute."""
+"""Pause after each probe; with `PROBES_CONCURRENT_MAX` at a time 1,000 shards take half a minute."""
 PROBED = "probed"
 
 
-# --- how far behind ---------------------------------------------------------------------------------------------------
-# `mld lag --probe` asks Kinesis about shards whose rows do not say it: one iterator and one record a shard, from its
-# checkpoint, and few shards at a time, because the shard's consumers share the five reads a second. What cannot be
-# asked stays unknown.
-
-
 async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> FleetStatus:
-    """Return the fleet's status, completed by what Kinesis says of shards whose rows do not."""
+    """Return the fleet's status, with the lag of silent shards as Kinesis answers it."""
     answers: dict[str, int] = {}
     refused: dict[str, StreamError] = {}
     for one, leases in by_stream(settings, silent(status)):
@@ -48,7 +47,7 @@ async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> F
 
 
 async def listed_of(settings: Settings, status: FleetStatus) -> dict[str | None, Listed]:
-    """Return what the service says of each stream of the file, by label; without those that cannot be asked."""
+    """Return the shards and status of each stream of the file, by label. Streams that refuse are left out."""
     found: dict[str | None, Listed] = {}
     each: list[tuple[str | None, Settings]] = [(one.name, settings_of_one(settings, one)) for one in settings.streams]
     for label, one in each or [(None, settings)]:
@@ -62,7 +61,7 @@ async def listed_of(settings: Settings, status: FleetStatus) -> dict[str | None,
 
 
 def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Settings, list[Lease]]]:
-    """Yield the leases by stream, with the settings of that alone; without those of streams that the file lacks."""
+    """Yield the leases of each stream that the file names, with the settings of that stream alone."""
     if not settings.is_multi_stream:
         yield settings, list(leases)
         return
@@ -73,9 +72,9 @@ def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Set
 
 
 def silent(status: FleetStatus) -> list[Lease]:
-    """Return the leases of shards whose lag nobody tells and Kinesis can be asked for.
+    """Return the leases of shards whose lag is unknown, and for which Kinesis can be asked.
 
-    At LATEST there is no place to ask from.
+    A checkpoint LATEST names no place in the shard, so there is nothing to ask.
     """
     return [
         shard.lease
@@ -87,7 +86,7 @@ def silent(status: FleetStatus) -> list[Lease]:
 async def probe(
     streams: Streams, leases: list[Lease], initial: InitialPosition
 ) -> tuple[dict[str, int], dict[str, StreamError]]:
-    """Ask about shards: (milliseconds behind, why it could not be asked), each by shard."""
+    """Ask for the lag of shards; return the lags in milliseconds, and the errors, each by lease key."""
     answers: dict[str, int] = {}
     refused: dict[str, StreamError] = {}
     waiting = iter(leases)
@@ -114,7 +113,10 @@ def _after(lease: Lease, initial: InitialPosition) -> StartingPoint:
 
 
 def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: float) -> FleetStatus:
-    """Return the status with what Kinesis said, marked as such. Only an unknown verdict changes."""
+    """Return the status with the lags (milliseconds) that Kinesis answered, marked as probed.
+
+    Only verdicts that were unknown change.
+    """
 
     def view(shard: ShardView) -> ShardView:
         behind_ms = answers.get(shard.key)

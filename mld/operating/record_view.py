@@ -1,4 +1,7 @@
-"""How commands show a record of a stream: as text for people, and as plain values for machines. Pure."""
+"""`RecordView`: a record of a stream as commands show it, to people as text and to programs as plain values. Pure.
+
+Data of a producer is not trusted: the size of opened payloads is bounded, and control characters are never printed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mld.properties.printable import printable, printable_lines
-
-# What a producer sends is not trusted: opened payloads are bounded, and control characters are never printed.
-
 
 OPENED_BYTES_MAX = 16 << 20
 HEX_BYTES_MAX = 1_024
@@ -28,19 +28,22 @@ _ALLOWED_CONTROLS = "\n\t\r"
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Bytes after opening; `opened` names what was opened; `note` says what could not be."""
+    """The data of a record, opened as far as possible."""
 
     data: bytes
     opened: tuple[str, ...] = ()
+    """Formats that were opened, such as gzip."""
     note: str = ""
+    """Why the data could not be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """One record. `sub` is its number within its aggregate."""
+    """One user record."""
 
     sequence: str
     sub: int
+    """Number of the record within its aggregate."""
     partition_key: str
     arrived_ms: int
     size: int
@@ -48,7 +51,7 @@ class RecordView:
 
 
 def open_payload(data: bytes) -> Payload:
-    """Open gzip."""
+    """Return the payload, decompressed if it is gzip."""
     if not data.startswith(GZIP_MAGIC):
         return Payload(data)
     opening = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -68,7 +71,7 @@ def open_payload(data: bytes) -> Payload:
 
 
 def headline(record: RecordView) -> str:
-    """Return where the record is, in one line."""
+    """Return one line with the record's position, arrival time, partition key and size."""
     sub = f"/{record.sub}" if record.sub else ""
     opened = f" [{' '.join(record.payload.opened)}]" if record.payload.opened else ""
     note = f" ({record.payload.note})" if record.payload.note else ""
@@ -78,7 +81,7 @@ def headline(record: RecordView) -> str:
 
 
 def body(payload: Payload) -> str:
-    """Return the payload as people read it; cut off where it is long."""
+    """Return the payload as readable text, cut off if it is long."""
     kind, value = read(payload.data)
     if kind == "json":
         return _cut(printable_lines(json.dumps(value, indent=2, ensure_ascii=False)))
@@ -93,7 +96,9 @@ def _cut(text: str) -> str:
 
 
 def read(data: bytes) -> tuple[str, Any]:
-    """Read a payload: (`json`, a value), (`text`, a string) or (`bytes`, as they are)."""
+    """Return the kind of a payload (`json`, `text` or `bytes`) and its value: the parsed JSON, a
+    string, or the bytes.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -108,7 +113,7 @@ def read(data: bytes) -> tuple[str, Any]:
 
 
 def hex_dump(data: bytes) -> str:
-    """Show offset, bytes and what of them can be read, 16 in a line."""
+    """Return a hex dump: offset, 16 bytes, and their printable characters in each line."""
     lines = []
     for start in range(0, min(len(data), HEX_BYTES_MAX), HEX_COLUMNS):
         part = data[start : min(start + HEX_COLUMNS, HEX_BYTES_MAX)]
@@ -143,7 +148,7 @@ def record_value(shard_id: str, record: RecordView) -> dict[str, Any]:
 
 
 def view_of(fields: Mapping[str, Any]) -> RecordView:
-    """Return a record as a child gets it (`processRecords`)."""
+    """Return the view of a record from the fields that a child gets (`processRecords`)."""
     data = base64.b64decode(fields["data"])
     return RecordView(
         sequence=fields["sequenceNumber"],

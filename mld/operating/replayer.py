@@ -1,9 +1,8 @@
-"""`mld replay`: drives a record processor over a span of a stream.
+"""`mld replay`: gives a span of a shard to a record processor.
 
-The child is started by the daemon's own host and spoken to by its own conversation, so that it sees what it sees in
-production: the same lines, batches of the same size, the same answers to its checkpoints. The checkpoints are judged by
-the same rules, shown, and stored nowhere. The child gets all the time it wants, because somebody may be stepping
-through it.
+The code that starts the child and talks to it is that of the daemon, so the child sees the same as in production: the
+same lines, batches of the same size, and the same answers to its checkpoints. The checkpoints are judged by the same
+rules and shown, but not stored. The child has no time limits, because a debugger may be attached to it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from mld.operating.stream_access import SpanError, SpanReader, SpanStart, all_sh
 from mld.properties.printable import printable
 from mld.properties.settings import Settings
 from mld.properties.spark_names import PREFIX
-from mld.properties.values import ChildLog
 from mld.protocol.child_command import split_command
 from mld.protocol.conversation import ProcessorError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize, StreamLabel
@@ -42,12 +40,12 @@ from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import initial_position
 from mld.tracking.stream_list import account_and_name
 
-WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
+WARN_AFTER_S = 86_400.0 * 365  # never, because a debugger may hold the child
 STOP_TIMEOUT_S = 86_400.0
-"""A debugger may hold the child at its end, too."""
+"""A debugger may hold the child while it ends, too."""
 WORKER_ID = "replay"
 UNKNOWN_EPOCH = 1
-"""Where neither the settings nor the table nor the service says when a stream was made."""
+"""Epoch of a stream if neither the settings nor the table nor the service says when it was created."""
 CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 
@@ -56,31 +54,30 @@ CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 @dataclass(slots=True)
 class Replayer:
-    """One replay, and how far it has come.
-
-    `until` is inclusive for a sequence number; a time ends before the first record that arrived then or later. The tip
-    of the shard ends any span.
-    """
+    """One replay, and its progress."""
 
     settings: Settings
     shard_id: str
     start: SpanStart
     until: Point
+    """The last record, if a sequence number; if a time, the span ends before the first record that arrived then or
+    later. The tip of the shard ends any span.
+    """
     streams: Streams
     host: ProcessorHost
     clock: Clock
     hash_range: HashRange | None = None
     stream: StreamLabel | None = None
-    """The shard's, if the application reads several."""
+    """Label of the shard's stream, if the application reads several."""
 
     records: int = 0
     batches: int = 0
     last: Position | None = None
     checkpoint: Position | None = None
     in_hand: str = ""
-    """What the processor was doing last."""
+    """The message that the processor got last."""
     failure: str | None = None
-    """None: it has done all that was asked of it."""
+    """Why the processor failed; None if it processed the span."""
     ended: str = ""
     """How the child's process ended."""
     _range: CheckpointRange = field(init=False)
@@ -90,8 +87,10 @@ class Replayer:
         self._range = CheckpointRange.starting_at(self.start.after)
 
     async def run(self) -> None:
-        """Drive the processor from the start of the span to its end. Raises StreamError and ChildStartError; the child
-        is gone then."""
+        """Give the processor the records of the span, then end it. The child has ended afterwards in any case.
+
+        Raises StreamError and ChildStartError.
+        """
         try:
             await self._drive()
         except ProcessorError as error:
@@ -104,9 +103,9 @@ class Replayer:
     async def _drive(self) -> None:
         key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
         most = self.settings.reader.records_max
-        treated = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, log=ChildLog.RAW)
+        treated = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, logs_fields=False)
         reader = SpanReader(self.streams, self.clock, self.shard_id, self.start.start)
-        page = await reader.page(most)  # what cannot be read needs no child
+        page = await reader.page(most)  # before the child is started: a span that cannot be read needs none
         child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))
         self._processor = processor = Processor(child, self.shard_id, self.clock, treated, self._checkpoint)
         name = self.start.name
@@ -149,7 +148,7 @@ class Replayer:
             raise ProcessorError("answered shardEnded without a successful checkpoint")
 
     async def _cut(self, page: RawPage) -> tuple[ChildBatch, bool]:
-        """Return (what of the page lies in the span, whether the span ends in it)."""
+        """Return the part of the page that is in the span, and whether the span ends within the page."""
         batch = page.after(self.start.after, self.hash_range)
         until = self.until
         if until.kind not in (PointKind.TIME, PointKind.SEQUENCE) or batch.largest is None:
@@ -162,7 +161,7 @@ class Replayer:
         return (Part(wanted, page.millis_behind_latest) if wanted else page.after(batch.largest)), True
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Judge it as a consumer does; what would be stored is shown instead."""
+        """Judge a checkpoint as a consumer does, but show the position instead of storing it."""
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 say(f"checkpoint refused: {reason}")
@@ -195,7 +194,7 @@ async def run_replay(
     properties_file: str,
     overrides: Sequence[str],
 ) -> int:
-    """Replay, tell, and return the exit code. Raises MldError if the span cannot be read."""
+    """Replay the span, print the result, and return the exit code. Raises MldError if the span cannot be read."""
     settings, shard_id = shard.settings, shard.shard_id
     words = list(command) or split_command(settings.child.command)
     if find_executable(words) is None:
@@ -236,7 +235,7 @@ async def run_replay(
 
 
 async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> StreamLabel:
-    """Return the label of the stream that the processor gets: as the lease table has it, else by the service."""
+    """Return the label of the stream for the processor, from the lease table or else from the service."""
     summary = await streams.describe()
     if lease is not None and lease.stream is not None:
         return StreamLabel(shard.settings.stream_name, summary.arn, lease.stream)
@@ -257,8 +256,9 @@ def _tell(done: Replayer) -> int:
 
 
 class _ChildWords(logging.Handler):
-    """What the child writes to stderr goes to ours as it is. Of our own log warnings do, and what it writes to stdout
-    that is no answer."""
+    """Prints the child's stderr as it is; of the log only warnings, and lines of the child's stdout
+    that are no answer.
+    """
 
     def __enter__(self) -> None:
         root = logging.getLogger("mld")

@@ -1,25 +1,19 @@
-"""`mld export` and `mld restore`: the rows of an application as a file, and the plan that puts them back.
-
-Rows are put back only into the table, and for the stream, that they were saved from.
-"""
+"""`mld restore`: puts the leases of a file back into the table, and for the stream, that they were saved from."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mld.core.steps import finish
 from mld.core.stream_ids import StreamId
-from mld.core.terminal import EXIT_OK
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.operating.acting import read_table, tell
-from mld.operating.application import Application, act_on, is_of_another_shard
-from mld.operating.backup import BackupHeader, backup_name, free_name, read_backup, save_rows
+from mld.operating.application import Application, act_on
+from mld.operating.backup import BackupHeader, read_backup
+from mld.operating.held_writes import put_back, remove, rewrite
 from mld.operating.naming import names_of
 from mld.operating.one_stream import listed, of_stream, stream_id_in, streams_in
 from mld.operating.options import Asked
@@ -30,54 +24,32 @@ from mld.operating.plan import (
     Change,
     RawTable,
     Row,
-    direction,
-    put_back,
     raw_table,
-    remove,
-    rewrite,
-    words_of,
 )
+from mld.operating.reset_rows import direction, is_of_another_shard, words_of
 from mld.properties.settings import Settings, StreamSetting
-from mld.protocol.framed_records import FramedRecord
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence, oddity
 from mld.tracking.stream_list import account_and_name, identify
 from mld.tracking.stream_rows import within_stream
 
-# --- export -----------------------------------------------------------------------------------------------------------
-
-
-async def export_tables(app: Application, path: Path | None) -> int:
-    """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
-    settings, now_s = app.settings, app.clock.wall()
-    first = path or free_name(Path(backup_name(settings.application_name, now_s)))
-    tables = {settings.lease_table.name: (await read_table(app.calls, app.clock)).rows}
-    for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
-        if found := await app.rows_of(name):
-            tables[name] = found
-    for name, found in tables.items():
-        file = first if name == settings.lease_table.name else first.with_name(f"{first.stem}-{name}{first.suffix}")
-        save_rows("export", settings, found, now_s, file, name)
-        tell(f"{len(found)} rows of {name} are saved in {file}")
-    return EXIT_OK
-
-
-# --- restore ----------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The leases of a file; other rows of it are not restored. `rows` has them as they were written, by key."""
+    """The leases of a file; other rows in it are not restored."""
 
     header: BackupHeader
     leases: tuple[Lease, ...]
     rows: Mapping[str, Row]
+    """The rows of these leases as they were saved, by key."""
     stream: str | None = None
-    """Whose leases these are, if the file tells streams apart."""
+    """Identifier of the stream of these leases, if the file has leases of several streams."""
 
 
 def read_saved(path: Path) -> Saved:
-    """Read a file. Raises ActRefusedError for a lease that cannot be read, BackupError."""
+    """Read the leases in a file of `mld export`. Raises ActRefusedError for a lease that cannot be
+    read, BackupError.
+    """
     header, lines = read_backup(path)
     leases: dict[str, Lease] = {}
     raw: dict[str, Row] = {}
@@ -94,16 +66,16 @@ def read_saved(path: Path) -> Saved:
 
 
 def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | None, name: str | None) -> Saved:
-    """Return the leases of the stream that is meant, as a table of one stream has them; all of a file of one stream.
+    """Return the leases of the stream that is to be restored, with plain shard ids as keys.
 
-    `setting`: the one of several streams of the properties file. Raises ActRefusedError if the file has none of it, or
-    no telling which.
+    `setting` is that stream, if the properties file names several. Raises ActRefusedError if the saved file has no
+    lease of the stream, or if it is unclear which of its streams is meant.
     """
     ids = streams_in(saved.leases)
     if not ids:
         meant = settings.stream_name if setting is None else setting.stream_name
         if saved.header.stream not in ("", meant):
-            raise ActRefusedError(f"the file is of stream {saved.header.stream}, and not of {meant}")
+            raise ActRefusedError(f"the file has the leases of stream {saved.header.stream}, not of {meant}")
         return saved
     if setting is not None:
         stream = stream_id_in(RawTable((), TableScan(saved.leases)), setting, name)
@@ -115,7 +87,7 @@ def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | Non
 
 
 def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
-    """Return which of the identifiers is that of the file's stream; of one that was made again, the last."""
+    """Return the identifier of the stream that the properties file names; if it was made again, the newest one."""
     account, name = None, settings.stream_name
     if settings.stream_arn is not None:
         account, name = account_and_name(settings.stream_arn)
@@ -136,25 +108,28 @@ def _within(row: Row, key: str) -> Row:
 
 
 def require_same_table(saved: Saved, application: str, table: str) -> None:
-    """Raise ActRefusedError for a file of another application or table."""
+    """Raise ActRefusedError if the file was saved from another application or table."""
     header = saved.header
     if (header.application, header.table) != (application, table):
         raise ActRefusedError(
-            f"the file is of application {header.application}, table {header.table}, and not of {application}, "
-            f"table {table}; --from-another restores it all the same"
+            f"use --from-another to restore this file: it is of application {header.application}, table "
+            f"{header.table}, not of application {application}, table {table}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """What a file and a listing make of a table; planned against its rows as often as needed."""
+    """A restoration, made once from the file and the listed shards. It can be planned as often as needed."""
 
     saved: Saved
     graph: ShardGraph
     may_skip: bool = False
 
     def plan(self, table: RawTable, me: str) -> ActPlan:
-        """Return what is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
+        """Return the changes that are left to write.
+
+        Raises ActRefusedError if a checkpoint would move forward, which skips records, unless `may_skip` is set.
+        """
         seen = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
         forward: list[str] = []
@@ -174,7 +149,9 @@ class Restoration:
             )
         gone, kept = self._newer(seen)
         for key in gone:
-            changes.append(Change(f"its row goes, at {seen[key].checkpoint}; it is read again", remove(key, me)))
+            changes.append(
+                Change(f"its row is deleted (at {seen[key].checkpoint}); the shard is read again", remove(key, me))
+            )
         return ActPlan(
             f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
             tuple(changes),
@@ -182,12 +159,12 @@ class Restoration:
         )
 
     def _is_odd(self, row: Lease) -> bool:
-        """Return whether the row cannot be of its shard: then its checkpoint is no place that was reached."""
+        """Return whether the row cannot belong to its shard, so that its checkpoint was never reached there."""
         shard = self.graph.shards.get(row.key)
         return shard is not None and oddity(shard, row) is not None
 
     def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Return rows that the file does not have: those that go, and those that stay, from old to young."""
+        """Return the keys of rows that the file lacks: first those to delete, then those to keep; each oldest first."""
         unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
         below = finish(self.graph.below(unfinished))
         newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
@@ -198,13 +175,13 @@ class Restoration:
         if forward:
             yield f"records are skipped in {names_of(forward)}"
         if trimmed:
-            yield f"of {names_of(trimmed)} Kinesis has no records any more"
+            yield f"Kinesis has no records any more of {names_of(trimmed)}"
         if kept:
             yield f"not in the file and left alone: {names_of(kept)}"
 
 
 def as_new(lease: Lease) -> Lease:
-    """Return the lease as it would be created at its place."""
+    """Return the lease as if it had just been created at its checkpoint."""
     return Lease(
         lease.key, lease.checkpoint, parents=lease.parents, children=lease.children, hash_range=lease.hash_range
     )
@@ -220,7 +197,7 @@ async def restore_from(
     may_skip: bool,
     stop_fleet: bool,
 ) -> int:
-    """Put the leases of a file back; the exit code. Raises ActRefusedError, BackupError, TableError."""
+    """Put the leases of a file back; return the exit code. Raises ActRefusedError, BackupError, TableError."""
     saved, settings = read_saved(path), app.settings
     if not from_another:
         require_same_table(saved, settings.application_name, settings.lease_table.name)
@@ -234,7 +211,7 @@ async def restore_from(
             id_ = await _identifier(app, app.setting, seen.table)
         app = replace(app, stream=id_)
         seen = replace(seen, table=of_stream(seen.table, id_))
-    shards = await app.shards()  # rows of another stream in the table give way to those of the file
+    shards = await app.shards()  # without a check: the file may replace rows of another stream in the table
     foreign = finish(foreign_evidence(shards, saved.leases))
     if foreign is not None:
         raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
@@ -245,7 +222,7 @@ async def restore_from(
 
 
 async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:
-    """Return the identifier that the leases of the stream get in the table. Raises ActRefusedError, StreamError."""
+    """Return the identifier for the leases of the stream in the table. Raises ActRefusedError, StreamError."""
     summary = await app.streams.describe()
     found = identify(
         setting.name,
@@ -258,11 +235,3 @@ async def _identifier(app: Application, setting: StreamSetting, table: RawTable)
     if isinstance(found, str):
         raise ActRefusedError(found)
     return str(found)
-
-
-def saved_line(lease: Lease, record: FramedRecord) -> str:
-    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
-    fields: dict[str, Any] = dict(record.fields())
-    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
-    stream = {} if lease.stream is None else {"streamId": lease.stream}
-    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"

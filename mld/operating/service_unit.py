@@ -1,97 +1,25 @@
-"""The systemd unit of a daemon, from its settings and its surroundings.
+"""`unit`: the text of the systemd unit of a daemon, made from `ServiceFacts`.
 
-What each line of the unit closes, and what it leaves open, is in docs/use/running.md. The text is in `templates`.
+docs/use/running.md explains which rights each line of the unit takes away, and which it leaves. The template is
+`templates/mld.service`.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-import shutil
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePath
 
-import mld
 from mld.operating.filling import Value, filled
-from mld.properties.loader import LoadedConfiguration, entries_of, load
+from mld.operating.service_facts import ServiceFacts, UnitRefused
 from mld.properties.printable import printable
-from mld.properties.redaction import is_secret_key
-from mld.properties.references import has_reference
-from mld.properties.scrubber import SECRET_CHARACTERS_MIN
-from mld.properties.settings import Settings
-from mld.properties.spark_names import PREFIX, PROGRAM, SINK_PREFIX
-from mld.properties.values import DeadLetterKind
-from mld.protocol.child_command import split_command
 
 STOP_MARGIN_S = 15.0
-"""After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""
-SERVICE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The search path that systemd gives to a service."""
-_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+"""Time after the grace, for giving leases back (5 s) and for cleaning up after the last worker (10 s)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
-CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
-_NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
-_HOMES = ("/home", "/root", "/run/user")
-_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
-_CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
-_SPARK_DIRECTORIES = ("deadLetter", "spool")
-_SPARK_PATHS = ("pipeline", "files")
-
-
-def quoted(text: str) -> str:
-    """Return a string of Terraform's language, in which ${ and %{ begin templates."""
-    return json.dumps(text).replace("${", "$${").replace("%{", "%%{")
-
-
-# --- the unit of systemd ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceFacts:
-    """What the unit is for. Paths are absolute; None where there is nothing to say."""
-
-    name: str
-    """As in ``systemctl status NAME``."""
-    stream: str
-    command: tuple[str, ...]
-    """Starts the daemon, the properties file and overrides included."""
-    grace_s: float
-    child_stop_s: float
-    """How long a child gets between the steps that end it."""
-    user: str | None = None
-    """An account that exists; None: one that systemd makes up as long as the service runs."""
-    group: str | None = None
-    working_directory: str | None = None
-    """None: the state directory."""
-    search_path: str | None = None
-    python_path: str | None = None
-    writable: tuple[str, ...] = ()
-    is_in_home: bool = False
-    """Something of the above is below /home, /root or /run/user."""
-    makes_code: bool = False
-    """The children compile while they run: a JVM, Node.js and the like, or nobody knows."""
-    is_spark: bool = False
-    variables: tuple[str, ...] = ()
-    """Variables that the properties file refers to, and that nobody else sets."""
-    credentials: tuple[str, ...] = ()
-    """Names of the files that it takes from $CREDENTIALS_DIRECTORY."""
-
-
-def service_name(settings: Settings) -> str:
-    """Return what the service of an application is called."""
-    return f"mld-{_ODD.sub('-', settings.application_name).strip('-.') or 'application'}"
-
-
-class UnitRefused(Exception):
-    """The unit cannot be written; one sentence with the remedy."""
 
 
 def unit(service: ServiceFacts) -> str:
-    """Return the text of ``NAME.service``. Raises UnitRefused for a name that would begin or join lines of it."""
+    """Return the text of ``NAME.service``. Raises UnitRefused if a name would break or join lines of the unit."""
     directory = service.working_directory
     values: dict[str, Value] = {
         "name": service.name,
@@ -114,190 +42,16 @@ def unit(service: ServiceFacts) -> str:
     lines = list(filled("mld.service", values))
     for line in lines:
         if not line.isprintable() or line.endswith("\\"):
-            raise UnitRefused(f"{printable(line)} has a sign that cannot stand in a unit; give it another name")
+            raise UnitRefused(f"use another name: {printable(line)} has a character that cannot stand in a unit")
     return "\n".join(lines) + "\n"
 
 
 def _literal(text: str) -> str:
-    """Return the text without specifiers."""
+    """Return the text with % doubled, which else begins a specifier of systemd."""
     return text.replace("%", "%%")
 
 
 def _word(text: str) -> str:
-    """Return one word of a list, without specifiers and quotes of systemd's."""
+    """Return the text as one word of a list in a unit, quoted if necessary."""
     plain = _literal(text)
     return plain if _PLAIN.fullmatch(text) else '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-# --- how mld runs here ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Of the command that asks: the program that runs it, where, and with which variables."""
-
-    argv0: str
-    python: str
-    directory: Path
-    env: Mapping[str, str]
-
-
-def loaded_for_unit(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> LoadedConfiguration:
-    """Return the file as the service will read it, with a stand-in for each secret. Raises ConfigurationError."""
-    known = {CREDENTIALS_DIRECTORY: "/run/credentials", **env}
-    return load(file, overrides, known, read_file=lambda path: "secret")
-
-
-def service_of(
-    loaded: LoadedConfiguration,
-    file: str,
-    overrides: Sequence[str],
-    around: Surroundings,
-    *,
-    user: str | None,
-    group: str | None,
-) -> tuple[ServiceFacts, list[str]]:
-    """Return the service, and what has to be done or known beside it. Raises UnitRefused."""
-    _refuse_what_shows(overrides, loaded.secrets)
-    settings = loaded.settings
-    path = str((around.directory / file).absolute())
-    words = split_command(settings.child.command)
-    daemon, python_path = _daemon_command(around)
-    lists = () if settings.streams_file is None else (settings.streams_file,)
-    own = [split_command(one.executable_name) for one in settings.streams if one.executable_name is not None]
-    commands = [words, *own]
-    relative = [word for some in commands for word in _relative_words(some, loaded.spark)]
-    needs_directory = any(_is_here(word, around.directory) for word in (*relative, *lists))
-    writable = tuple(_writable(loaded, words, around.directory, in_it=needs_directory))
-    program, search_path = _program(words[0], around)
-    directory = str(around.directory) if needs_directory else None
-    needed = [*daemon[:1], around.python, path, *lists, *writable, *filter(None, (python_path, directory, program))]
-    used = [found for one in needed for found in (Path(one), Path(one).resolve())]
-    is_spark = any(PurePath(some[0]).name == PROGRAM for some in commands)
-    variables, credentials = _references((path, *lists))
-    service = ServiceFacts(
-        name=service_name(settings),
-        stream=settings.stream_title,
-        command=(*daemon, "run", *(f"-D{text}" for text in overrides), path),
-        grace_s=settings.shutdown_grace_s,
-        child_stop_s=settings.child.stop_timeout_s,
-        user=user,
-        group=group,
-        working_directory=directory,
-        search_path=search_path,
-        python_path=python_path,
-        writable=writable,
-        is_in_home=any(path.is_relative_to(home) for path in used for home in _HOMES),
-        makes_code=any(_NO_JIT.fullmatch(PurePath(some[0]).name) is None for some in commands),
-        is_spark=is_spark,
-        variables=variables,
-        credentials=credentials,
-    )
-    return service, list(_remarks(service, path))
-
-
-def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None:
-    for text in overrides:
-        name = text.partition("=")[0].strip()
-        holds = any(len(secret) >= SECRET_CHARACTERS_MIN and secret in text for secret in secrets)
-        if holds or (is_secret_key(name) and not has_reference(text)):
-            raise UnitRefused(
-                f"-D {name} would put a secret into the unit and on a command line, which every user can read; "
-                "write it into the properties file, as ${file:${CREDENTIALS_DIRECTORY}/NAME}"
-            )
-
-
-def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
-    """Return what starts mld here, and the PYTHONPATH that it needs."""
-    root = Path(mld.__file__).resolve().parents[1]
-    named = around.directory / around.argv0
-    beside = Path(around.python).parent / "mld"
-    launcher = root / "bin" / "mld"
-    for program in (named, beside, launcher):
-        if program.name == "mld" and program.is_file() and os.access(program, os.X_OK):
-            return (str(program.absolute()),), None
-    return (around.python, "-m", "mld"), str(root)
-
-
-def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
-    """Return the processor's program as it is found here, and the search path by which a service finds it."""
-    if "/" in word:
-        return str((around.directory / word).absolute()), None
-    beside = str(Path(around.python).parent)
-    found = shutil.which(word, path=around.env.get("PATH")) or shutil.which(word, path=beside)
-    if found is None:
-        return None, None
-    by_service = shutil.which(word, path=SERVICE_PATH) or shutil.which(word, path=beside)  # as the daemon looks for it
-    return found, None if by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
-
-
-def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
-    """Yield what may name a file or a module of the directory in which the daemon is to run."""
-    for before, word in zip(["", *words], words, strict=False):
-        if before == "-m":
-            module = word.split(".")[0]
-            if module != "mld":  # ours are installed
-                yield from (module, f"{module}.py")
-        elif not word.startswith(("/", "-")) and (before or "/" in word):
-            yield word
-    for name in _SPARK_PATHS:
-        yield from (part.partition(":")[0].strip() for part in spark.get(PREFIX + name, "").split(","))
-
-
-def _is_here(word: str, directory: Path) -> bool:
-    """Return whether this directory has it; `.` is whichever one the daemon runs in, and says nothing of this."""
-    names_one = bool(PurePath(word).parts) and not word.startswith(("/", "..")) and "\0" not in word
-    return names_one and (directory / word).exists()
-
-
-def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
-    """Yield directories outside of the service's own into which the daemon or its children are to write."""
-    found: list[str] = []
-    letter = loaded.settings.child.dead_letter
-    if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
-        found.append(letter.name)
-    arguments = [word for word in words[1:] if word.startswith("/") or _is_here(word, directory)]
-    found += [word for word in arguments if (directory / word).is_dir()]
-    for name, value in loaded.spark.items():
-        is_sink = name.startswith(SINK_PREFIX) and name.endswith(".path")
-        if is_sink or name.removeprefix(PREFIX) in _SPARK_DIRECTORIES:
-            found.append(value.removeprefix("file://"))
-    for path in dict.fromkeys(found):
-        if path.startswith("/"):
-            yield path
-        elif "://" not in path and in_it:
-            yield str(directory / path)
-
-
-def _references(files: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return variables that must be set, and credentials that must be loaded, for the lines of these files."""
-    values = [entry.value for file in files for entry in entries_of(file)[0]]
-    variables = (name for value in values for name in _VARIABLE.findall(value))
-    credentials = (name for value in values for name in _CREDENTIAL.findall(value))
-    return tuple(dict.fromkeys(name for name in variables if name != CREDENTIALS_DIRECTORY)), tuple(
-        dict.fromkeys(credentials)
-    )
-
-
-def _remarks(service: ServiceFacts, file: str) -> Iterator[str]:
-    if service.is_in_home:
-        yield "something it needs is below a home directory, which the unit has to show: move it to /opt, /etc and /var"
-    if service.user is None:
-        if not Path(file).stat().st_mode & stat.S_IROTH:
-            yield (
-                f"the account that systemd makes up may not read {file}: keep secrets out of it (${{file:…}}) and "
-                "chmod 644, or give --user"
-            )
-        if service.writable:
-            yield f"the account changes: {', '.join(service.writable)} would be nobody's; give --user"
-    missing = [path for path in service.writable if not Path(path).is_dir()]
-    if missing:
-        owner = f" -o {service.user}" if service.user else ""
-        yield f"make what must exist before the service starts: install -d -m 0700{owner} {' '.join(missing)}"
-    private = [path for path in service.writable if PurePath(path).is_relative_to("/tmp")]  # noqa: S108
-    if private:
-        yield f"{', '.join(private)} will be in a /tmp that only the service sees; choose another place"
-    if service.variables:
-        yield f"write {', '.join(service.variables)} into /etc/mld/{service.name}.env (root's, mode 0600)"
-    for name in service.credentials:
-        yield f"write the secret {name} into /etc/mld/{name} (root's, mode 0600)"

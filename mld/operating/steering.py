@@ -1,9 +1,8 @@
-"""Plans of the acts that steer a fleet: move, release, drain, pause, and their undoing; new children; single records
-that are left out. Pure.
+"""Plans of the commands that steer a running fleet: move, release, drain, pause, resume, restart-child, skip. Pure.
 
-A lease changes hands by the handoff that the fleet has: the row names the next owner, the present one finishes its
-batch, lets its child checkpoint, and transfers (leases#handoff-on-the-owner-side). That holds for `mld` workers and for
-Java workers of KCL 3.x. By the rules of KCL 2.x workers take leases themselves, so there a lease can be released only.
+Leases move by the usual handoff: the row names the next owner; the present owner finishes its batch, lets its child
+checkpoint, and transfers the lease (leases#handoff-on-the-owner-side). Workers of mld and of KCL 3.x both do so. In the
+modes of KCL 2.x workers take leases themselves, so there a lease can only be released.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from mld.leases import writes
 from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEASE_TABLE_KEY, LEFT_OUT_MAX, Place
 from mld.leases.table import Condition, Value
-from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, Verdict, WorkerView
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.naming import full_key, is_worker
 from mld.operating.plan import ActPlan, ActRefusedError, Change
+from mld.operating.shard_view import ShardView, Verdict
+from mld.operating.worker_view import JAVA, UNREPORTED, WorkerView
 
 PIN_S = 3_600
-"""How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""
+"""How long leaders of mld leave a lease where an operator has put it, unless that worker stops or dies."""
 IN_2X = (
     "the fleet works by the rules of KCL 2.x, where each worker takes leases by itself: release the shard instead, or "
     "stop the worker"
@@ -30,7 +31,7 @@ IN_2X = (
 
 
 def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> ActPlan:
-    """Give one shard to one worker, and pin it there. Raises ActRefusedError."""
+    """Plan to move one shard to the worker `target`, and to pin it there for `PIN_S`. Raises ActRefusedError."""
     _must_be_3x(is_3x)
     view = _open_shard(fleet, shard)
     worker = _living(fleet, target)
@@ -49,7 +50,10 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
 
 
 def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, is_3x: bool) -> ActPlan:
-    """Give shards to the other workers with the fewest leases, up to `leases_max` each. Raises ActRefusedError."""
+    """Plan to move shards to other workers, those with the fewest leases first, at most `leases_max` leases each.
+
+    In the modes of 2.x the shards are only taken from their owners. Raises ActRefusedError.
+    """
     views = [_open_shard(fleet, shard) for shard in shards]
     owned = [view.lease for view in views if view.lease.actual_owner is not None]
     if not owned:
@@ -70,7 +74,10 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
 def plan_drain(
     fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
 ) -> ActPlan:
-    """Mark a worker, so that others get leases before it, and give away those that it has. Raises ActRefusedError."""
+    """Plan to mark a worker as drained, so that others get leases before it, and to move its leases to others.
+
+    Raises ActRefusedError.
+    """
     _must_be_3x(is_3x)
     worker = _living(fleet, name)
     name = worker.worker
@@ -87,7 +94,7 @@ def plan_drain(
 
 
 def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
-    """Let a worker have leases again. Raises ActRefusedError."""
+    """Plan to end the drain of a worker, so that it may have leases again. Raises ActRefusedError."""
     worker = known_worker(fleet, name)
     name = worker.worker
     if worker.drained is None:
@@ -100,7 +107,7 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
 
 
 def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Ask the holder of a shard to deliver nothing from now on. Raises ActRefusedError."""
+    """Plan to mark a shard as paused, so that its holder delivers no more records. Raises ActRefusedError."""
     view = _open_shard(fleet, shard)
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
@@ -111,7 +118,7 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
 
 
 def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
-    """End a pause. Raises ActRefusedError."""
+    """Plan to end the pause of a shard. Raises ActRefusedError."""
     view = _shard(fleet, shard)
     if view.lease.paused is None:
         raise ActRefusedError(f"{view.key} is not paused")
@@ -120,7 +127,7 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
 
 
 def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Ask the holder of a shard for a new child. Raises ActRefusedError."""
+    """Plan to ask the holder of a shard to kill the child and start a new one. Raises ActRefusedError."""
     view = _open_shard(fleet, shard)
     if view.owner is None:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
@@ -131,9 +138,11 @@ def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
 
 
 def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
-    """Ask whoever holds a shard not to deliver records, each ``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError.
+    """Plan to mark records, each ``SEQUENCE`` or ``SEQUENCE/SUB``, in their shard's row, so that they are not
+    delivered.
 
-    Marks of records that the checkpoint has passed go; the others stay, because a batch may hold several such records.
+    Older marks stay, because a batch may hold several such records; marks that the checkpoint has passed are removed.
+    Raises ActRefusedError.
     """
     view = _open_shard(fleet, shard)
     lease = view.lease
@@ -159,7 +168,7 @@ def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
 
 
 def end_of(record: str) -> Position:
-    """Return the last place of ``SEQUENCE``, which may be an aggregate, or that of ``SEQUENCE/SUB``."""
+    """Return the position of ``SEQUENCE/SUB``; for ``SEQUENCE`` that of the last user record it may hold."""
     sequence, _, sub = record.partition("/")
     return Position(sequence, int(sub) if sub else SUB_MAX)
 
@@ -185,7 +194,7 @@ def _open_shard(fleet: FleetStatus, name: str) -> ShardView:
 
 
 def known_worker(fleet: FleetStatus, name: str) -> WorkerView:
-    """Return the worker that a person means. Raises ActRefusedError unless there is exactly one."""
+    """Return the worker that an operator means by `name`. Raises ActRefusedError unless exactly one fits."""
     found = [worker for worker in fleet.workers if is_worker(worker.worker, name)]
     exact = [worker for worker in found if worker.worker == name]
     if len(exact or found) != 1:
@@ -210,7 +219,10 @@ def _must_not_be_javas(fleet: FleetStatus, view: ShardView, what: str) -> None:
 
 
 def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
-    """Return the loads of those who may get leases of `without`: living workers of the same application."""
+    """Return the loads of the workers that may get leases of the workers `without`.
+
+    These are other living workers of the same application that are not drained.
+    """
     loads = loads_of(view.lease for view in fleet.shards)
     own = {worker.application for worker in fleet.workers if worker.worker in without} - {None}
     return {
@@ -243,7 +255,7 @@ def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tup
 
 
 def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
-    """Give the lease to `target`, by a handoff if its owner lives."""
+    """Return a change that moves the lease to `target`, by a handoff if its owner lives."""
     if lease.handoff_to is not None:
         raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
     owner = next((worker for worker in fleet.workers if worker.worker == lease.owner), None)
@@ -260,6 +272,6 @@ def _title(verb: str, leases: Sequence[Lease]) -> str:
 
 
 def _on_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
-    """Write a worker's report, if it is there."""
+    """Return a change of a worker's report, which must exist."""
     write = writes.yes_or_no("drain", name, Condition.present(reports.UPDATED_AT), condition, **more)
     return Change(words, write, None if place.key == LEASE_TABLE_KEY else place)

@@ -1,8 +1,7 @@
-"""Reading a shard from outside the fleet: without a lease, at a pace that leaves the shard to its consumers.
+"""`SpanReader`: reads a shard from outside the fleet, without a lease, and without hindering its consumers.
 
-A `SpanReader` asks for one page at a time, in order, and leaves half of Kinesis's five reads a second to others; when
-Kinesis throttles it waits longer and longer. It never skips: after an error it goes on after the last record of the
-last page.
+It reads one page at a time, and leaves half of Kinesis's five reads a second to others. When Kinesis throttles, it
+waits longer and longer. It never skips records: after an error it continues after the last record of the last page.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mld.core.errors import (
 from mld.core.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HashRange, IteratorType, Page, Shard, StartingPoint, Streams
 from mld.leases.lease import Lease
-from mld.operating.fleet_reader import opened
+from mld.operating.open_services import opened
 from mld.operating.points import Point, PointKind
 from mld.operating.record_view import RecordView, view_of
 from mld.properties.settings import Settings
@@ -36,33 +35,35 @@ from mld.retrieval.reader_factory import LABELS, kind_of, service_name, streams_
 from mld.retrieval.starting_points import starting_point
 
 READ_INTERVAL_S = 0.4
-"""Kinesis allows five reads a second and shard, for all consumers together."""
+"""Pause between two reads: Kinesis allows five reads a second and shard, for all consumers together."""
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 10.0
 FAILURES_MAX = 5
-"""Errors in a row, apart from throttling, after which reading is given up."""
+"""Reading is given up after this many errors in a row, throttling not counted."""
 EMPTY_PAGES_MAX = 2_000
-"""In a row. Kinesis leads through a long time without records by empty pages."""
+"""Empty pages in a row that are read at most: Kinesis returns many for a long time without records."""
 PAGE_RECORDS = 1_000
 REQUEST_TIMEOUT_S = 30.0
 
 
 class SpanError(StreamError):
-    """A place or a shard that cannot be read; the text says what to do."""
+    """A place or a shard cannot be read. The text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanStart:
-    """Where to begin: what to ask Kinesis for, and after which position records are wanted."""
+    """Where reading begins."""
 
     start: StartingPoint
+    """The starting point that Kinesis is asked for."""
     after: Position
+    """Records up to this position are dropped."""
     name: Position
-    """What a record processor is told at `initialize`."""
+    """The position that a record processor gets in `initialize`."""
 
 
 def span_start(point: Point, shard_id: str, lease: Lease | None, initial: InitialPosition) -> SpanStart:
-    """Return the place that `point` names; the shard's `lease` is for the checkpoint only. Raises SpanError."""
+    """Return the start for the place `point`. `lease` is needed only for ``checkpoint``. Raises SpanError."""
     match point.kind:
         case PointKind.TRIM_HORIZON:
             return SpanStart(StartingPoint(IteratorType.TRIM_HORIZON), TRIM_HORIZON, TRIM_HORIZON)
@@ -111,13 +112,13 @@ class SpanReader:
         self._last_sequence: str | None = None
         self._next_at = clock.monotonic()
         self.is_over = False
-        """The shard has ended, and all its records were read."""
+        """Whether the shard has ended and all its records were read."""
         self.is_at_tip = False
-        """The last page was the newest."""
+        """Whether the last page was read at the tip of the shard."""
         self.throttled = 0
 
     async def page(self, limit: int) -> RawPage:
-        """Read the next page, in due time; it may be empty. Raises StreamError."""
+        """Read the next page, which may be empty, once the pause is over. Raises StreamError."""
         assert not self.is_over, "nothing follows the end of a shard"
         failures = 0
         while True:
@@ -188,7 +189,9 @@ def arrival_ms(record: FramedRecord) -> int:
 
 
 def framed_records(page: Page, after: Position, hash_range: HashRange | None = None) -> list[FramedRecord]:
-    """Return the user records of a page after a position, with aggregates opened; of `hash_range` only, if given."""
+    """Return the user records of a page after a position, with aggregates opened; with `hash_range`
+    only its records.
+    """
     splitter = Splitter()
     return [record for piece in page.after(after, hash_range).line() for record in splitter.feed(piece)]
 
@@ -204,7 +207,10 @@ async def peek_at(
     *,
     follow: bool = False,
 ) -> int:
-    """Show so many records in order, up to the tip unless to `follow`; how many there were. Raises StreamError."""
+    """Show up to `count` records in order, and return their number. It ends at the tip, unless `follow` is set.
+
+    Raises StreamError.
+    """
     shown = 0
     while shown < count and not reader.is_over and (follow or not reader.is_at_tip):
         page = await reader.page(min(count - shown, PAGE_RECORDS))
@@ -215,7 +221,7 @@ async def peek_at(
 
 
 def _views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
-    """Yield user records, as a record processor would get them."""
+    """Yield the user records of a page after the start, as a record processor would get them."""
     batch = page.after(start.after)
     for fields in json.loads(b"".join(batch.line()))["records"]:
         view = view_of(fields)

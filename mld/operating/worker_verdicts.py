@@ -1,6 +1,6 @@
-"""The kinds of faults that a worker knows of itself and of what it reaches. Pure.
+"""The kinds of faults that a worker finds by itself: in its own state, and in the answers of the services. Pure.
 
-Declared here as all are (`mld.operating.verdicts`): found in `Own`, without a question to anybody.
+They are found in `Own`. `mld.operating.verdicts` says how kinds are declared.
 """
 
 from __future__ import annotations
@@ -9,7 +9,17 @@ from collections.abc import Iterator
 
 from mld.metrics.configuration import refusal_words, restart_words
 from mld.metrics.registry import DYNAMODB, KINESIS
-from mld.operating.faults import DOCTOR, STUCK, TABLE, WORKER, FleetSight, Found, Probe, Severity, kind
+from mld.operating.faults import (
+    DOCTOR,
+    STUCK,
+    TABLE,
+    WORKER,
+    Found,
+    Probe,
+    Severity,
+    kind,
+)
+from mld.operating.fleet_sight import FleetSight
 
 SLOW_REMEDIES = {
     DYNAMODB: "find out what is slow (network, host, table); until then a longer failoverTimeMillis helps",
@@ -122,7 +132,7 @@ def _unreached(seen: FleetSight) -> Iterator[Found]:
 def _throttled(seen: FleetSight) -> Iterator[Found]:
     if seen.own is not None and seen.own.is_throttled:
         remedy = "set billing to PAY_PER_REQUEST, add capacity, or raise failoverTimeMillis"
-        yield Found("lease table", "it is throttled: who is silent may be alive", remedy)
+        yield Found("lease table", "it is throttled, so a silent worker may be alive", remedy)
 
 
 @kind(

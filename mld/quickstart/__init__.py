@@ -1,4 +1,4 @@
-"""`mld quickstart`: the whole product on one machine, with only what the project installs, and a JRE."""
+"""`mld quickstart`: runs the whole product on one machine, with nothing but what the project installs, and a JRE."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from mld.local.server import check_extra
+from mld.quickstart.plain_tour import PlainTour
 from mld.quickstart.spark import SparkTour
-from mld.quickstart.tour import PlainTour, Tour
+from mld.quickstart.tour import Tour
 
-_PLAIN_WIDTH = 120  # columns where stdout is no terminal
+_PLAIN_WIDTH = 120  # columns if stdout is no terminal
 
 __all__ = ["run_quickstart"]
 

@@ -1,8 +1,7 @@
-"""Click events of a web shop, as a producer would put them, and what the Spark tour must find of them in its sinks.
-Pure.
+"""Click events of a web shop for the tours, and the result that their sinks must have. Pure.
 
-Equal seeds and starts give equal events. The filter and the sums repeat those of `processors/samples/clicks.py` without
-Spark.
+Equal seeds and start times give equal events. The filter and the sums are those of `processors/samples/clicks.py`,
+without Spark.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class ClickEvent:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A record that was accepted: where Kinesis placed it, and what it holds."""
+    """A record that Kinesis accepted: its shard, sequence number and data."""
 
     shard: str
     sequence: int
@@ -47,7 +46,7 @@ class Put:
 
 
 def click_events(count: int, *, seed: int, start_s: float) -> Iterator[ClickEvent]:
-    """Return `count` events in time order, partitioned by user."""
+    """Yield `count` events in the order of time. The partition key is the user."""
     rng = Random(seed)
     at_s = start_s
     for number in range(count):
@@ -78,7 +77,7 @@ class Sums:
 
 @dataclass(slots=True)
 class ShardLine:
-    """One line of the lineage: where the records of a shard went."""
+    """Numbers of records of one shard: put, written, filtered out, and in the dead letter."""
 
     records: int = 0
     out: int = 0
@@ -88,7 +87,7 @@ class ShardLine:
 
 @dataclass(slots=True)
 class TourOutcome:
-    """What a run left in its sinks, or should have."""
+    """What the sinks have after a run, or should have."""
 
     rows: Sequence[tuple[str, int, int]] = ()
     """Shard, sequence number and event id of every row of the sink `clicks`."""
@@ -96,7 +95,7 @@ class TourOutcome:
     dead: Sequence[tuple[str, int, str]] = ()
     """Shard, sequence number and data of every dead letter."""
     marks: Mapping[str, int] = field(default_factory=dict)
-    """By shard, the sink's high-water mark: the last record that it has."""
+    """High-water mark of the sink by shard: the last record that it has."""
 
 
 def expected(put: Iterable[Put]) -> TourOutcome:
@@ -120,7 +119,7 @@ def expected(put: Iterable[Put]) -> TourOutcome:
 
 
 def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
-    """Return one line for each shard, from the records put and what was found."""
+    """Return the numbers of records of each shard, from the records that were put and those that were found."""
     lines: dict[str, ShardLine] = {}
     for record in put:
         lines.setdefault(record.shard, ShardLine()).records += 1
@@ -134,9 +133,10 @@ def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
 
 
 def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[str, int | None]) -> list[str]:
-    """Return one sentence per kind of fault and place; empty if everything adds up.
+    """Return one sentence for each kind of fault and place; none if everything adds up.
 
-    `checkpoints` are those of shards that are not finished."""
+    `checkpoints` are the checkpoints of the open shards.
+    """
     faults = row_faults("clicks", wanted.rows, found.rows)
     faults += row_faults("the dead letter", wanted.dead, found.dead)
     for cell in sorted(wanted.minutes.keys() | found.minutes.keys()):
@@ -155,7 +155,7 @@ def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[st
 def row_faults(
     where: str, wanted: Sequence[tuple[str, int, object]], found: Sequence[tuple[str, int, object]]
 ) -> list[str]:
-    """Compare rows, each of shard, sequence number and what it holds."""
+    """Compare rows (shard, sequence number, content), and return sentences about missing, repeated and strange ones."""
     faults = []
     want, have = Counter(wanted), Counter(found)
     twice = sum(count - 1 for count in Counter(row[:2] for row in found).values())

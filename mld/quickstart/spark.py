@@ -27,7 +27,13 @@ from mld.core import sparkhosts
 from mld.core.installed import NotReadyError
 from mld.leases.lease import Lease
 from mld.quickstart.lineage import ClickEvent, Sums, TourOutcome, expected, find_faults, shard_lines
-from mld.quickstart.tour import APPLICATION, STREAM, QuickstartError, Tour, mld_command, process, tail
+from mld.quickstart.tour import (
+    APPLICATION,
+    STREAM,
+    Tour,
+    tail,
+)
+from mld.quickstart.tour_processes import QuickstartError, mld_command, process
 
 CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
 MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')
@@ -35,16 +41,18 @@ MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "p
 CHECK_S = 60.0
 READ_S = 180.0
 LAST_HOST_S = 60.0
-"""How long the session host of a tour that was killed may take to end."""
+"""How long the session host of an earlier tour, which was killed, may take to end."""
 LOOK_S = 0.5
-"""How often to look whether that host is gone."""
+"""Pause between two checks whether that host has ended."""
 SECTIONS = ("home", "search", "product", "cart", "checkout", "help")
 
 
 class SparkTour(Tour):
+    """The tour on Spark."""
+
     _ui_said = False
     _reader: subprocess.Popen[bytes]
-    """Has its session ready when the daemon stops."""
+    """Reads the sinks at the end; its Spark session starts while the daemon still works."""
 
     @property
     def lake(self) -> Path:
@@ -57,7 +65,7 @@ class SparkTour(Tour):
     # --- before ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Have the processor look at PySpark, Java and the pipeline before anything is started."""
+        """Let the processor check PySpark, Java and the pipeline, before anything is started. Raises NotReadyError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.pipeline_file.write_bytes((files("mld.processors.samples") / self.pipeline_file.name).read_bytes())
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
@@ -72,9 +80,9 @@ class SparkTour(Tour):
 
     def clear(self) -> None:
         deadline = time.monotonic() + LAST_HOST_S
-        while self._host() is not None:  # the tour was killed, and its host is about to notice
+        while self._host() is not None:  # an earlier tour was killed, and its host will soon notice
             if time.monotonic() > deadline:
-                raise QuickstartError("a Spark session of an earlier quickstart still runs here; `mld check` names it")
+                raise QuickstartError("end the Spark session of an earlier quickstart; `mld check` names its process")
             time.sleep(LOOK_S)
         for name in (CLICKS, PER_MINUTE, DEAD_LETTER):
             if (self.lake / name / "_mld").is_dir():
@@ -91,9 +99,9 @@ class SparkTour(Tour):
         return (
             f"{with_values(text, values)}\n# The embedded AWS; remove the lines below for the real one.\n"
             f"kinesisEndpoint = {endpoint}\ndynamoDBEndpoint = {endpoint}\n"
-            "# For a look around on a machine of your own: the UI of Spark asks nobody who he is.\n"
+            "# Only for a machine of your own: the UI of Spark has no password.\n"
             "mld.spark.conf.spark.ui.enabled = true\n"
-            "# The quick compiler alone: right for a minute, remove it for anything longer.\n"
+            "# Only the quick compiler of Java: right for a run of a minute. Remove this line for anything longer.\n"
             "mld.spark.conf.spark.driver.extraJavaOptions = -XX:TieredStopAtLevel=1\n"
         )
 
@@ -112,7 +120,7 @@ class SparkTour(Tour):
             yield daemon
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
-        """Wait. Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
+        """Wait, and start the reader's Spark session meanwhile: a core is idle while that of the daemon starts."""
         command = [sys.executable, "-P", "-m", "mld.processors.samples.reading", str(self.lake)]
         with self.reading_log_file.open("wb") as log:
             self._reader = self._readers.enter_context(process(command, log, stdin=subprocess.PIPE))
@@ -129,13 +137,11 @@ class SparkTour(Tour):
 
     @cached_property
     def _wanted(self) -> TourOutcome:
-        """Valid once everything is put."""
+        """The result that the sinks must have; call it only when all records are put."""
         return expected(self.put)
 
     def is_caught_up(self) -> bool:
-        """Return whether both sinks have the last record of every shard. Checkpoints follow, at the stop at the
-        latest.
-        """
+        """Return whether both sinks have the last record of every shard. Checkpoints may follow as late as the stop."""
         return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
     def _host(self) -> sparkhosts.SparkHost | None:
@@ -160,7 +166,7 @@ class SparkTour(Tour):
         )
 
     def _read(self) -> Any:
-        """Return what the reader finds in the sinks. Raises QuickstartError."""
+        """Let the reader read the sinks, and return what it found. Raises QuickstartError."""
         try:
             text, _ = self._reader.communicate(b"\n", READ_S)
         except subprocess.TimeoutExpired:
@@ -177,8 +183,9 @@ class SparkTour(Tour):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
 
     def _marks(self, sink: str) -> dict[str, int]:
-        """Return the sink's high-water marks: the newest entry of its ledger has those of all shards, but for those
-        that have ended, of which it holds everything.
+        """Return the sink's high-water marks by shard, from the newest entry of its ledger.
+
+        The entry has no marks of ended shards: the sink has all their records.
         """
         newest = max((self.lake / sink / "_mld" / "ledger").glob("*.json"), default=None)
         if newest is None:
@@ -214,7 +221,7 @@ docs/use/spark.md explains both files, docs/use/spark-pipeline.md how to test a 
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """Return a properties file with other values for some of its keys, each of which stands on one line."""
+    """Return a properties file with these values for some of its keys. Each key must be on one line of the text."""
     for key, value in values.items():
         text, count = re.subn(rf"(?m)^{re.escape(key)} = .*$", f"{key} = {value}", text)
         assert count == 1, f"{key} stands {count} times in the sample"
@@ -222,7 +229,7 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def _shards(numbers: Iterable[str]) -> Iterator[str]:
-    """Yield the shards that a ledger says have ended, by their numbers: `0-63` or `70`."""
+    """Yield the ids of shards from the numbers that a ledger lists, such as `0-63` or `70`."""
     for item in numbers:
         first, _, last = item.partition("-")
         yield from (f"shardId-{number:012d}" for number in range(int(first), int(last or first) + 1))

@@ -1,52 +1,43 @@
-"""What the tours share: embedded AWS, a stream with click events, the real daemon, a split while it reads.
+"""`Tour`: what the tours share: embedded AWS, a stream with click events, the real daemon, a split while it reads.
 
-Each part runs as a process of its own, as a user would start it; all end with the tour, however it ends. A directory
-may be used by one tour at a time. A tour says which processor runs, when it has caught up, and what the result must be:
-`PlainTour` here (`mld quickstart --plain`: the shipped archive processor, one child per shard; an error if a single
-record is missing, repeated or out of order), and that of `spark`.
+Each part runs as a process of its own, as a user would start it, and ends with the tour. Subclasses choose the record
+processor, and know when it has caught up and what its result must be.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
-import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
-import mld
 from mld.aws.client_factory import client_factory
-from mld.core.errors import MldError
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.properties.loader import load
 from mld.properties.printable import printable, printable_lines
-from mld.quickstart.lineage import ClickEvent, Put, click_events, row_faults
-
-LOCK_FILE = ".lock"
-SERVER_START_S = 30.0
-STOP_S = 60.0
-"""How long a daemon that was told to stop may take before it is killed."""
-_PR_SET_PDEATHSIG = 1
+from mld.quickstart.lineage import ClickEvent, Put, click_events
+from mld.quickstart.tour_processes import (
+    STOP_S,
+    QuickstartError,
+    free_port,
+    only_one_in,
+    process,
+    ready_endpoint,
+    signals_end_us,
+)
 
 STREAM = "quickstart-clicks"
 APPLICATION = "quickstart"
@@ -61,137 +52,17 @@ POLL_S = 0.2
 EXIT_OK, EXIT_FAILURE = 0, 1
 FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
 
-Archive = Mapping[str, Sequence[tuple[int, str]]]
-"""By shard, sequence number and data of each line."""
-
-
-class QuickstartError(MldError):
-    """The tour cannot go on; the text says what to look at."""
-
-
-def mld_command() -> str:
-    """Return how the user calls `mld` here: by its name if that is found, else by the path of the checkout's script or
-    of the one that pip has installed.
-    """
-    if shutil.which("mld"):
-        return "mld"
-    checkout = Path(mld.__file__).parents[1] / "bin" / "mld"
-    script = checkout if checkout.exists() else Path(sys.executable).with_name("mld")
-    relative = os.path.relpath(script)
-    return str(script) if relative.startswith("..") else relative
-
-
-@contextmanager
-def signals_end_us() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the tour like Ctrl-C: everything it has started is stopped."""
-
-    def end(number: int, _: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def only_one_in(directory: Path) -> Iterator[None]:
-    """Hold the directory. Raises QuickstartError if another tour does."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK_FILE).open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise QuickstartError(
-                f"another quickstart runs in {directory}; wait for its end, or give --directory"
-            ) from None
-        yield
-
-
-def free_port(wanted: int) -> int:
-    """Return a port of the loopback interface that nobody has: the wanted one, or else any."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise QuickstartError("no port of 127.0.0.1 is free for the status page")
-
-
-@contextmanager
-def process(
-    command: Sequence[str],
-    stderr: Any,
-    stdout: Any = subprocess.PIPE,
-    *,
-    stdin: Any = subprocess.DEVNULL,
-    cwd: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process that ends with the block: by TERM, and KILL if need be. On Linux it ends even if we are killed."""
-    with subprocess.Popen(
-        command,
-        stdout=stdout,
-        stderr=stderr,
-        stdin=stdin,
-        process_group=0,
-        cwd=cwd,
-        env=environment,
-        preexec_fn=_ends_with_us(),  # noqa: PLW1509 - no thread of ours runs yet
-    ) as started:
-        try:
-            yield started
-        finally:
-            if started.poll() is None:
-                started.terminate()
-                try:
-                    started.wait(STOP_S)
-                except subprocess.TimeoutExpired:
-                    started.kill()
-
-
-def _ends_with_us() -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    system = ctypes.CDLL(None)
-
-    def ask() -> None:
-        system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-
-    return ask
-
-
-def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
-    """Return the endpoint that the server announces on its first line, within `SERVER_START_S`. Raises
-    QuickstartError.
-    """
-    assert server.stdout is not None
-    limit = threading.Timer(SERVER_START_S, server.kill)
-    limit.start()
-    line = server.stdout.readline()
-    limit.cancel()
-    limit.join()
-    try:
-        return str(json.loads(line)["endpoint"])
-    except (ValueError, KeyError):
-        raise QuickstartError(f"the embedded AWS did not start; see {errors}") from None
-
 
 @dataclass
 class Tour(ABC):
-    """One run. Paths are absolute, so that they can be copied from what it prints."""
+    """One run of a tour. Paths are absolute, so that users can copy them from the output."""
 
     directory: Path
     console: Console
     records: int
     put: list[Put] = field(default_factory=list)
     page: str = ""
-    """Where the daemon serves its status page."""
+    """Address of the daemon's status page."""
     kinesis: Any = None
     dynamo: Any = None
 
@@ -203,19 +74,19 @@ class Tour(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget the last run: only files this tour writes."""
+        """Remove the files of the last run, and no others."""
 
     @abstractmethod
     def properties(self, endpoint: str) -> str:
-        """Return the text of the daemon's file."""
+        """Return the text of the daemon's properties file."""
 
     def extra_events(self) -> Sequence[ClickEvent]:
-        """Return events to put at half time."""
+        """Return further events, to be put after half of the others."""
         return ()
 
     @abstractmethod
     def processed(self) -> int:
-        """Return how many records the processor has finished; for the progress bar."""
+        """Return the number of records that the processor has finished, for the progress bar."""
 
     def is_caught_up(self) -> bool:
         """Return whether the processor has finished everything that was put."""
@@ -223,16 +94,16 @@ class Tour(ABC):
 
     @abstractmethod
     def report(self, leases: dict[str, Lease]) -> list[str]:
-        """Print the results; returns the faults."""
+        """Print the results, and return the faults."""
 
     @abstractmethod
     def farewell(self) -> str:
-        """Return what to do next."""
+        """Return a text about what the user may do next."""
 
     # --- the plot ----------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Return the exit code. Raises QuickstartError."""
+        """Run the tour, and return the exit code. Raises QuickstartError."""
         started = time.monotonic()
         os.environ.update(FAKE_CREDENTIALS)
         with ExitStack() as stack:
@@ -262,7 +133,7 @@ class Tour(ABC):
 
     @abstractmethod
     def verdict(self) -> str:
-        """Return what the tour has shown, if there are no faults."""
+        """Return a sentence about the result of a tour without faults."""
 
     @property
     def properties_file(self) -> Path:
@@ -277,7 +148,7 @@ class Tour(ABC):
 
     @contextmanager
     def embedded_aws(self) -> Iterator[str]:
-        """Run the embedded AWS on a free loopback port; yields its endpoint."""
+        """Run the embedded AWS on a free loopback port, and yield its endpoint."""
         errors = self.directory / "embedded-aws.log"
         with (
             errors.open("wb") as log,
@@ -288,7 +159,7 @@ class Tour(ABC):
             yield endpoint
 
     def prepare(self, endpoint: str) -> None:
-        """Write the daemon's file, and make the stream."""
+        """Write the daemon's properties file, and create the stream."""
         self.properties_file.write_text(self.properties(endpoint), "utf-8")
         factory = client_factory(load(self.properties_file, (), os.environ).settings)
         bounds: dict[str, Any] = {"read_timeout_s": 30.0, "connect_timeout_s": 5.0, "pool_connections_max": 2}
@@ -304,8 +175,8 @@ class Tour(ABC):
 
     @contextmanager
     def run_daemon(self, properties_file: Path, log_file: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a daemon in the tour's directory; PATH begins with the directory of this interpreter."""
-        # If the processor cannot work, the tour is to end, not to wait for a repair.
+        """Run a daemon in the tour's directory; its PATH begins with the directory of this interpreter."""
+        # If the processor cannot work, end the tour instead of waiting for a repair.
         command = [
             sys.executable,
             "-P",
@@ -343,7 +214,7 @@ class Tour(ABC):
         self._check_alive(daemon)
 
     def _put(self, chunk: Sequence[ClickEvent]) -> None:
-        """Make one PutRecords call; refused records are put again."""
+        """Put records by PutRecords; records that the service refuses are put again."""
         for _ in range(PUT_ATTEMPTS_MAX):
             answer = self.kinesis.put_records(
                 StreamName=STREAM, Records=[{"Data": e.data, "PartitionKey": e.partition_key} for e in chunk]
@@ -380,8 +251,8 @@ class Tour(ABC):
                     moved_at = now
                 elif now - moved_at > STALLED_S:
                     raise QuickstartError(
-                        f"nothing has moved for {STALLED_S:.0f} s at {count} of {len(self.put)} records; "
-                        f"see {self.log_file}"
+                        f"see {self.log_file}: {count} of {len(self.put)} records were processed, and no more for "
+                        f"{STALLED_S:.0f} s"
                     )
                 time.sleep(POLL_S)
             progress.update(bar, completed=self.processed())
@@ -400,7 +271,7 @@ class Tour(ABC):
         )
 
     def stop(self, daemon: subprocess.Popen[bytes]) -> int:
-        """Send SIGTERM, as systemd would; returns the exit status."""
+        """Send SIGTERM, as systemd does, and return the exit status."""
         daemon.send_signal(signal.SIGTERM)
         try:
             return daemon.wait(STOP_S)
@@ -408,98 +279,12 @@ class Tour(ABC):
             raise QuickstartError(f"the daemon did not stop within {STOP_S:.0f} s; see {self.log_file}") from None
 
     def leases(self) -> dict[str, Lease]:
-        """Return the rows of the lease table."""
+        """Return the leases in the lease table by key."""
         rows = self.dynamo.scan(TableName=APPLICATION, ConsistentRead=True)["Items"]
         leases = (parse_row(row) for row in rows)
         return {lease.key: lease for lease in leases if lease is not None}
 
 
 def tail(text: str, characters: int) -> str:
-    """Return the end of a long number, which distinguishes it."""
+    """Return a long text by its last characters, which distinguish it from others."""
     return text if len(text) <= characters else f"…{text[-characters:]}"
-
-
-# --- the tour without Spark -------------------------------------------------------------------------------------------
-
-
-class PlainTour(Tour):
-    @property
-    def archive_directory(self) -> Path:
-        return self.directory / "archive"
-
-    def check(self) -> None:
-        """Check nothing: it needs nothing besides this project."""
-
-    def clear(self) -> None:
-        self.archive_directory.mkdir(parents=True, exist_ok=True)
-        for old in self.archive_directory.glob("shardId-*.jsonl"):
-            old.unlink()
-
-    def properties(self, endpoint: str) -> str:
-        return f"""\
-# Written by `mld quickstart --plain`: the same keys that Amazon's Java MultiLangDaemon reads.
-executableName = {sys.executable} -m mld.processors.archive {self.archive_directory}
-streamName = {STREAM}
-applicationName = {APPLICATION}
-initialPositionInStream = TRIM_HORIZON
-retrievalMode = POLLING
-AwsCredentialsProvider = EnvironmentVariableCredentialsProvider
-regionName = us-east-1
-kinesisEndpoint = {endpoint}
-dynamoDBEndpoint = {endpoint}
-"""
-
-    def processed(self) -> int:
-        count = 0
-        for path in self.archive_directory.glob("shardId-*.jsonl"):
-            with path.open("rb") as file:
-                count += sum(line.endswith(b"\n") for line in file)
-        return count
-
-    def report(self, leases: dict[str, Lease]) -> list[str]:
-        archive = {}
-        for path in self.archive_directory.glob("shardId-*.jsonl"):
-            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            archive[path.stem] = [(int(line["sequence"]), line["data"]) for line in lines]
-        self.console.print(_shard_table(archive, leases))
-        return find_faults(self.put, archive)
-
-    def verdict(self) -> str:
-        return f"{len(self.put)} records, each exactly once and in order"
-
-    def farewell(self) -> str:
-        return f"""
-The records are in {self.archive_directory}/*.jsonl. For your own stream:
-
-  cp {self.properties_file} app.properties
-                                  # set streamName, applicationName, regionName and executableName,
-                                  # and remove the two endpoint lines
-  {mld_command()} check app.properties    # what it means, and what is wrong with it
-  {mld_command()} app.properties          # run it; Ctrl-C stops it gracefully"""
-
-
-def _shard_table(archive: Archive, leases: dict[str, Lease]) -> Table:
-    table = Table(title="what happened", title_justify="left")
-    for column in ("shard", "parent", "records", "checkpoint", "writes", "owner"):
-        table.add_column(column, justify="right" if column in ("records", "writes") else "left", no_wrap=True)
-    for shard in sorted(archive.keys() | leases.keys()):
-        count = str(len(archive.get(shard, [])))
-        lease = leases.get(shard)
-        if lease is None:
-            table.add_row(shard, "", count, "cleaned up")
-            continue
-        parents = " ".join(tail(parent, 4) for parent in sorted(lease.parents))
-        table.add_row(shard, parents, count, tail(str(lease.checkpoint), 12), str(lease.counter), lease.owner or "none")
-    return table
-
-
-def find_faults(put: Iterable[Put], archive: Archive) -> list[str]:
-    """Return one sentence per kind of fault; empty if the archive is exactly what was put, in order."""
-    wanted = [(record.shard, record.sequence, record.text) for record in put]
-    found = [(shard, *record) for shard, records in archive.items() for record in records]
-    faults = row_faults("the archive", wanted, found)
-    for shard, records in sorted(archive.items()):
-        numbers = [number for number, _ in records]
-        if numbers != sorted(numbers):
-            faults.append(f"{shard}: the records are out of order")
-    return faults

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from mld.protocol.codec import PIECE_BYTES, RECORD_END, RECORD_FRAME
+from mld.protocol.codec import PIECE_BYTES, RECORD_FRAME
 
 NO_KEY = b'""'
 """JSON text, sent for a record without a partition key: the producer gave none, and Kinesis chose the shard.
@@ -28,12 +26,22 @@ FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
 """Matches the beginning of a frame of the Glue Schema Registry: the byte 03, then 00 or 05."""
 _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
 _OPENING = b"," + _DATA
+_KEY_TEXT = rb'("(?:[^"\\]|\\.)*")'
+_AFTER_DATA = re.compile(
+    re.escape(_KEY)
+    + _KEY_TEXT
+    + re.escape(_SEQUENCE)
+    + rb"([0-9]+)"
+    + re.escape(_TIME)
+    + rb"(-?[0-9]+)"
+    + re.escape(_END)
+)
+"""Matches from the quote that ends a payload to the end of a record outside aggregates: key, sequence number and
+arrival time."""
 WRITTEN_BYTES_MAX = PIECE_BYTES + PIECE_BYTES // 2
 """Longest text handed to the pipe at once: one piece, or several small ones joined."""
 JOINED_BYTES_MAX = 2 * 1024 * 1024
 """Most bytes that are joined in one step; it takes well under 1 ms."""
-EXTRAS_KEPT_MAX = 64
-"""Record forms kept for the next pages. There is one for each set of extra keys, thus one for each stream."""
 _PAD = b"="
 
 
@@ -112,76 +120,62 @@ class RecordPlace(NamedTuple):
         return (end - start) // 4 * 3 - self.text.count(_PAD, max(start, end - 2), end)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordForm:
-    """The text around the fields of records that all have the same extra keys (`mld.protocol.codec.record_keys`)."""
+def framed(columns: Iterable[Columns]) -> bytes:
+    """Return the framed text of records that were read one by one."""
+    parts: list[bytes] = []
+    for data, key, sequence, arrival_ms in columns:
+        parts += (_OPENING, data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms, _END)
+    return b"".join(parts)
 
-    end: bytes
-    after_data: re.Pattern[bytes]
-    """Matches from the quote that ends a payload to the end of the record: key, sequence number and arrival time."""
 
-    def framed(self, columns: Iterable[Columns]) -> bytes:
-        """Return the framed text of records that were read one by one."""
-        parts: list[bytes] = []
-        for data, key, sequence, arrival_ms in columns:
-            parts += (_OPENING, data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms, self.end)
-        return b"".join(parts)
+def framed_columns(
+    datas: Sequence[bytes | memoryview],
+    keys: list[bytes],
+    sequences: list[bytes],
+    time_head: bytes,
+    times: list[bytes],
+) -> list[bytes | memoryview]:
+    """Return the framed text of one or more records, in parts. Each list holds one field of all records;
+    `time_head` is the beginning that all arrival times share.
+    """
+    template = [_END + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
+    parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
+    parts[0] = _OPENING
+    parts[1::8], parts[3::8], parts[5::8], parts[7::8] = datas, keys, sequences, times
+    parts.append(_END)
+    return parts
 
-    def framed_columns(
-        self,
-        datas: Sequence[bytes | memoryview],
-        keys: list[bytes],
-        sequences: list[bytes],
-        time_head: bytes,
-        times: list[bytes],
-    ) -> list[bytes | memoryview]:
-        """Return the framed text of one or more records, in parts. Each list holds one field of all records;
-        `time_head` is the beginning that all arrival times share.
-        """
-        template = [self.end + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
-        parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
-        parts[0] = _OPENING
-        parts[1::8], parts[3::8], parts[5::8], parts[7::8] = datas, keys, sequences, times
-        parts.append(self.end)
-        return parts
 
-    def places(self, text: bytes) -> Iterator[RecordPlace]:
-        """Yield the records of a piece, one after the other."""
-        start, end = 0, len(text)
-        while start < end:
-            place = self.place(text, start)
-            yield place
-            start = place.end
+def places(text: bytes) -> Iterator[RecordPlace]:
+    """Yield the records of a piece, one after the other."""
+    start, end = 0, len(text)
+    while start < end:
+        place = place_at(text, start)
+        yield place
+        start = place.end
 
-    def around_frames(self, piece: Piece) -> Iterator[Piece]:
-        """Split a piece so that each record that may have a schema frame is a piece by itself."""
-        text, begin, count, data_bytes = piece.text, 0, 0, 0
-        for place in self.places(text):
-            if not FRAME_IN_BASE64.match(text, place.data_start):
-                count += 1
-                data_bytes += place.data_bytes
-                continue
-            if count:
-                yield Piece((text[begin : place.start],), count, data_bytes, False)
-            yield place.piece(True)
-            begin, count, data_bytes = place.end, 0, 0
+
+def around_frames(piece: Piece) -> Iterator[Piece]:
+    """Split a piece so that each record that may have a schema frame is a piece by itself."""
+    text, begin, count, data_bytes = piece.text, 0, 0, 0
+    for place in places(text):
+        if not FRAME_IN_BASE64.match(text, place.data_start):
+            count += 1
+            data_bytes += place.data_bytes
+            continue
         if count:
-            yield Piece((text[begin:],), count, data_bytes, False)
-
-    def place(self, text: bytes, start: int = 0) -> RecordPlace:
-        """Return the place of the record that begins at `start`."""
-        found = self.after_data.match(text, text.index(b'"', start + len(_OPENING)))
-        assert found is not None, "the piece was framed by ourselves"
-        return RecordPlace(text, start, found)
+            yield Piece((text[begin : place.start],), count, data_bytes, False)
+        yield place.piece(True)
+        begin, count, data_bytes = place.end, 0, 0
+    if count:
+        yield Piece((text[begin:],), count, data_bytes, False)
 
 
-@lru_cache(EXTRAS_KEPT_MAX)
-def form_with(extra: bytes = b"") -> RecordForm:
-    """Return the form of records that have the keys `extra` after the usual ones, outside aggregates."""
-    end = _END.removesuffix(RECORD_END) + extra + RECORD_END
-    key = rb'("(?:[^"\\]|\\.)*")'
-    pattern = re.escape(_KEY) + key + re.escape(_SEQUENCE) + rb"([0-9]+)" + re.escape(_TIME) + rb"(-?[0-9]+)"
-    return RecordForm(end, re.compile(pattern + re.escape(end)))
+def place_at(text: bytes, start: int = 0) -> RecordPlace:
+    """Return the place of the record that begins at `start`."""
+    found = _AFTER_DATA.match(text, text.index(b'"', start + len(_OPENING)))
+    assert found is not None, "the piece was framed by ourselves"
+    return RecordPlace(text, start, found)
 
 
 def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from mld.protocol.codec import (
     records_tail,
 )
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
-from mld.retrieval.pieces import MAGIC_IN_BASE64, NO_KEY, Piece, RecordPlace, form_with, written
+from mld.retrieval.pieces import MAGIC_IN_BASE64, NO_KEY, Piece, RecordPlace, around_frames, written
 
 T = TypeVar("T")
 
@@ -41,7 +41,6 @@ class RawBatch(PlainBatch):
     pieces: Sequence[Piece]
     largest: Position | None
     millis_behind_latest: int | None
-    extra: bytes = b""
 
     @property
     def count(self) -> int:
@@ -61,7 +60,7 @@ class RawBatch(PlainBatch):
             if not piece.bears_frame:
                 plain.append(piece)
                 continue
-            for run in form_with(self.extra).around_frames(piece):
+            for run in around_frames(piece):
                 if not run.bears_frame:
                     plain.append(run)
                     continue
@@ -72,7 +71,7 @@ class RawBatch(PlainBatch):
         return [*parts, (self._of(plain), False)] if plain else parts
 
     def _of(self, pieces: Sequence[Piece]) -> RawBatch:
-        return RawBatch(pieces, self.largest, self.millis_behind_latest, self.extra)
+        return RawBatch(pieces, self.largest, self.millis_behind_latest)
 
     def line(self) -> Iterator[bytes]:
         """Yield the `processRecords` line in pieces; every call starts a new, equal line."""
@@ -92,9 +91,7 @@ class RawAggregatesBatch:
         floor: tuple[int, int],
         hash_range: HashRange | None,
         millis_behind_latest: int | None,
-        extra: bytes = b"",
     ) -> None:
-        self._extra = extra
         self.count = self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
         self.malformed: dict[str, str] = {}
@@ -148,9 +145,9 @@ class RawAggregatesBatch:
                         yield b"".join(parts)
                         parts.clear()
                         size = 0
-                        yield from encode_large_record(payload, key, sequence, arrival_ms, sub, self._extra)
+                        yield from encode_large_record(payload, key, sequence, arrival_ms, sub)
                         continue
-                    parts.append(encode_record(payload, key, sequence, arrival_ms, sub, self._extra))
+                    parts.append(encode_record(payload, key, sequence, arrival_ms, sub))
                     size += len(parts[-1])
                     if size > PIECE_BYTES:
                         yield b"".join(parts)

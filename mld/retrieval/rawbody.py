@@ -31,7 +31,16 @@ from mld.protocol.codec import PIECE_BYTES
 from mld.protocol.json_fields import refuse_constant
 from mld.retrieval.json_scan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import LayoutSource, Member, RecordLayout, columns_of, compiled, source_of_layout
-from mld.retrieval.pieces import FRAME_IN_BASE64, MAGIC_IN_BASE64, NO_KEY, Columns, Piece, form_with, size_of
+from mld.retrieval.pieces import (
+    FRAME_IN_BASE64,
+    MAGIC_IN_BASE64,
+    NO_KEY,
+    Columns,
+    Piece,
+    framed,
+    framed_columns,
+    size_of,
+)
 from mld.retrieval.rawpage import RawPage, Sequences
 
 T = TypeVar("T")
@@ -62,14 +71,10 @@ _strict_json = json.JSONDecoder(parse_constant=refuse_constant)
 
 @dataclass(frozen=True, slots=True)
 class PageMaker:
-    """Makes pages of bodies. Raises MalformedBodyError if a body is not as documented.
-
-    `extra` are keys that each record gets (`mld.protocol.codec.record_keys`).
-    """
+    """Makes pages of bodies. Raises MalformedBodyError if a body is not as documented."""
 
     going_on: str
     """The member that becomes `next_iterator`."""
-    extra: bytes = b""
 
     def __call__(self, body: bytes) -> RawPage:
         return self.in_parts().end(body)
@@ -81,7 +86,7 @@ class PageMaker:
 
     def in_parts(self, part_bytes: int = PART_BYTES) -> BodyReader:
         """Make the reader of a body that comes in parts, of which so much is read at a time."""
-        return BodyReader(self.going_on, self.extra, part_bytes)
+        return BodyReader(self.going_on, part_bytes)
 
 
 page_of = PageMaker("NextShardIterator")
@@ -96,9 +101,8 @@ class BodyReader:
     What is kept of the parts that were read is what cannot be told yet from a text that is cut off.
     """
 
-    def __init__(self, going_on: str, extra: bytes, part_bytes: int) -> None:
+    def __init__(self, going_on: str, part_bytes: int) -> None:
         self._going_on = going_on
-        self._extra = extra
         self._part_bytes = part_bytes
         self._parts: list[bytes] = []
         self._waiting = 0
@@ -143,14 +147,13 @@ class BodyReader:
             raise ValueError("no array of Records")
         return RawPage(tuple(records.pieces), records.sequences, records.bears_magic, *self._besides(found))
 
-    def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, tuple[ChildShard, ...], bytes]:
-        """Return what stands beside the records, and the keys of each."""
+    def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, tuple[ChildShard, ...]]:
+        """Return what stands beside the records."""
         children = _typed(found.get("ChildShards"), list, "ChildShards") or []
         return (
             _typed(found.get(self._going_on), str, self._going_on) or None,
             _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
             tuple([child_shard_of(item) for item in children]),
-            self._extra,
         )
 
     def _read(self, scan: Scan, *, more: bool) -> None:
@@ -164,7 +167,7 @@ class BodyReader:
                 return
         for name in scan.names(after_value=is_resumed):
             if name == "Records" and scan.sees(ARRAY):
-                self._records = _Records(scan, self._extra)
+                self._records = _Records(scan)
                 self._records.read(scan, more=more)
                 if more:
                     return
@@ -177,7 +180,7 @@ class BodyReader:
 class _Records:
     """Reads the array that begins at the place of `scan`."""
 
-    def __init__(self, scan: Scan, extra: bytes) -> None:
+    def __init__(self, scan: Scan) -> None:
         scan.expect(ARRAY)
         self.at = scan.at
         """What is before this place of the text is done with."""
@@ -187,7 +190,6 @@ class _Records:
         self.bears_magic = False
         self.by_pattern = 0
         self._bears_frame = False
-        self._form = form_with(extra)
         self._is_after_record = False
         self._layout = _recent[0]
         self._sources: set[LayoutSource] = set()
@@ -291,7 +293,7 @@ class _Records:
         times = columns[layout.time : layout.time + length : step]
         chars, fill = layout.time_chars, layout.time_fill
         times = [time if len(time) == chars else fill(time) for time in times]
-        parts: Sequence[bytes | memoryview] = self._form.framed_columns(datas, keys, sequences, layout.time_head, times)
+        parts: Sequence[bytes | memoryview] = framed_columns(datas, keys, sequences, layout.time_head, times)
         if not stays_in_parts:
             parts = (b"".join(parts),)
         data_bytes = sum(map(len, datas)) // 4 * 3 - b"".join(map(_END_OF_DATA, datas)).count(b"=")
@@ -328,7 +330,7 @@ class _Records:
         """Add the records that were read by themselves."""
         if self._odd:
             data_bytes = sum([size_of(columns.data) for columns in self._odd])
-            self.pieces.append(Piece((self._form.framed(self._odd),), len(self._odd), data_bytes, self._bears_frame))
+            self.pieces.append(Piece((framed(self._odd),), len(self._odd), data_bytes, self._bears_frame))
             self._odd, self._odd_bytes = [], 0
 
     def _learn(self, source: LayoutSource) -> None:

@@ -20,7 +20,7 @@ from operator import lt
 
 from mld.core.positions import Position
 from mld.core.streams import ChildShard, HashRange
-from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with
+from mld.retrieval.pieces import Piece, RecordPlace, place_at, places
 from mld.retrieval.rawbatch import RawAggregatesBatch, RawBatch
 
 
@@ -66,8 +66,6 @@ class RawPage:
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...] = ()
-    extra: bytes = b""
-    """Keys that each record has after the usual ones (`mld.protocol.codec.record_keys`)."""
     in_order: list[RecordPlace] = field(init=False, default_factory=list)
     """Places of all records by sequence number; empty if the page cannot have aggregates."""
 
@@ -96,13 +94,12 @@ class RawPage:
 
     def places(self) -> Iterator[RecordPlace]:
         """Yield the place of each record in the order of the answer. Aggregates are not opened."""
-        form = form_with(self.extra)
         for piece in self.pieces:
-            yield from form.places(piece.text)
+            yield from places(piece.text)
 
     @property
     def first_arrival_ms(self) -> int | None:
-        return int(form_with(self.extra).place(self.pieces[0].text).columns.arrival_ms) if self.count else None
+        return int(place_at(self.pieces[0].text).columns.arrival_ms) if self.count else None
 
     def first_arrival_ms_after(self, position: Position) -> int | None:
         """See `Page.first_arrival_ms_after`."""
@@ -110,7 +107,7 @@ class RawPage:
             return None
         number = -1 if position.number is None else position.number
         rest = next(self._pieces_above(number - (position.sub < 0 or self.bears_magic)), None)
-        return None if rest is None else int(form_with(self.extra).place(rest.text).columns.arrival_ms)
+        return None if rest is None else int(place_at(rest.text).columns.arrival_ms)
 
     @property
     def bears_frames(self) -> bool:
@@ -124,34 +121,33 @@ class RawPage:
             return RawBatch((), None, lag_ms)
         number = -1 if position.number is None else position.number  # all records come after the other sentinels
         if self.bears_magic:
-            return RawAggregatesBatch(list(self.in_order), (number, position.sub), hash_range, lag_ms, self.extra)
+            return RawAggregatesBatch(list(self.in_order), (number, position.sub), hash_range, lag_ms)
         below = number - (position.sub < 0)
         pieces = self.pieces if int(self.sequences.lowest) > below else tuple(self._pieces_above(below))
-        return RawBatch(pieces, Position(self.sequences.highest.decode()) if pieces else None, lag_ms, self.extra)
+        return RawBatch(pieces, Position(self.sequences.highest.decode()) if pieces else None, lag_ms)
 
     def _pieces_above(self, below: int) -> Iterator[Piece]:
         """Yield pieces with the records whose sequence number is above `below`. If the page is in order, at most one is
         cut.
         """
-        form = form_with(self.extra)
         pieces = self.pieces
         if not self.sequences.is_ordered:
             for piece in pieces:
-                for place in form.places(piece.text):
+                for place in places(piece.text):
                     if int(place.sequence) > below:
                         yield place.piece(piece.bears_frame)
             return
         # The first record above `below` is in the last piece that begins at or below it, or it begins the next piece.
-        cut = bisect_right(pieces, below, key=lambda piece: int(form.place(piece.text).sequence)) - 1
-        if cut >= 0 and (rest := _rest_above(pieces[cut], below, form)) is not None:
+        cut = bisect_right(pieces, below, key=lambda piece: int(place_at(piece.text).sequence)) - 1
+        if cut >= 0 and (rest := _rest_above(pieces[cut], below)) is not None:
             yield rest
         yield from pieces[cut + 1 :]
 
 
-def _rest_above(piece: Piece, below: int, form: RecordForm) -> Piece | None:
+def _rest_above(piece: Piece, below: int) -> Piece | None:
     """Return the part of an ordered piece whose sequence numbers are above `below`; None if there is none."""
     count, data_bytes = piece.records, piece.data_bytes
-    for place in form.places(piece.text):
+    for place in places(piece.text):
         if int(place.sequence) > below:
             return Piece((place.text[place.start :],), count, data_bytes, piece.bears_frame)
         count -= 1

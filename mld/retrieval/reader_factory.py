@@ -52,18 +52,15 @@ def service_name(kind: StreamKind) -> str:
     return "kinesis" if kind is StreamKind.KINESIS else "dynamodbstreams"
 
 
-def streams_port(
-    service: RawService, clock: Clock, settings: Settings, name: str, arn: str | None, extra: bytes = b""
-) -> Streams:
-    """Return the `Streams` port of one stream. `extra` holds JSON keys to append to each of its records."""
-    page = replace(page_of, extra=extra)
+def streams_port(service: RawService, clock: Clock, settings: Settings, name: str, arn: str | None) -> Streams:
+    """Return the `Streams` port of one stream."""
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
         is_shared = settings.child.children_per_shard > 1
-        return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page, keyed_by_item=is_shared)
-    return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)
+        return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page_of, keyed_by_item=is_shared)
+    return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page_of)
 
 
-def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:
+def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> FanOut | None:
     """Return the port of enhanced fan-out, or None to poll.
 
     Subscribing needs the lean wire client. If the settings insist on fan-out where every call must go through botocore,
@@ -72,9 +69,7 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra:
     if not settings.reader.by_fan_out:
         return None
     if isinstance(kinesis, WireService | CountedService) and kinesis.can_stream:
-        return KinesisFanOut(
-            kinesis, streams, stream_name=settings.stream_name, page_of=replace(page_of_event, extra=extra)
-        )
+        return KinesisFanOut(kinesis, streams, stream_name=settings.stream_name, page_of=page_of_event)
     why = "enhanced fan-out needs the lean wire client, and thus no client certificate and no proxy that speaks TLS"
     if settings.reader.mode is RetrievalMode.FANOUT:
         raise StartupError(f"{why}; set retrievalMode=POLLING")

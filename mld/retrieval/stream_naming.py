@@ -39,7 +39,7 @@ class StreamNaming:
         self._shared = Shared(self._ask, clock, NAMING_FRESH_S)
 
     async def variables(self) -> Mapping[str, str]:
-        """Return environment variables for a child; empty if Kinesis does not answer."""
+        """Return the environment variables that name the stream to a child; empty if Kinesis does not answer."""
         return await self._shared.get()
 
     async def _ask(self) -> dict[str, str]:

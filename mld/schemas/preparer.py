@@ -90,7 +90,7 @@ class SchemaPreparer:
         return batch if unframed is None else UnframedBatch(unframed, batch)
 
     async def _spliced(self, batch: RawBatch, around: list[tuple[RawBatch, bool]]) -> ChildBatch:
-        """Replace the few framed records of the batch; the other records are not framed again."""
+        """Return the batch in which the few records with a schema frame are replaced. All others keep their text."""
         framed = [record for part, is_framed in around if is_framed for record in await records_of(part)]
         unframed = await self._unframed(framed)
         if unframed is None:

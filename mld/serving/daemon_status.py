@@ -1,9 +1,8 @@
-"""What a running daemon knows of itself and its fleet. Every view and every way to ask goes through `DaemonStatus`.
+"""`DaemonStatus`: everything that a daemon knows of itself and its fleet, for pages, probes, commands and alerts.
 
-Nothing here changes anything, and nothing here is needed: an answer that fails costs nobody but who asked. Liveness
-asks the loops of this process only. The tables are read at most every few seconds, and only while somebody looks.
-
-Whether the worker reaches its lease table is told by the answers to its own requests (`mld.metrics.reach`).
+Nothing here changes anything, and consuming a stream needs none of it: if an answer fails, only its caller is affected.
+Liveness depends on the loops of this process only. The tables are read at most every few seconds, and only while
+somebody looks. Whether the lease table is in reach is known from the worker's own requests (`mld.metrics.reach`).
 """
 
 from __future__ import annotations
@@ -29,22 +28,30 @@ from mld.metrics.progress import LateLoop
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.metrics.spark_figures import SparkFigures
-from mld.operating.faults import DiskTrouble, FleetSight, Own, Probe, fault_value
+from mld.operating.faults import Probe, fault_value
 from mld.operating.fleet_reader import FleetReader
-from mld.operating.fleet_status import LAG_MAX_S, THROTTLED, FleetStatus, ShardView, own_view
+from mld.operating.fleet_sight import DiskTrouble, FleetSight, Own
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.shard_view import (
+    LAG_MAX_S,
+    THROTTLED,
+    ShardView,
+    own_view,
+)
 from mld.operating.verdicts import counts, general_faults, own_faults_steps, why_not
 from mld.properties.scrubber import Scrubber
-from mld.serving.status import Document, RecordRates, StatusView, in_pieces
+from mld.serving.json_pieces import Document, in_pieces
+from mld.serving.status import RecordRates, StatusView
 
 LOOK_PERIOD_S = 5.0
-SILENCE = f"{THROTTLED}: who is silent may be alive, and figures of other workers may be old"
+SILENCE = f"{THROTTLED}: silent workers may be alive, and figures of other workers may be old"
 LOOP = "event loop"
 LOOP_STEP_S = 1.0
 
 
 @dataclass(eq=False)
 class DaemonStatus:
-    """What this daemon is, does and sees; `run` samples it for as long as the daemon runs."""
+    """State of this daemon and view of its fleet. `run` samples figures while the daemon runs."""
 
     identity: Identity
     metrics: Metrics
@@ -52,19 +59,19 @@ class DaemonStatus:
     clock: Clock
     reach: TableReach
     mode: Callable[[], str]
-    """How the fleet works together, in the words of the log."""
+    """Returns the mode of the fleet, in the words of the log."""
     is_ready: Callable[[], bool]
     """Whether initialization is over, and no stop has been asked for."""
     spark_sessions: Callable[[], Sequence[Mapping[str, Any]]] = tuple
-    """What the session hosts of `mld-spark` tell of themselves."""
+    """Returns the state of each session host of `mld-spark` on this machine."""
     spark_figures: Callable[[], SparkFigures | None] = lambda: None
-    """What this daemon's own tells of its work."""
+    """Returns the figures of this daemon's own session host."""
     scrub: Scrubber = field(default_factory=Scrubber)
-    """Of the log: it knows the secrets of the file."""
+    """Hides the secrets of the properties file; the log uses the same."""
     own_events: Callable[[], Sequence[Event]] = tuple
-    """What this worker has noted lately; shown where the table has no history."""
+    """Returns the latest events of this worker, which are shown if the table has no history."""
     file: str = ""
-    """The properties file, as remedies name it."""
+    """The properties file, as commands in remedies name it."""
 
     def __post_init__(self) -> None:
         self._rates = RecordRates()
@@ -74,7 +81,7 @@ class DaemonStatus:
         self._trouble: str | None = None
 
     async def run(self) -> None:
-        """Measure how late the loop is, and take values for the page, until cancelled."""
+        """Measure how late the event loop is, and sample values for the page, until cancelled."""
         sampled_at = self.clock.monotonic()
         while True:
             asleep_at = self.clock.monotonic()
@@ -91,13 +98,13 @@ class DaemonStatus:
                 self.metrics.worker.fault_counts = counts(faults)
 
     def why_not_ready(self) -> str | None:
-        """Return why this daemon is not ready; None if it is: initialized, not stopping, and without a fault that
-        makes it so.
+        """Return why this daemon is not ready; None if it is initialized, not stopping, and has no
+        fault that counts.
         """
         return self._why_not(Probe.READY) if self.is_ready() else "not initialized, or stopping"
 
     def why_not_alive(self) -> str | None:
-        """Return which loops make no progress, in words; None if this daemon lives."""
+        """Return a sentence about the loops that make no progress; None if all do."""
         return self._why_not(Probe.LIVE)
 
     def _why_not(self, probe: Probe) -> str | None:
@@ -105,7 +112,7 @@ class DaemonStatus:
         return None if why is None else self.scrub(why)
 
     def own_sight(self) -> FleetSight:
-        """Return what this worker knows of itself now, but for its shards one by one."""
+        """Return what this worker knows of itself now, without its single shards."""
         return FleetSight(own=self._own(), file=self.file)
 
     def _own(self) -> Own:
@@ -132,12 +139,12 @@ class DaemonStatus:
         )
 
     def _own_views(self) -> Iterator[ShardView]:
-        """Yield the views of the shards of this worker, by what it knows itself."""
+        """Yield the views of this worker's shards, from its own metrics."""
         wall_s, me = self.clock.wall(), self.identity.worker
         return (own_view(part, me, wall_s, LAG_MAX_S) for part in list(self.metrics.shards.values()))
 
     def overdue(self) -> list[LateLoop]:
-        """Return the loops that make no progress; none if this daemon lives."""
+        """Return the loops that make no progress."""
         return self.metrics.progress.overdue(self.clock.monotonic())
 
     def instant(self) -> Instant:
@@ -145,13 +152,15 @@ class DaemonStatus:
         return Instant(self.clock.monotonic(), self.clock.wall())
 
     async def body(self, *, zipped: bool) -> tuple[bytes, ...]:
-        """Return the data of the status page: the whole fleet, and more of this worker; as JSON, or that in the format
-        of gzip, in pieces."""
+        """Return the data of the status page as JSON, in pieces, compressed by gzip if `zipped`.
+
+        It shows the whole fleet, with more details of this worker.
+        """
         view = await self._view()
         return await in_turns(in_pieces(view.head(), view.lists(), zipped=zipped), self.clock)
 
     def own(self, up_s: float) -> Document:
-        """Return what this daemon does, without a look at any table; times in seconds, None for what is unknown."""
+        """Return the state of this daemon, without reading any table. Times are in seconds; unknown values are None."""
         me, at, why_not_alive, why_not_ready = self.identity, self.instant(), self.why_not_alive(), self.why_not_ready()
         return {
             "application": me.application,
@@ -177,7 +186,7 @@ class DaemonStatus:
         }
 
     async def look(self) -> tuple[FleetStatus | None, str | None]:
-        """Return the fleet by its tables, and why these could not be read or what is shown may be old."""
+        """Return the fleet, and the reason if its tables could not be read or its figures may be old."""
         fleet = await self._look()
         is_throttled = self.reach.is_throttled(self.clock.monotonic())
         return fleet, self._trouble or (SILENCE if is_throttled else None)
@@ -202,7 +211,7 @@ class DaemonStatus:
         )
 
     async def _look(self) -> FleetStatus | None:
-        """Return the fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""
+        """Return the fleet, at most a few seconds old; if the tables cannot be read, as it was last seen."""
         async with self._looking:
             now = self.clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:

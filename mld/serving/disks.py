@@ -1,4 +1,4 @@
-"""Looks once a minute whether the daemon can still write where it has to, and says what has changed."""
+"""`DiskWatcher`: checks once a minute whether the daemon and its processors can still write to their directories."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ log = logging.getLogger(__name__)
 
 LOOK_PERIOD_S = 60.0
 ANSWER_TIMEOUT_S = 10.0
-"""For all places together; a mount that hangs keeps its thread, and is not looked at again before it has answered."""
+"""For all directories together. A mount that hangs blocks its thread, and is checked again only once it
+has answered.
+"""
 
 LookAt = Callable[[DiskPlace], Awaitable[DiskRoom]]
 
 
 @contextmanager
 def in_threads(places: Sequence[DiskPlace]) -> Iterator[LookAt]:
-    """Yield what looks at a place in a thread of its own, so that one which hangs says nothing of the others."""
+    """Yield a function that checks a directory in a thread of its own, so that a hanging mount delays
+    no other check.
+    """
     threads = {place: Workers(threads_max=1, name=f"disk-{place.name}") for place in places}
     try:
         yield lambda place: threads[place].run(lambda: room_of(place))
@@ -36,7 +40,7 @@ def in_threads(places: Sequence[DiskPlace]) -> Iterator[LookAt]:
 
 @dataclass(eq=False)
 class DiskWatcher:
-    """Keeps the room of each place in the metrics."""
+    """Keeps the free room of each directory in the metrics, and logs changes."""
 
     places: Sequence[DiskPlace]
     look_at: LookAt
@@ -46,7 +50,7 @@ class DiskWatcher:
     _under_way: dict[DiskPlace, asyncio.Future[DiskRoom]] = field(init=False, default_factory=dict)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check every minute, until cancelled."""
         try:
             while True:
                 await self.look()
@@ -56,7 +60,7 @@ class DiskWatcher:
                 one.cancel()
 
     async def look(self) -> None:
-        """Look at all places once."""
+        """Check all directories once."""
         for place in self.places:
             if place not in self._under_way:
                 self._under_way[place] = asyncio.ensure_future(self.look_at(place))
@@ -66,7 +70,7 @@ class DiskWatcher:
         self._tell(before, self.metrics.faults())
 
     def _taken(self, place: DiskPlace) -> DiskRoom | None:
-        """Return what a look has found; None if it is under way."""
+        """Return the result of the check; None if it is still running."""
         return self._under_way.pop(place).result() if self._under_way[place].done() else None
 
     def _tell(self, before: dict[str, str], now: dict[str, str]) -> None:

@@ -1,120 +1,61 @@
-"""A small HTTP/1.1 server on the daemon's own event loop: GET and HEAD of a few read-only paths.
+"""`HttpServer`: a small HTTP/1.1 server on the daemon's event loop, for GET and HEAD of a few read-only paths.
 
-It lives on the loop on purpose: if the loop hangs nobody answers, and that is what liveness means. `h11` reads and
-writes the protocol; here are the bounds (connections, sizes, times) and the rule about who may call
-(`mld.core.webrule`). An answer is made at once or awaited; an exception in a handler is an answer of 500 and a line in
-the log, never more.
+It runs on the event loop on purpose: if the loop hangs, no probe is answered, and that is what liveness means.
+Connections, sizes and times are bounded. `mld.core.webrule` decides which callers are served. An exception in a handler
+leads to an answer of 500 and a line in the log, and to nothing else.
 
-No connection is ended for another one: there are so many places, and so many for one peer. Whoever finds none waits a
-moment, and is answered if by then it has asked for a probe, which is short; else it is closed. A place is kept for a
-quarter of a second for each request, so a peer cannot make the daemon do more than so much.
+An open connection is never ended in favour of another one. The number of places for connections is bounded, in all and
+for each peer. A connection without a place waits a moment; if it has then asked for a probe, whose answer is short, it
+is answered, else it is closed. Each request keeps its place for a quarter of a second at least, which bounds the work
+that a peer can cause.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import h11
 
 from mld.core.webrule import FORBIDDEN, WebRule
+from mld.serving.http_answers import HttpAnswer, Question, Route, text_answer
+from mld.serving.http_exchange import (
+    HEAD_BYTES_MAX,
+    READ_BYTES,
+    REQUEST_TIMEOUT_S,
+    joined_headers,
+    next_request,
+    part,
+    send_answer,
+)
 
 log = logging.getLogger(__name__)
 
-PLACES_MAX = 32  # a browser opens six
+PLACES_MAX = 32  # a browser opens six connections
 PLACES_OF_PEER_MAX = 16  # half of them, so that one peer cannot take them all
-WAITING_MAX = 256  # of more, the first is judged by what it has sent
-WAIT_S = 0.25  # a prober sends its request as soon as it is connected
-PROBES_MAX = 64  # at once without places
+WAITING_MAX = 256  # connections without a place; if more come, the first one is judged at once
+WAIT_S = 0.25  # how long they wait; a prober sends its request as soon as it is connected
+PROBES_MAX = 64  # answered at the same time without a place
 PROBE_TIMEOUT_S = 1.0
-REQUEST_LINE_BYTES = 64  # in which the line of a probe's request begins
+REQUEST_LINE_BYTES = 64  # enough to recognize the request of a probe
 ACCEPTS_PER_TURN = 32
-ACCEPT_PAUSE_S = 0.5  # where the system has no file for another connection
-PACE_S = 0.25  # how long a place serves one request at least, once it has served more than a page needs
+ACCEPT_PAUSE_S = 0.5  # pause when the system has no file handle for another connection
+PACE_S = 0.25  # shortest time for a request at a place, once the connection has had more requests than a page needs
 UNPACED_REQUESTS = 8
-HEAD_BYTES_MAX = 16 * 1024
-READ_BYTES = 16 * 1024
-WRITE_BYTES = 64 * 1024
-REQUEST_TIMEOUT_S = 10.0  # to send a request head, and to take so many bytes of an answer
 IDLE_TIMEOUT_S = 60.0  # between the requests of one connection
 REQUESTS_PER_CONNECTION_MAX = 1_000
-UNREAD_BYTES_MAX = 1024 * 1024  # read and dropped before a connection ends, so that the caller gets its answer
 BAD_REQUEST = 400
 METHODS = ("GET", "HEAD")
 LOOPBACK = "127.0.0.1"
-_COMMON = {
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """What a path answers. `headers` have lower-case names."""
-
-    status: int
-    content_type: str
-    body: bytes | Sequence[bytes]
-    """In pieces, if it is long."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def text_answer(status: int, text: str, **headers: str) -> HttpAnswer:
-    """Return a line of plain text."""
-    return HttpAnswer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A request that may be answered. `target` has no query; `headers` have lower-case names."""
-
-    target: str
-    headers: Mapping[str, str]
-
-
-Route = Callable[[Question], Awaitable[HttpAnswer]]
-
-
-class SharedAnswers:
-    """Makes an answer at most once in `valid_s` for all who ask, and less often if it takes long; what they ask for
-    has few variants."""
-
-    VARIANTS_MAX = 4
-    VALID_S_MAX = 5.0
-    COST_SHARE = 0.05
-    """Of the loop's time, the most that goes into making it, however many ask for it."""
-
-    def __init__(self, valid_s: float = 1.0) -> None:
-        self._valid_s = valid_s
-        self._kept: dict[str, tuple[float, HttpAnswer]] = {}
-        self._making = asyncio.Lock()
-
-    async def answer(self, variant: str, make: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
-        """Return the answer that was made last, if it is new enough."""
-        async with self._making:
-            time = asyncio.get_running_loop().time
-            began, (until, kept) = time(), self._kept.get(variant, (-math.inf, None))
-            if kept is None or began >= until:
-                kept = await make()
-                if len(self._kept) >= self.VARIANTS_MAX:
-                    self._kept.clear()
-                now = time()
-                valid_s = max(self._valid_s, min(self.VALID_S_MAX, (now - began) / self.COST_SHARE))
-                self._kept[variant] = now + valid_s, kept
-            return kept
 
 
 class HttpServer:
-    """Serves `routes`, by path, until it is closed. `probes` are paths whose answers are short, and never wait."""
+    """Serves `routes` by path, until it is closed. `probes` are paths whose answers are short and made at once."""
 
     def __init__(self, routes: Mapping[str, Route], rule: WebRule, probes: Collection[str] = ()) -> None:
         self._routes = routes
@@ -122,13 +63,13 @@ class HttpServer:
         self._probes = tuple(f"{method} {path} ".encode() for method in METHODS for path in probes)
         self._listening: list[socket.socket] = []
         self._places: dict[asyncio.Task[None], str] = {}
-        """Who serves a connection, and its peer."""
+        """The task of each connection with a place, and the address of its peer."""
         self._answering: set[asyncio.Task[None]] = set()
-        """Who answers a probe that has no place."""
+        """The tasks that answer probes without a place."""
         self._waiting: deque[tuple[socket.socket, str, asyncio.TimerHandle]] = deque()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which the system chooses for 0. Raises OSError if the address cannot be had."""
+        """Listen, and return the port; for port 0 the system chooses one. Raises OSError if the address is taken."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -147,7 +88,7 @@ class HttpServer:
         return bound
 
     async def start_at(self, path: Path) -> None:
-        """Listen at a socket of this machine that only its owner may use. Raises OSError if it cannot be made."""
+        """Listen at a Unix socket that only its owner may use. Raises OSError if it cannot be made."""
         listener = _owners_socket(path)
         self._listening.append(listener)
         self._listen(listener)
@@ -198,7 +139,7 @@ class HttpServer:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _admit(self, connection: socket.socket, peer: str) -> None:
-        """Give it a place, or let it wait for what it says first."""
+        """Give the connection a place, or let it wait until its request can be seen."""
         if self._is_placed(connection, peer):
             return
         if len(self._waiting) == WAITING_MAX:
@@ -216,7 +157,7 @@ class HttpServer:
         return True
 
     def _judge_first(self) -> None:
-        """Serve whoever waits longest if there is a place now, or it has asked for a probe; close it otherwise."""
+        """Serve the connection that has waited longest, if a place is free or it asks for a probe; else close it."""
         connection, peer, timer = self._waiting.popleft()
         timer.cancel()
         if self._is_placed(connection, peer):
@@ -245,7 +186,7 @@ class HttpServer:
             await asyncio.sleep(max(0.0, began + served * PACE_S - time()))
 
     async def _serve_connection(self, connection: socket.socket, *, requests_max: int) -> int:
-        """Answer its requests, and end it. Return how many there were."""
+        """Answer the requests of a connection, end it, and return their number."""
         served = 0
         try:
             reader, writer = await asyncio.open_connection(sock=connection, limit=READ_BYTES)
@@ -256,9 +197,9 @@ class HttpServer:
             async for _ in self._serve(reader, writer, requests_max):
                 served += 1
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await _part(reader, writer)
+                await part(reader, writer)
         except (ConnectionError, TimeoutError):
-            pass  # the caller is gone or too slow: there is nobody to tell
+            pass  # the caller is gone or too slow: nothing can be sent
         finally:
             writer.transport.abort()
         return served
@@ -266,23 +207,25 @@ class HttpServer:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests_max: int
     ) -> AsyncIterator[None]:
-        """Answer one request after the other; yields after each."""
+        """Answer one request after the other, and yield after each answer."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         timeout_s = REQUEST_TIMEOUT_S
         for number in range(requests_max):
             try:
                 async with asyncio.timeout(timeout_s):
-                    request = await _next_request(connection, reader)
+                    request = await next_request(connection, reader)
             except h11.RemoteProtocolError as error:
                 if connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-                    await _send(connection, writer, text_answer(error.error_status_hint, "bad request"), close=True)
+                    await send_answer(
+                        connection, writer, text_answer(error.error_status_hint, "bad request"), close=True
+                    )
                 return
             if request is None:
                 return
             method, answer = request.method.decode(), await self._answer(request, writer)
-            # What the request carried besides its head is not read: the connection ends with the answer.
+            # The body of a request is not read, so the connection ends after the answer to a request with one.
             close = connection.their_state is not h11.DONE or answer.status == BAD_REQUEST
-            await _send(connection, writer, answer, head_only=method == "HEAD", close=close)
+            await send_answer(connection, writer, answer, head_only=method == "HEAD", close=close)
             yield
             if close or connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
@@ -293,7 +236,7 @@ class HttpServer:
 
     async def _answer(self, request: h11.Request, writer: asyncio.StreamWriter) -> HttpAnswer:
         target = request.target.decode("ascii", "replace")
-        headers = _joined(request)
+        headers = joined_headers(request)
         if "content-length" in headers and "transfer-encoding" in headers:
             return text_answer(BAD_REQUEST, "a request has one length: Content-Length or Transfer-Encoding")
         refusal = self._rule.refusal(target, headers, _arrived_at(writer))
@@ -304,7 +247,7 @@ class HttpServer:
         path = target.partition("?")[0]
         route = self._routes.get(path)
         if route is None:
-            return text_answer(404, f"there are {', '.join(sorted(self._routes))}")
+            return text_answer(404, f"ask for one of {', '.join(sorted(self._routes))}")
         try:
             return await route(Question(path, headers))
         except Exception:
@@ -324,70 +267,6 @@ def _owners_socket(path: Path) -> socket.socket:
 
 
 def _arrived_at(writer: asyncio.StreamWriter) -> str:
-    """Return the local address of a connection; of one that has none, the only one that can reach it."""
+    """Return the local address of a connection; for a Unix socket, which has none, that of this machine."""
     name = writer.get_extra_info("sockname")
     return str(name[0]) if isinstance(name, tuple) else LOOPBACK
-
-
-async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-    """Return the next request head, read to its end if it has no body; None if the caller has nothing more to ask."""
-    found: h11.Request | None = None
-    while True:
-        match connection.next_event():
-            case h11.Request() as request:
-                found = request
-            case h11.EndOfMessage() | h11.Data():
-                return found
-            case h11.ConnectionClosed() | h11.PAUSED:
-                return found
-            case h11.NEED_DATA:
-                if found is not None:
-                    return found
-                connection.receive_data(await reader.read(READ_BYTES))
-
-
-async def _send(
-    connection: h11.Connection,
-    writer: asyncio.StreamWriter,
-    answer: HttpAnswer,
-    *,
-    head_only: bool = False,
-    close: bool = False,
-) -> None:
-    body = (answer.body,) if isinstance(answer.body, bytes) else answer.body
-    headers = _COMMON | {
-        "content-type": answer.content_type,
-        "content-length": str(sum(map(len, body))),
-        **answer.headers,
-        **({"connection": "close"} if close else {}),
-    }
-    await _write(writer, connection.send(h11.Response(status_code=answer.status, headers=list(headers.items()))))
-    if not head_only:
-        for piece in body:
-            await _write(writer, connection.send(h11.Data(data=piece)))
-    await _write(writer, connection.send(h11.EndOfMessage()))
-
-
-async def _write(writer: asyncio.StreamWriter, data: bytes | None) -> None:
-    left = memoryview(data or b"")
-    for start in range(0, len(left), WRITE_BYTES):
-        writer.write(left[start : start + WRITE_BYTES])
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            await writer.drain()
-
-
-async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Let the caller have the whole answer: to close with something unread would destroy what it has not yet read."""
-    writer.write_eof()
-    for _ in range(0, UNREAD_BYTES_MAX, READ_BYTES):
-        if not await reader.read(READ_BYTES):
-            return
-
-
-def _joined(request: h11.Request) -> dict[str, str]:
-    """Return headers by lower-case name, several of one name joined with commas."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in request.headers:
-        name, value = raw_name.decode(), raw_value.decode("ascii", "replace")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers

@@ -1,5 +1,4 @@
-"""`/metrics`: the catalogue in the text format of Prometheus, or of OpenMetrics for who asks for it; and what several
-workers have written, as one.
+"""`/metrics`: all metrics of a worker in the text format of Prometheus, or of OpenMetrics if the scraper asks for it.
 
 prometheus-client (extra `metrics`) writes the formats. Its registry and its instruments are not used: the values come
 from one snapshot, so that a scrape shows one moment, and nothing is counted twice.
@@ -15,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.process_collector import ProcessCollector
 
 from mld.core.steps import Steps
@@ -29,11 +27,11 @@ _COMMON = ("application", "stream")
 WORKER = "worker"
 _HEADER = re.compile(rb"^# [^\n]*\n", re.MULTILINE)
 END = b"# EOF\n"
-"""How OpenMetrics ends."""
+"""Last line of a text in OpenMetrics."""
 SHARDS_AT_A_TIME = 8
-"""Between two turns of the loop: a histogram of one has twenty lines."""
+"""Shards that are written before other tasks get their turn; a histogram of one has twenty lines."""
 SHARDS_READ = 25
-"""Between two turns of the loop, 30 µs for each."""
+"""Shards that are read (30 µs each) before other tasks get their turn."""
 _FAMILIES: Mapping[MetricKind, Any] = {
     MetricKind.COUNTER: CounterMetricFamily,
     MetricKind.GAUGE: GaugeMetricFamily,
@@ -44,13 +42,14 @@ _FAMILIES: Mapping[MetricKind, Any] = {
 def exposition_steps(
     metrics: Metrics, me: Identity, at: Instant, accept: str, process: ProcessCollector | None = None
 ) -> Steps[tuple[str, tuple[bytes, ...]]]:
-    """Return the content type and the text, in the format that the scraper's `Accept` header prefers, in pieces: a
-    family is written for a few shards at a time, and begun once.
+    """Return the content type and the text in pieces, in the format that the scraper's `Accept` header prefers.
+
+    A family of metrics is written for a few shards at a time, with its head only once.
     """
     encoder, content_type = choose_encoder(accept)
 
     def written(*families: Family) -> bytes:
-        text: bytes = encoder(_Families(families))
+        text: bytes = encoder(Families(families))
         return text.removesuffix(END)
 
     pieces = [written(_info(me), *([] if process is None else process.collect()))]
@@ -70,36 +69,17 @@ def exposition_steps(
     for metric, value in zip(OF_WORKER, of_worker, strict=True):
         pieces.append(written(_family(metric, [((me.application, me.stream), value)])))
         yield
-    is_open = encoder(_Families(())) == END
+    is_open = encoder(Families(())) == END
     return content_type, (*pieces, END) if is_open else tuple(pieces)
 
 
 def process_collector() -> ProcessCollector:
-    """Collect `process_cpu_seconds_total`, `process_resident_memory_bytes` and the like, of this process."""
+    """Return a collector of `process_cpu_seconds_total`, `process_resident_memory_bytes` and others of this process."""
     return ProcessCollector(registry=None)
 
 
-def merged(
-    told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
-) -> tuple[str, bytes]:
-    """Return content type and body of what each worker told, and of what only its supervisor knows."""
-    families: dict[str, Family] = {}
-    for worker, text in told:
-        for found in text_string_to_metric_families(text):
-            family = families.setdefault(found.name, Family(found.name, found.documentation, found.type))
-            family.samples += [one._replace(labels={**one.labels, WORKER: worker}) for one in found.samples]
-    alive = GaugeMetricFamily("mld_unit_workers_running", "Workers of the group that run.")
-    alive.add_metric((), running)
-    again = CounterMetricFamily("mld_unit_worker_restarts", "How often a worker was started again.", labels=(WORKER,))
-    for worker, count in restarts.items():
-        again.add_metric((worker,), count)
-    encode, content_type = choose_encoder(accept)
-    body: bytes = encode(_Families((*families.values(), alive, again)))
-    return content_type, body
-
-
-class _Families(CollectorRegistry):
-    """A registry of what is there already."""
+class Families(CollectorRegistry):
+    """A registry that returns families which were collected before."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         super().__init__(auto_describe=False)
@@ -117,7 +97,7 @@ def _info(me: Identity) -> Family:
 
 
 def _family(metric: Metric, values: Iterable[tuple[tuple[str, ...], Value]]) -> Any:
-    """Return the values with the first of their labels, those that every metric has and that of the shard."""
+    """Return a family with these values, each with its first labels: those that all metrics have, and the shard."""
     family = _FAMILIES[metric.kind](metric.name, metric.help, labels=(*_COMMON, *metric.labels))
     for first, value in values:
         for labels, number in metric.series(value, *first):

@@ -1,4 +1,4 @@
-"""What a worker did and does, in short: a line of the log each minute, and one for `systemctl status`.
+"""The summary of a worker: a line in the log each minute, and a line for `systemctl status`.
 
 Rules: metrics#summary-line.
 """
@@ -15,7 +15,7 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import in_background
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.operating.fleet_status import duration
+from mld.operating.durations import duration
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ PERIOD_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What only rises, at one moment."""
+    """Counters of a worker at one moment."""
 
     records: int = 0
     record_bytes: int = 0
@@ -37,8 +37,9 @@ class Totals:
 
 
 def summary_of(before: Totals, after: Totals, metrics: Metrics, at: Instant, in_s: float) -> dict[str, int | float]:
-    """Return the fields of the line. `behind_ms` is that of the shard furthest behind, and missing while nobody
-    knows it.
+    """Return the fields of the line in the log, with what happened between two totals, `in_s` seconds apart.
+
+    `behind_ms` is the lag of the shard furthest behind; it is missing while no lag is known.
     """
     fields: dict[str, int | float] = {
         "in_s": round(in_s, 1),
@@ -55,13 +56,13 @@ def summary_of(before: Totals, after: Totals, metrics: Metrics, at: Instant, in_
 
 
 def _wrong(metrics: Metrics) -> dict[str, int]:
-    """Return how many faults of each kind this worker knows of, without kinds that it knows none of."""
+    """Return the number of faults of each kind that this worker knows of, without kinds that have none."""
     return {kind: count for kind, count in metrics.worker.fault_counts.items() if count}
 
 
 @asynccontextmanager
 async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
-    """Log it each minute, and at the end for what is left."""
+    """Log the summary each minute while the context is open, and once more at its end."""
     before, since = Totals.of(metrics), clock.monotonic()
 
     def tell() -> None:
@@ -87,9 +88,9 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
 
 
 def status_line(metrics: Metrics, at: Instant) -> str:
-    """Return how many shards the worker has, how far behind it is, and what is wrong.
+    """Return a line with the number of shards, the faults, and the lag.
 
-    It is made every second. A short lag is rounded, so that the line changes only when something has.
+    The line is made every second. A short lag is rounded, so that the line changes only if something has changed.
     """
     count, wrong = len(metrics.shards), [f"{number} {kind}" for kind, number in _wrong(metrics).items()]
     if count == 0:

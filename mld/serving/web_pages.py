@@ -1,7 +1,4 @@
-"""The pages of a daemon: probes, metrics, the status page and its data. Routes over `DaemonStatus`.
-
-Also here: how routes are served at `mld.http`, those of a daemon and those of a group of workers.
-"""
+"""`WebPages`: the pages of a daemon: probes, metrics, the status page and its data. All read `DaemonStatus`."""
 
 from __future__ import annotations
 
@@ -9,30 +6,29 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
 from importlib import resources
-from pathlib import Path
 
 from mld import pip_install
-from mld.core.errors import StartupError
 from mld.core.turns import in_turns
-from mld.core.webrule import WebRule
-from mld.properties.settings import ServingSettings
 from mld.serving.daemon_status import DaemonStatus
-from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
+from mld.serving.http_answers import (
+    HttpAnswer,
+    Question,
+    Route,
+    SharedAnswers,
+    text_answer,
+)
 
 log = logging.getLogger(__name__)
 
 PAGE = "page.html"
-PROBES = ("/livez", "/healthz", "/readyz")
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 
 
 class WebPages:
-    """What is served over HTTP; nothing of it changes anything."""
+    """Makes the answers of a daemon's pages. No request changes anything."""
 
     def __init__(self, status: DaemonStatus, *, with_metrics: bool = True) -> None:
         self._status = status
@@ -40,7 +36,7 @@ class WebPages:
         self._expositions, self._documents = SharedAnswers(), SharedAnswers()
 
     def routes(self) -> dict[str, Route]:
-        """Return the routes by their paths."""
+        """Return the function that answers each path."""
         return {
             "/": self._page,
             "/status.json": self._document,
@@ -73,7 +69,7 @@ class WebPages:
 
     async def _exposition(self, question: Question) -> HttpAnswer:
         if not self._with_metrics:
-            return text_answer(404, "there are none here: mld.metrics is set without prometheus")
+            return text_answer(404, "add prometheus to mld.metrics: metrics are not served")
         return await exposed(question, self._expositions, self._exposed)
 
     async def _exposed(self, accept: str) -> HttpAnswer:
@@ -88,7 +84,7 @@ class WebPages:
 async def exposed(
     question: Question, shared: SharedAnswers, make: Callable[[str], Awaitable[HttpAnswer]]
 ) -> HttpAnswer:
-    """Return the metrics that `make` writes in the format that the scraper's `Accept` header prefers."""
+    """Return the metrics, which `make` writes in the format that the scraper's `Accept` header prefers."""
     try:
         from prometheus_client.exposition import choose_encoder
     except ImportError:
@@ -97,34 +93,8 @@ async def exposed(
     return await shared.answer(choose_encoder(accept)[1], partial(make, accept))
 
 
-@asynccontextmanager
-async def serving(
-    routes: Mapping[str, Route], settings: ServingSettings, at: Path | None = None
-) -> AsyncIterator[None]:
-    """Serve at `mld.http`, or at the socket `at` those who come with a file's rights.
-
-    Raises StartupError if the address cannot be had.
-    """
-    server = HttpServer(
-        routes, WebRule(frozenset(settings.http_hosts), "add the name to mld.httpHosts", links=True), PROBES
-    )
-    try:
-        if at is not None:
-            await server.start_at(at)
-        elif settings.http is not None:
-            shown = replace(settings.http, port=await server.start(settings.http.host, settings.http.port))
-            log.info("status page at http://%s/", shown, extra={"action": "http_serving", "address": str(shown)})
-    except OSError as error:
-        why = error.strerror or error
-        raise StartupError(f"mld.http = {settings.http}: {why}; choose another address") from error
-    try:
-        yield
-    finally:
-        await server.close()
-
-
 def probed(why_not: str | None) -> HttpAnswer:
-    """Return the answer of a probe."""
+    """Return the answer of a probe: 200, or 503 with the reason."""
     return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
 
 
@@ -139,7 +109,7 @@ def takes_gzip(headers: Mapping[str, str]) -> bool:
 
 @cache
 def page_and_policy() -> tuple[bytes, str]:
-    """Return the page, and the Content-Security-Policy that lets its own script and style run and nothing else."""
+    """Return the page, and a Content-Security-Policy that allows only the page's own script and style."""
     page = resources.files("mld.serving").joinpath(PAGE).read_bytes()
     hashes = {
         tag: " ".join(

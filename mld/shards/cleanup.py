@@ -66,10 +66,10 @@ Decision = Delete | Keep | Forget
 
 
 def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision | None:
-    """Decide from rows alone: the entry's own `row`, and the rows of its parents and recorded children.
+    """Decide what happens to the row of a finished shard, as far as lease rows alone can tell.
 
-    None: the rows do not decide, but the list of shards may. A child has started if its checkpoint is LATEST, a
-    sequence number or SHARD_END.
+    `row` is that row, None if it is gone; `family` has the rows of its parents and recorded children. None as result:
+    the list of shards must decide. A child has started if its checkpoint is LATEST, a sequence number or SHARD_END.
     """
     if row is None:
         return Forget("the row is gone")
@@ -257,7 +257,7 @@ class _Round:
         self._todo: dict[str, None] = {}
 
     def start_if_due(self, now_s: float, interval_s: float, keys: Iterable[str]) -> None:
-        """Begin a pass over `keys` if the last one is finished and began `interval_s` ago."""
+        """Begin a pass over `keys` if the last pass is finished and began at least `interval_s` ago."""
         if not self._todo and now_s - self._started_s >= interval_s:
             self._started_s = now_s
             self._todo = dict.fromkeys(sorted(keys, key=id_order))

@@ -188,11 +188,12 @@ class Survey:
         `lease.checkpoint` may be replaced by any later position that was read in the shard. If the table belongs to
         another stream, the shard is always parked. A shard is over only if all three hold:
 
-        1. The listing is not empty, does not name the shard, and does not contradict the table. 2. Every listed shard
-        that shares hash keys with it began after its checkpoint, as its descendants did; its ancestors left retention
-        before it. This cannot hold for a shard whose records were read within the retention period, whatever stream was
-        asked. 3. A listed shard names it as a parent, or a shard proves that the table belongs to this stream
-        (`_known_shard`).
+        1. The listing is not empty, does not name the shard, and does not contradict the table.
+        2. Every listed shard that shares hash keys with it began after its checkpoint, as its descendants did; its
+           ancestors left retention before it. This cannot hold for a shard whose records were read within the retention
+           period, whatever stream was asked.
+        3. A listed shard names it as a parent, or a shard proves that the table belongs to this stream
+           (`_known_shard`).
         """
         if self.graph is None:
             return _park(lease, "the stream cannot be listed")

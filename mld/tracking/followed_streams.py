@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 SYNCS_AT_ONCE_MAX = 8
 SYNC_S_MIN = 0.1  # with the number above 80 syncs a second: ListShards is allowed 100 times a second in an account
-SEEN_FORMER_S = 3600.0  # before leases are deleted, however wrong the wall clock of a leader is
 LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was read just now
 DELETIONS_PER_PASS_MAX = 1_000
 
@@ -156,12 +155,15 @@ class FollowedStreams(TrackedStreams):
         self.on_change()
 
     async def _delete_former(self) -> None:
-        """Delete the leases of former streams whose time has come, unless a worker still renews them."""
+        """Delete the leases of former streams whose time has come, unless a worker still renews them.
+
+        However wrong its wall clock is, a leader must have seen a stream as a former one for the whole wait itself.
+        """
         now, wait_s = self.needs.clock.monotonic(), self.needs.settings.shards.former_streams_wait_s
         due = frozenset(
             stream
             for stream in due_for_deletion(self.follower.streams, wait_s, self.needs.clock.wall())
-            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)
+            if self.follower.seen_former_s(stream) >= wait_s
         )
         if not due:
             return

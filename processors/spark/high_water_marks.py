@@ -65,9 +65,8 @@ def advanced(marks: HighWaterMarks, batch: ShardSpans) -> dict[StreamShard, Reco
 def lowest(every: list[HighWaterMarks], shard: StreamShard) -> RecordPosition | None:
     """Return the position up to which all sinks hold a shard, so that it may be checkpointed. None if a sink holds none
     of it."""
-    held = [marks.get(shard) for marks in every]
-    known = [mark for mark in held if mark is not None]
-    return min(known) if known and len(known) == len(held) else None
+    known = [marks[shard] for marks in every if shard in marks]
+    return min(known) if known and len(known) == len(every) else None
 
 
 def encode_marks(marks: HighWaterMarks) -> dict[str, dict[str, str]]:

@@ -48,6 +48,7 @@ class HostConnection:
         self._socket.close()
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
+        """Send HELLO, with the shard, its checkpoint and the identity of its stream."""
         from mld.processors.spark import writer_identity
 
         names = {"stream": writer_identity.stream_key(os.environ), "shard": shard_id, "sequence": sequence, "sub": sub}
@@ -84,8 +85,8 @@ class HostConnection:
             self.send(link.PAGE, {"records": 0})
             return
         page, self._page = self._page.close(), None
-        said = page._replace(size=self._page_bytes)._asdict()
-        self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **said})
+        said = {"number": self._pages, "upto": self.brought, "size": self._page_bytes}
+        self.send(link.PAGE, {**said, **page._asdict()})
 
     def _new_page(self) -> PageWriter:
         from mld.processors.spark.batch.page_file import PageWriter
@@ -141,6 +142,7 @@ class HostConnection:
                 self.receive()
 
     def _exactly(self, size: int) -> bytes:
+        """Read this many bytes. Raises FatalError if the host is gone."""
         data = b""
         while len(data) < size:
             try:

@@ -63,6 +63,7 @@ def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[Spar
 
 
 def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
+    """Return the letter in a JSON object. Raises ValueError, KeyError and TypeError."""
     data, key = value.get("data", ""), value.get("partitionKey")
     sequence, stream, shard = (value[name] for name in ("sequenceNumber", "streamName", "shardId"))
     if not all(isinstance(text, str) for text in (data, sequence, stream, shard, "" if key is None else key)):

@@ -120,6 +120,7 @@ class Pipeline:
         return assigned(returned, self._sinks)
 
     def _hook(self, name: str, session: SparkSession) -> None:
+        """Call `setup` or `teardown`, if the pipeline has it. Raises PipelineError."""
         hook = getattr(self._module, name, None)
         if hook is None:
             return
@@ -177,6 +178,7 @@ def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
 
 
 def _check_frame(frame: object, where: str, *, optional: bool = False) -> None:
+    """Raise PipelineError if a pipeline returned something else than a frame."""
     kind = type(frame)  # not the frame itself: the `write` of a streaming frame raises
     if (frame is None and optional) or (hasattr(kind, "schema") and hasattr(kind, "write")):
         return
@@ -187,6 +189,7 @@ def _check_frame(frame: object, where: str, *, optional: bool = False) -> None:
 
 
 def _sql(text: str) -> Transform:
+    """Return a pipeline that runs a SQL statement over the view `records`."""
     statement = text.strip().rstrip(";")
 
     def transform(records: DataFrame, batch: Batch) -> DataFrame:
@@ -207,6 +210,7 @@ def _read(path: Path) -> str:
 
 
 def _module(path: Path) -> ModuleType:
+    """Load the user's file as a module. Raises PipelineError."""
     name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else "mld_pipeline"
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     assert spec is not None
@@ -226,6 +230,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _travels_by_value(module: ModuleType) -> None:
+    """Have functions of the user's file pickled by value."""
     try:
         from pyspark import cloudpickle
     except ImportError:
@@ -234,6 +239,7 @@ def _travels_by_value(module: ModuleType) -> None:
 
 
 def _check_signature(transform: Callable[..., object], where: str) -> None:
+    """Raise PipelineError if the function cannot be called with records and batch."""
     try:
         inspect.signature(transform).bind(object(), object())
     except TypeError as error:

@@ -106,6 +106,7 @@ class ChildRelay:
     # --- actions -----------------------------------------------------------------------------------------------------
 
     def _initialize(self, message: dict[str, Any]) -> None:
+        """Attach to the host, and wait until it is ready. Raises FatalError."""
         host = self._host = HostConnection(self._attach())
         host.hello(message["shardId"], message.get("sequenceNumber"), message.get("subSequenceNumber"))
         deadline = time.monotonic() + START_WAIT_S
@@ -114,6 +115,7 @@ class ChildRelay:
                 raise FatalError(f"the Spark session host was not ready within {START_WAIT_S:g} s")
 
     def _process_records(self, line: bytes) -> None:
+        """Hand a line of records to the host, and checkpoint what is committed. A lost lease makes it do nothing."""
         if (host := self._connected()) is not None:
             from mld.processors.spark.batch.record_columns import read_line
 
@@ -123,6 +125,7 @@ class ChildRelay:
             self._checkpoint()
 
     def _shutdown_requested(self) -> None:
+        """Have everything committed in time, and checkpoint the committed records."""
         if (host := self._settled()) is not None:
             if not self._flush(host):
                 sys.stderr.write(
@@ -132,6 +135,7 @@ class ChildRelay:
                 self._ask_patiently(*host.position)
 
     def _shard_ended(self) -> None:
+        """Have everything committed, have the sinks record the end, and checkpoint it. Raises FatalError."""
         if (host := self._settled()) is not None:
             if not self._flush(host) or not host.asked(link.ENDED, lambda: host.may_go):
                 raise FatalError(

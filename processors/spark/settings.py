@@ -194,6 +194,8 @@ def make(
 
 
 def _sink(lines: SinkLines, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
+    """Return the spec of one sink from its lines."""
+
     def names(name: str) -> tuple[str, ...]:
         parts = BETWEEN_COLUMNS.split(lines.values.get(name, ""))
         return tuple(one for part in parts if (one := part.strip()))

@@ -71,6 +71,7 @@ class Script:
         sys.argv = [spec.origin, *arguments[1:]]
 
     def _prepare(self, source: bytes, file: str, spec: ModuleSpec | None, loader: object, package: str | None) -> None:
+        """Prepare the run: compile the source, plan its imports, and make a new `__main__`. Raises ScriptError."""
         try:
             tree = ast.parse(source, file)
             self._code = compile(source, file, "exec", dont_inherit=True)
@@ -110,6 +111,7 @@ class Script:
 
 
 def _carry_out(steps: Sequence[Step], namespace: dict[str, Any]) -> None:
+    """Make the planned imports in `namespace`."""
     for step in steps:
         match step:
             case Import(text):

@@ -50,6 +50,7 @@ def _follow(statements: Sequence[ast.stmt]) -> tuple[tuple[Step, ...], bool]:
 
 
 def _statement(statement: ast.stmt) -> tuple[tuple[Step, ...], bool]:
+    """Return the imports of a statement, and whether to go on after it."""
     match statement:
         case ast.ImportFrom(module="__future__"):
             return (), True
@@ -69,6 +70,7 @@ def _statement(statement: ast.stmt) -> tuple[tuple[Step, ...], bool]:
 
 
 def _try(statement: ast.Try | ast.TryStar) -> tuple[tuple[Step, ...], bool]:
+    """Return the imports of a `try` statement, and whether to go on after it."""
     body, goes_on = _follow([*statement.body, *statement.orelse])
     if not goes_on:
         return body, False
@@ -79,6 +81,7 @@ def _try(statement: ast.Try | ast.TryStar) -> tuple[tuple[Step, ...], bool]:
 
 
 def _if(statement: ast.If) -> tuple[tuple[Step, ...], bool]:
+    """Return the imports of an `if` statement, and whether to go on after it."""
     if _is_type_checking(statement.test):
         return _follow(statement.orelse)
     if any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)):

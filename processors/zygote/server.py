@@ -228,6 +228,7 @@ class Server:
     # --- the ends of others ------------------------------------------------------------------------------------------
 
     def _child_ended(self, handle: int) -> None:
+        """Report the end of a child to its stub."""
         pid, line = self._children.pop(handle)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
@@ -276,6 +277,7 @@ class Server:
             return None
 
     def _leave_first_child(self) -> None:
+        """Let go of the first child's standard error."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()

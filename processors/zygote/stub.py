@@ -108,6 +108,7 @@ class Forks:
             posix.close(lock)
 
     def _is_refused(self) -> bool:
+        """Return whether a server has noted that this version of the script is not to be forked."""
         try:
             handle = posix.open(f"{self._directory}/{self._name}.plain", posix.O_RDONLY | posix.O_CLOEXEC)
         except OSError:
@@ -201,6 +202,7 @@ def _plain(arguments: list[bytes]) -> NoReturn:
 
 
 def _wait(connection: _socket.socket, pid: int) -> NoReturn:
+    """Replace this process by a shell that waits for the child and passes signals to it."""
     nowhere = posix.open("/dev/null", posix.O_RDWR)
     for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT):
         _signal.signal(number, _signal.SIG_DFL)  # no shell can undo that one was ignored when it began

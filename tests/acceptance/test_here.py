@@ -88,7 +88,7 @@ def test_a_daemon_that_hangs_fails_its_probe_and_two_are_told_apart(
     world.until(lambda: mld("status", "--worker", "w2", "--ready", environment=environment).returncode == 0, 60, "w2")
     both = mld("status", first.file, environment=environment)
     assert both.returncode == 1
-    assert "there are 2 daemons, choose one by --pid or --worker" in both.stderr
+    assert "choose one of 2 daemons by --pid or --worker" in both.stderr
     assert mld("status", first.file, "--live", environment=environment).returncode == 0, "both are asked"
     first.send(signal.SIGSTOP)
     assert mld("status", first.file, "--live", "--timeout", "1", environment=environment).returncode == 1

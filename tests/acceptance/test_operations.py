@@ -162,7 +162,7 @@ def test_a_worker_with_a_failing_and_a_parked_shard_is_alive_and_ready(fleet: Op
 
 def test_a_page_that_is_not_there_names_those_that_are(fleet: OperatedFleet) -> None:
     code, _, body = fleet.get("/status")
-    assert (code, body) == (404, b"there are /, /healthz, /livez, /metrics, /readyz, /status.json\n")
+    assert (code, body) == (404, b"ask for one of /, /healthz, /livez, /metrics, /readyz, /status.json\n")
 
 
 def test_a_name_that_was_pointed_at_this_machine_gets_nothing(fleet: OperatedFleet) -> None:

@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 from mld.leases.lease import Lease
-from mld.quickstart.tour import PAGE_PORT, PlainTour, Tour
+from mld.quickstart.plain_tour import PlainTour
+from mld.quickstart.tour import PAGE_PORT, Tour
 from tests.acceptance.commands import MLD, ROOT, mld
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
@@ -147,7 +148,7 @@ def test_one_tour_at_a_time_in_a_directory(tmp_path: Path) -> None:
             first.terminate()
             first.communicate(timeout=GONE_S)
     assert (second.returncode, first.returncode) == (1, 128 + signal.SIGTERM)
-    assert f"another quickstart runs in {tmp_path}; wait for its end, or give --directory" in second.stderr
+    assert f"wait for the end of another quickstart in {tmp_path}, or give --directory" in second.stderr
 
 
 class Lossy(PlainTour):

@@ -25,7 +25,7 @@ from mld.processors.spark.batch.micro_batch import Offer, plan
 from mld.processors.spark.batch.page_file import PageWriter, SpoolPage
 from mld.processors.spark.batch.record_columns import RecordColumns
 from mld.processors.spark.positions import StreamShard
-from mld.processors.spark.session.session_health import jvm_pid
+from mld.processors.spark.session.session_health import jvm_of
 from tests.benchmarks.path.subject import cpu_clock
 from tests.benchmarks.spark_rig import PIPELINE
 from tests.benchmarks.spark_stand import SCHEMA, payloads
@@ -97,7 +97,8 @@ class Stand:
         self._made, self._bucket, self._texts = made, bucket, texts
         self._s3 = server.client("s3")
         self._pages = self._sequence = self._outputs = 0
-        pid = jvm_pid(made.spark)
+        jvm = jvm_of(made.spark)
+        pid = jvm.pid if jvm else None
         assert pid is not None
         self.meter = Meter(pid)
 
@@ -151,7 +152,8 @@ class Stand:
         self._pages += 1
         shard = StreamShard("s", f"shardId-{self._pages % 4:012d}")
         page = self._write(self._made.spool.page(1, self._pages), shard)
-        return Offer(1, self._pages, shard, page.first, page.last, page.records, page.size)
+        size = sum(4 * len(text) // 3 for text in self._texts)
+        return Offer(1, self._pages, shard, page.first, page.last, page.records, size)
 
     def _write(self, path: Path, shard: StreamShard) -> SpoolPage:
         """Write a page as a child does."""

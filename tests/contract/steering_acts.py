@@ -15,8 +15,9 @@ from mld.fleet.report.reports import parse_rows
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place
 from mld.operating.acting import carry_out, read_table
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.fleet_status import FleetStatus, fleet_status
 from mld.operating.plan import ActPlan, ActRefusedError, Fate
+from mld.operating.shard_view import ViewRules
 from mld.operating.steering import (
     plan_drain,
     plan_leave_out,

@@ -12,7 +12,7 @@ from mld.cli import commands
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.fleet_reader import ROWS_MAX
+from mld.operating.account_view import ROWS_MAX
 from tests.integration.world import ASSIGNED, ENVIRONMENT, MakeWorld, World
 
 

@@ -52,16 +52,6 @@ def test_json_lines_become_fields_and_plain_ones_stay(make_world: MakeWorld, tmp
 
 
 @pytest.mark.full
-def test_raw_passes_json_lines_as_they_are(make_world: MakeWorld, tmp_path: Path) -> None:
-    _, daemon = start(make_world, tmp_path, mld__childLog="raw")
-    for output in ("stderr", "stdout"):
-        (event,) = [one for one in daemon.with_action(f"child_{output}") if "late on" in one["message"]]
-        assert event["message"].startswith('{"level": "WARNING", "message": "late on')
-        assert (event["level"], "order" in event) == ("INFO", False)
-    assert "pl4nted" not in daemon.log()
-
-
-@pytest.mark.full
 def test_in_text_a_line_is_not_wrapped(make_world: MakeWorld, tmp_path: Path) -> None:
     words = "plain on stdout"
     script = tmp_path / "child.py"

@@ -91,7 +91,6 @@ def test_each_child_is_told_its_stream_whatever_starts_it(make_world: MakeWorld)
         **{
             "streamName": "",
             "mld.streams": "here,there",
-            "mld.recordStreamName": "true",
             "mld.stream.here.arn": streams.arn("plain"),
             "mld.stream.there.arn": streams.arn("forked"),
             "mld.stream.there.executableName": f"{zygote} {streams.child}",
@@ -108,7 +107,7 @@ def test_each_child_is_told_its_stream_whatever_starts_it(make_world: MakeWorld)
         assert told["id"] == [shard, shard]
         got = daemon.wait_for_event("child_stderr", message="got", stream=streams.names[name])
         assert (got["text"], got["label"]) == (f"for {name}", streams.names[name])
-        assert got["extra"] == {"streamName": streams.names[name]}
+        assert got["extra"] == {}
     assert daemon.stop() == 0
 
 

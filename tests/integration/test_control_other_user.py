@@ -16,7 +16,8 @@ import pytest
 
 from mld.core import control_place
 from mld.core.control_place import ControlPlace
-from mld.serving.control import Answer, ControlServer, Request, serve_control
+from mld.serving.control import Answer, ControlServer, Request
+from mld.serving.control_start import serve_control
 from tests.integration.test_other_users import NOBODY, as_nobody
 from tests.support.patience import PATIENCE_S
 

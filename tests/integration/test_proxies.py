@@ -13,7 +13,7 @@ import pytest
 from mld.aws.client_factory import client_factory, service_of
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, AwsUnreachableError
-from mld.local.encodings import initial_response
+from mld.local.event_frames import initial_response
 from mld.properties.loader import load
 from tests.support.certificates import write_corporate_certificates
 from tests.support.forward_proxy import ForwardProxy

@@ -379,7 +379,7 @@ def test_a_file_of_another_application_is_refused(acted: Acted) -> None:
     acted.done("export", "--to", file)
     file.write_text(file.read_text().replace(f'"application": "{acted.world.table}"', '"application": "other"'))
 
-    assert "the file is of application other" in acted.refused("restore", file, "--execute")
+    assert "it is of application other" in acted.refused("restore", file, "--execute")
     file.write_text("no header\n")
     assert "is no file of `mld export`" in acted.refused("restore", file, "--execute")
 

@@ -92,10 +92,16 @@ class Schemas:
         child.write_text(CHILD)
         return self._world.daemon(
             child=f"{sys.executable} {child}",
-            process={"environment": {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "TMPDIR": str(self._world.directory)}},
+            process={
+                "environment": {
+                    **ENVIRONMENT,
+                    "PYTHONPATH": str(ROOT),
+                    "TMPDIR": str(self._world.directory),
+                    "AWS_ENDPOINT_URL_GLUE": self._world.aws.endpoint,
+                }
+            },
             **{
                 "mld.schemaRegistry": mode,
-                "mld.schemaRegistry.endpoint": self._world.aws.endpoint,
                 **keys,
             },
         )

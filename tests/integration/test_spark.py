@@ -135,9 +135,7 @@ def test_shards_of_the_same_id_in_several_streams_are_apart(make_world: MakeWorl
     world.kinesis.get_waiter("stream_exists").wait(StreamName=second, WaiterConfig={"Delay": 1})
     world.kinesis.put_record(StreamName=second, Data=b"early", PartitionKey="k")
     world.put(20)
-    daemon = start(
-        world, **{"streamName": "", "mld.streams": f"{world.stream},{second}", "mld.recordStreamName": "true"}
-    )
+    daemon = start(world, **{"streamName": "", "mld.streams": f"{world.stream},{second}"})
     everything = wanted(world) + Counter(["EARLY"])
     world.until(lambda: texts(world) == everything, SESSION_S, "the records of both streams, each once")
     found = {(row["streamName"], row["shardId"], row["text"] == "EARLY") for row in rows(world.directory / "out")}

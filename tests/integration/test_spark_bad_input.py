@@ -31,7 +31,7 @@ def transform(records, batch):
 def ends_without_a_checkpoint(make_world: MakeWorld, said: str, **keys: object) -> Daemon:
     world = make_world()
     world.put(3)
-    daemon = test_spark.start(world, **{"mld.childFailurePolicy": "restart", "mld.childRestartsMax": 1, **keys})
+    daemon = test_spark.start(world, **{"mld.childFailurePolicy": "exit", **keys})
     assert daemon.wait(test_spark.SESSION_S) == 1
     assert said in daemon.log(), daemon.tail()
     assert all(lease.checkpoint.number is None for lease in world.leases().values())

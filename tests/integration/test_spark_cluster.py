@@ -191,8 +191,6 @@ def test_a_cluster_that_goes_away_and_comes_back(
         "mld.spark.master": cluster.url,
         "mld.spark.spool": world.directory / "spool",
         "mld.spark.startTimeoutMillis": 1000 * EXECUTOR_S,
-        "mld.childFailurePolicy": "restart",
-        "mld.childRestartsMax": 50,
     }
     daemon = start(world, **keys)
     world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis
 
 from mld.processors.spark.session import decoding, failing_rows, handover, jvm_classes
 from mld.processors.spark.session.failing_rows import FailingRows
-from mld.processors.spark.session.session_health import jvm_pid
+from mld.processors.spark.session.session_health import jvm_of
 from mld.processors.spark.session.spark_session import start
 from mld.processors.spark.session_errors import SessionError
 from mld.processors.spark.testing import batch, records, session
@@ -628,7 +628,7 @@ def test_the_helper_for_users_makes_the_frame_of_production(spark: Any) -> None:
 def test_permissions_of_files_are_those_of_hadoop_and_cost_no_process(spark: Any, tmp_path: Path) -> None:
     def waited_for() -> int:
         """Page faults of the programs that the JVM has run."""
-        return int(Path(f"/proc/{jvm_pid(spark)}/stat").read_text().rpartition(")")[2].split()[8])
+        return int(Path(f"/proc/{jvm_of(spark).pid}/stat").read_text().rpartition(")")[2].split()[8])
 
     def written(name: str) -> tuple[bool, set[tuple[bool, int]]]:
         before = waited_for()

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from mld.daemon.signals import SIGNAL_ECHO_S
+from mld.properties.settings import RESTARTS_MAX
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 
@@ -135,22 +136,20 @@ def test_a_failing_child_ends_the_daemon_with_1_where_java_would(make_world: Mak
 def test_a_child_that_never_gets_on_makes_the_daemon_give_up_with_1(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(60)
-    daemon = world.daemon(
-        child=world.hostile("exit_in_batch", lives=99), mld__childFailurePolicy="restart", mld__childRestartsMax=2
-    )
+    daemon = world.daemon(child=world.hostile("exit_in_batch", lives=99), mld__childFailurePolicy="restart")
     assert daemon.wait() == 1
-    assert len(world.history.lives(HOSTILE)) == 3
-    assert "mld.childRestartsMax" in daemon.with_action("worker_failed")[0]["message"]
+    assert len(world.history.lives(HOSTILE)) == 1 + RESTARTS_MAX
+    assert "mld.childFailurePolicy=park" in daemon.with_action("worker_failed")[0]["message"]
     assert world.lease(HOSTILE).checkpoint.sequence == "TRIM_HORIZON"
     assert owners(world) == {None}
 
 
 def test_a_child_that_fails_now_and_then_but_gets_on_is_restarted_for_ever(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
-    child = world.hostile("exit_at_checkpoint", lives=4)
-    daemon = world.daemon(child=child, mld__childFailurePolicy="restart", mld__childRestartsMax=2, maxRecords=10)
+    child = world.hostile("exit_at_checkpoint", lives=7)
+    daemon = world.daemon(child=child, mld__childFailurePolicy="restart", maxRecords=10)
     world.put(60)
     world.until_delivered()
     assert daemon.stop() == 0
-    assert len(daemon.with_action("child_failed")) == 4
+    assert len(daemon.with_action("child_failed")) == 7
     world.check()

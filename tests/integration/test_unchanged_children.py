@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.integration.world import MakeWorld, World
+from tests.integration.world import ENVIRONMENT, MakeWorld, World
 from tests.support.daemon import ROOT
 from tests.support.image import children_of
 from tests.support.unchanged import KEYLESS, PANICKING, executable_names
@@ -40,11 +40,10 @@ ORDER = {
 
 @dataclass(frozen=True)
 class Source:
-    """What one child reads, and what it should say of the only record: its data and two of its keys."""
+    """What one child reads, and what it should say of the only record: its data and one of its keys."""
 
     arn: str
     data: object
-    stream_name: str | None = None
     schema_name: str | None = None
 
 
@@ -77,11 +76,8 @@ def split(world: World, kind: str) -> None:
 
 def several_streams(world: World, kinds: Iterable[str]) -> Mode:
     texts = {kind: f"for {kind}: é\n".encode() for kind in kinds}
-    sources = {
-        kind: Source(stream(world, kind, text), text, stream_name=f"{world.stream}-{kind}")
-        for kind, text in texts.items()
-    }
-    return Mode(sources, split, bytes, {"mld.recordStreamName": "true"})
+    sources = {kind: Source(stream(world, kind, text), text) for kind, text in texts.items()}
+    return Mode(sources, split, bytes)
 
 
 def framed_records(world: World, kinds: Iterable[str]) -> Mode:
@@ -99,10 +95,7 @@ def framed_records(world: World, kinds: Iterable[str]) -> Mode:
     glue.close()
     data = bytearray(base64.b64decode(written["data"]))
     data[VERSION_ID] = uuid.UUID(made["SchemaVersionId"]).bytes
-    keys = {
-        "mld.schemaRegistry": "json",
-        "mld.schemaRegistry.endpoint": world.aws.endpoint,
-    }
+    keys: dict[str, object] = {"mld.schemaRegistry": "json"}
     sources = {kind: Source(stream(world, kind, bytes(data)), ORDER, schema_name="orders") for kind in kinds}
     return Mode(sources, split, json.loads, keys)
 
@@ -139,7 +132,8 @@ def test_unchanged_children_read_every_source(
     keys = {"streamName": "", "mld.streams": ",".join(commands), **mode.keys}
     for kind, command in commands.items():
         keys |= {f"mld.stream.{kind}.executableName": command, f"mld.stream.{kind}.arn": mode.sources[kind].arn}
-    daemon = world.daemon(child="false", **keys)
+    environment = {**ENVIRONMENT, "AWS_ENDPOINT_URL_GLUE": world.aws.endpoint}
+    daemon = world.daemon(child="false", process={"environment": environment}, **keys)
 
     def all_have_checkpointed() -> bool:
         rows = world.leases().values()
@@ -156,12 +150,9 @@ def test_unchanged_children_read_every_source(
     world.until(all_have_finished, what="the end of each shard")
     assert daemon.stop() == 0
     said = sorted(daemon.with_action("child_stderr", call="record"), key=lambda event: str(event["kind"]))
-    heard = [
-        (event["kind"], mode.data_of(base64.b64decode(event["data"])), event["streamName"], event["schemaName"])
-        for event in said
-    ]
+    heard = [(event["kind"], mode.data_of(base64.b64decode(event["data"])), event["schemaName"]) for event in said]
     assert heard == [
-        (kind, source.data, *((None, None) if kind in KEYLESS else (source.stream_name, source.schema_name)))
+        (kind, source.data, None if kind in KEYLESS else source.schema_name)
         for kind, source in sorted(mode.sources.items())
     ]
     assert len(daemon.with_action("child_stderr")) == len(said), "no child complained"

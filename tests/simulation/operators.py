@@ -13,8 +13,9 @@ from mld.fleet.membership import LEASES_MAX
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place
 from mld.operating.acting import carry_out
-from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
+from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
+from mld.operating.open_services import REQUEST_TIMEOUT_S
 from mld.operating.plan import ActPlan, ActRefusedError, Fate
 from mld.operating.steering import (
     plan_drain,

@@ -17,7 +17,7 @@ from typing import Any
 from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.core.streams import StreamKind
 from mld.daemon.stream_ports import StreamPorts
-from mld.local import dynamo_streams as table_stream
+from mld.local import change_stream
 from mld.properties.settings import Settings
 from mld.retrieval.rawbody import page_of
 from mld.shards import cleanup, identity
@@ -173,8 +173,8 @@ class TableStreamWorld:
 def short_lives(stack: ExitStack) -> None:
     """Let everything of DynamoDB's, and what we know of it, take a 24th of its time."""
     for module, name, value in (
-        (table_stream, "SHARD_LIFE_S", SHARD_LIFE_S),
-        (table_stream, "RETENTION_S", RETENTION_S),
+        (change_stream, "SHARD_LIFE_S", SHARD_LIFE_S),
+        (change_stream, "RETENTION_S", RETENTION_S),
         (identity, "DYNAMODB_RETENTION_S", RETENTION_S),
         (cleanup, "GARBAGE_INTERVAL_S", 120.0),
     ):

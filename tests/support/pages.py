@@ -15,7 +15,7 @@ from mld.core.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Mi
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 from mld.retrieval.kpl import MAGIC, MalformedAggregateError, MisroutedAggregateError, Work, user_records
-from mld.retrieval.pieces import Columns, Piece, form_with
+from mld.retrieval.pieces import Columns, Piece, framed
 from mld.retrieval.rawpage import RawPage, Sequences
 
 RANGES = (None, HashRange(0, HASH_KEY_MAX), HashRange(0, HASH_KEY_MAX // 2))
@@ -44,7 +44,7 @@ def page_with(
     if records:
         data_bytes = sum(len(record.data) for record in records)
         bears_frame = any(record.data[:2] in FRAMES for record in records)
-        pieces.append(Piece((form_with().framed(columns),), len(records), data_bytes, bears_frame))
+        pieces.append(Piece((framed(columns),), len(records), data_bytes, bears_frame))
     sequences = Sequences()
     for one in columns:
         sequences.add([one.sequence])

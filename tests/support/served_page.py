@@ -21,9 +21,12 @@ from mld.metrics.declaring import Instant
 from mld.metrics.events import Event
 from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
-from mld.operating.fleet_status import ViewRules, fleet_status
-from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
-from mld.serving.status import RecordRates, StatusView, in_pieces
+from mld.operating.fleet_status import fleet_status
+from mld.operating.shard_view import ViewRules
+from mld.serving.http import HttpServer
+from mld.serving.http_answers import HttpAnswer, Question, text_answer
+from mld.serving.json_pieces import in_pieces
+from mld.serving.status import RecordRates, StatusView
 from mld.serving.web_pages import HTML, JSON, page_and_policy
 from tests.support.patience import PATIENCE_S
 

@@ -170,7 +170,7 @@ class EmbeddedAws(ServerProcess):
             return json.loads(answer.read())
 
     def inject_faults(self, *faults: Mapping[str, Any]) -> None:
-        """See `mld.local.control` for the fields."""
+        """See `mld.local.faults` for the fields."""
         self.control("POST", "faults", list(faults))
 
     def clear_faults(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mld.operating.service_unit import ServiceFacts, unit
+from mld.operating.service_facts import ServiceFacts
+from mld.operating.service_unit import unit
 from tests.support import man_page
 from tests.support import metrics_page as metrics
 from tests.support import settings_page as keys

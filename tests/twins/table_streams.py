@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from mld.core.clock import Clock
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local import dynamo_streams as json_api
-from mld.local.dynamo_streams import ItemChange, TableStream, TableStreamKey, TableStreams, ViewType
+from mld.local.change_stream import TableStream
+from mld.local.item_changes import ItemChange, TableStreamKey, ViewType
 from mld.local.kinesis_errors import ServiceError
+from mld.local.table_streams import TableStreams
 
 T = TypeVar("T")
 ACCOUNT, REGION, TABLE = "123456789012", "us-east-1", "orders"

@@ -14,8 +14,9 @@ import pytest
 from mld.core.disks import DiskPlace, DiskRoom, places_of, room_of
 from mld.metrics.disks import DiskMetrics
 from mld.metrics.events import EventBuffer, EventKind
-from mld.operating.faults import DiskTrouble, FleetSight, Own, Severity
+from mld.operating.faults import Severity
 from mld.operating.findings import Health, disk_finding
+from mld.operating.fleet_sight import DiskTrouble, FleetSight, Own
 from mld.operating.verdicts import faults_of
 from mld.properties.loader import load
 from mld.serving.disks import ANSWER_TIMEOUT_S, LOOK_PERIOD_S, DiskWatcher

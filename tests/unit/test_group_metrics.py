@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from mld.daemon import group_pages
 from mld.daemon.group import GroupMember
 from mld.daemon.group_pages import GroupPages
-from mld.serving.http import HttpAnswer, Question, text_answer
-from mld.serving.prometheus import merged
+from mld.serving.group_exposition import merged
+from mld.serving.http_answers import HttpAnswer, Question, text_answer
 
 ONE = '# HELP mld_records_total Records.\n# TYPE mld_records_total counter\nmld_records_total{shard="s"} 3.0\n'
 OTHER = ONE.replace("3.0", "4.0")
@@ -75,7 +75,7 @@ def test_a_group_without_the_extra_serves_its_pages_and_says_what_to_install() -
     code = (
         "import asyncio, sys; sys.modules['prometheus_client'] = None\n"
         "from mld.daemon.group_pages import GroupPages\n"
-        "from mld.serving.http import Question\n"
+        "from mld.serving.http_answers import Question\n"
         "answer = asyncio.run(GroupPages(None)._metrics(Question('/metrics', {})))\n"
         "print(answer.status, answer.body.decode())"
     )

@@ -42,6 +42,7 @@ from mld.metrics.registry import Metrics
 from mld.metrics.spark_figures import SparkFigures
 from mld.properties.loader import load
 from mld.properties.scrubber import Scrubber
+from mld.properties.settings import FORMER_WAIT_S
 from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
@@ -386,12 +387,11 @@ async def what_nobody_expects(seen: Seen) -> None:
 
 async def streams_that_go(seen: Seen) -> None:
     """Several streams, of which one leaves the list and its leases are deleted."""
-    keys = {"mld__formerStreams": "delete", "mld__formerStreamsWait": "PT1M"}
-    async with many_fleet("orders", "clicks", **keys) as world:
+    async with many_fleet("orders", "clicks", mld__formerStreams="delete") as world:
         running = world.start("w1")
         await world.until(lambda: len(world.rows()) == 2)
         world.wanted = [WantedStream("orders")]
-        await world.until(lambda: len(world.rows()) == 1, 300.0)
+        await world.until(lambda: len(world.rows()) == 1, FORMER_WAIT_S + 300.0)
         await world.advance(60.0)
         seen.look(running, world)
 

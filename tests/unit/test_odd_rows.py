@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mld.local.kinesis import PutEntry
-from mld.operating.restoring import export_tables, restore_from
+from mld.operating.exporting import export_tables
+from mld.operating.restoring import restore_from
 from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.unit.operating.test_acts_shown import Acts

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from mld.operating.service_unit import (
+from mld.operating.service_facts import (
     SERVICE_PATH,
     ServiceFacts,
     Surroundings,
     UnitRefused,
     loaded_for_unit,
     service_of,
-    unit,
 )
+from mld.operating.service_unit import unit
 from tests.support.daemon import ROOT
 from tests.support.written_pages import PLAIN_SERVICE as PLAIN
 
@@ -207,7 +207,7 @@ def test_several_streams_need_their_list_their_programs_and_what_the_list_refers
 
 
 def test_what_is_in_a_home_directory_cannot_be_hidden(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mld.operating.service_unit._HOMES", (str(directory),))
+    monkeypatch.setattr("mld.operating.service_facts._HOMES", (str(directory),))
     service, remarks = found(directory)
     assert service.is_in_home
     assert any("home directory" in remark for remark in remarks)

@@ -7,7 +7,8 @@ import pytest
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus, Verdict
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.shard_view import Verdict
 from tests.support.fleet import TABLE, Fleet, fleet, in_fleet, settings_of
 from tests.twins.children import Recorder
 from tests.twins.dynamo import MemoryDynamo

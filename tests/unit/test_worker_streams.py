@@ -14,6 +14,7 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.properties.settings import FORMER_WAIT_S
 from mld.tracking.list_follower import WantedStream
 from mld.tracking.list_table import ListTable
 from mld.tracking.stream_list import KEY, ListedStream, TrackedList, parse
@@ -100,13 +101,13 @@ async def test_a_removed_stream_is_given_back_within_a_minute_and_its_rows_stay(
     await world.until(world.all_delivered, 60.0)
 
 
-@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete")
 async def test_leases_of_a_former_stream_are_deleted_after_the_wait(world: ManyFleet) -> None:
     world.start("w1")
     world.start("w2")
     await world.until(lambda: len(world.rows()) == 2)
     world.wanted = [WantedStream("orders")]
-    await world.advance(500.0)
+    await world.advance(FORMER_WAIT_S - 100.0)
     assert len(world.rows()) == 2
     await world.until(lambda: len(world.rows()) == 1, 300.0)
     world.wanted = [WantedStream("orders"), WantedStream("clicks")]
@@ -207,7 +208,7 @@ async def test_a_stream_made_again_is_kept_when_its_line_goes(world: ManyFleet) 
     await world.until(world.all_delivered, 60.0)
 
 
-@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete")
 async def test_ended_shards_of_a_former_stream_are_given_back_and_deleted_too(world: ManyFleet) -> None:
     world.start("w1")
     world.put_in("clicks", 1)
@@ -216,17 +217,17 @@ async def test_ended_shards_of_a_former_stream_are_given_back_and_deleted_too(wo
     await world.until(lambda: len(world.rows()) == 4, 60.0)
     await world.advance(5.0)
     world.wanted = [WantedStream("orders")]
-    await world.until(lambda: len(world.rows()) == 1, 720.0)
+    await world.until(lambda: len(world.rows()) == 1, FORMER_WAIT_S + 120.0)
 
 
-@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete")
 async def test_a_wall_clock_that_jumps_deletes_no_leases_before_the_wait(world: ManyFleet) -> None:
     world.start("w1")
     await world.until(lambda: len(world.rows()) == 2)
     world.wanted = [WantedStream("orders")]
     await world.advance(60.0)
     wall = world.clock.wall
-    world.clock.wall = lambda: wall() + 3600.0
+    world.clock.wall = lambda: wall() + FORMER_WAIT_S
     await world.advance(300.0)
     assert len(world.rows()) == 2
 

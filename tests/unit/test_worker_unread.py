@@ -13,7 +13,8 @@ from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus, Verdict, known_here
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.shard_view import Verdict, known_here
 from mld.protocol.messages import Record
 from mld.serving.daemon_status import DaemonStatus
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, settings_of

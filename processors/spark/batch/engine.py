@@ -174,7 +174,8 @@ class Engine:
     def _failed(
         self, source: BatchSource, error: JobFailed | PipelineFailed, in_a_row_max: float
     ) -> dict[StreamShard, str]:
-        """Find out why a batch fails again and again. Raises SinkRefused and PipelineError."""
+        """Look for the records because of which a part fails again and again, and return the shards that have to stop.
+        More than `in_a_row_max` failing records in a row are not blamed. Raises SinkRefused and PipelineError."""
         log.warning("batch %d fails, searching for the record: %s", self._jobs.number, error)
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():

@@ -401,6 +401,7 @@ class Jobs:
         return True
 
     def _compute(self, handed: Handed, batch: ShardSpans, count: int, sinks: Sequence[Sink]) -> None:
+        """Compute the frames of the pipeline for these sinks without writing them."""
         frames = self.frames(handed.records, batch, count, 1)
         for sink in sinks:
             if (frame := frames[sink.name]) is not None:
@@ -434,7 +435,8 @@ class Jobs:
     def _failing_slices(
         self, records: Sequence[SparkRecord], which: Sequence[int], slices_max: int, sinks: Sequence[Sink]
     ) -> list[_FailingSlice]:
-        """Run one job for each sink over these records, cut into at most `slices_max` slices. Return what fails."""
+        """Run one job for each sink over the records with the indexes `which`, cut into at most `slices_max` slices.
+        Return what fails."""
         size = -(-len(which) // slices_max)
         slices = Slices(-(-len(which) // size), size)
         found: list[PartitionFailure] = []

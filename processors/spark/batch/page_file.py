@@ -41,20 +41,18 @@ _FORMATS = {_INT32: "i", _INT64: "q"}
 
 
 class SpoolPage(NamedTuple):
-    """A complete page: how many records, the positions of the first and the last one, and the bytes of the lines that
-    they came from."""
+    """A complete page: how many records, and the positions of the first and the last one."""
 
     records: int
     first: RecordPosition
     last: RecordPosition
-    size: int
 
 
 class PageWriter:
     """Writes one page, group by group. Raises SpoolError after removing the file."""
 
     def __init__(self, path: Path, shard: StreamShard) -> None:
-        self.size = self.records = 0
+        self.records = 0
         self._names = shard.stream_name.encode(), shard.shard.encode()
         self._first: RecordPosition | None = None
         self._last: RecordPosition | None = None
@@ -65,7 +63,6 @@ class PageWriter:
     def add(self, columns: RecordColumns) -> None:
         self._first = self._first or columns.position(0)
         self._last = columns.position(-1)
-        self.size += columns.size
         self.records += len(columns.data)
         self._waiting.append(columns)
         self._waiting_bytes += columns.size
@@ -87,7 +84,7 @@ class PageWriter:
             self._put()
         self._file.close()
         assert self._first is not None and self._last is not None
-        return SpoolPage(self.records, self._first, self._last, self.size)
+        return SpoolPage(self.records, self._first, self._last)
 
 
 def _joined(groups: Sequence[RecordColumns]) -> Sequence[Sequence[Any]]:
@@ -157,6 +154,7 @@ class _File:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
+        """Remove the file if writing it fails, and raise SpoolError."""
         try:
             yield
         except OSError as error:
@@ -193,6 +191,7 @@ def _page_head(count: int, size: int) -> bytes:
 
 
 def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes:
+    """Return what follows the data: our index for `rows`, and Parquet's footer."""
     kept = [[count, *((at + head, size) for at, head, size in places)] for count, places in groups]
     index = json.dumps(kept).encode()
     elements = [encoded((4, BINARY, "mld"), (5, I32, len(_COLUMNS)))]
@@ -205,6 +204,7 @@ def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes
 
 
 def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
+    """Return the description of one row group in the footer."""
     chunks = []
     for (name, kind, *_), (at, head, size) in zip(_COLUMNS, places, strict=True):
         about = encoded(
@@ -242,6 +242,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def _some(body: bytes, kind: int, count: int) -> list[Any]:
+    """Decode a column that may have nulls: the inverse of `_optional`."""
     at = _LENGTH.size + _LENGTH.unpack_from(body)[0]
     bits = int.from_bytes(body[at - -(-count // 8) : at], "little")
     found = iter(_all(body, at, kind, bits.bit_count()))
@@ -253,6 +254,7 @@ def _all(body: bytes, at: int, kind: int, count: int) -> Iterable[Any]:
 
 
 def _texts(body: bytes, at: int) -> Iterator[bytes]:
+    """Yield the texts of a column; each is preceded by its length."""
     while at < len(body):
         stop = at + _LENGTH.size + _LENGTH.unpack_from(body, at)[0]
         yield body[at + _LENGTH.size : stop]

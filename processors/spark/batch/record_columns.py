@@ -27,25 +27,16 @@ RECORD_TAIL = b',"action":"record"}'
 SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
 """Text between two records. It cannot occur within a record, because quotation marks in JSON strings are escaped."""
 _LAG = re.compile(rb'\],"millisBehindLatest":(null|\d+)\}\s*\Z')
-_QUOTED = 20
-"""How many pieces one record makes when a line is split at quotation marks."""
+_PIECES = (
+    b'{"data":"","partitionKey":"","sequenceNumber":"","approximateArrivalTimestamp":0,'
+    b'"subSequenceNumber":0,"action":"record"}'
+).split(b'"')
+"""The pieces of a record between quotation marks, as our daemon and Amazon's write it."""
+_QUOTED = len(_PIECES) - 1
+"""How many pieces each record adds when a line is split at quotation marks."""
 _DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB = 3, 7, 11, 14, 16
-_CONSTANT = {
-    1: b"data",
-    2: b":",
-    4: b",",
-    5: b"partitionKey",
-    6: b":",
-    8: b",",
-    9: b"sequenceNumber",
-    10: b":",
-    12: b",",
-    13: b"approximateArrivalTimestamp",
-    15: b"subSequenceNumber",
-    17: b"action",
-    18: b":",
-    19: b"record",
-}
+_CONSTANT = {at: _PIECES[at] for at in {*range(1, _QUOTED)} - {_DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB}}
+"""The pieces that are the same in all records."""
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
 Row: TypeAlias = "tuple[RecordPosition, SparkRecord]"
 """A record and its position: its own one, or that of its letter in a replay."""
@@ -99,7 +90,8 @@ def read_line(line: bytes) -> Line:
     """Cut a `processRecords` line into columns. Raises LineError."""
     lag = _LAG.search(line, max(0, len(line) - 64))
     if lag is not None and line.startswith(HEAD + RECORD_HEAD) and line.endswith(RECORD_TAIL, 0, lag.start()):
-        groups = (_cut_apart(chunk) or _parsed(chunk) for chunk in _chunks(line, lag.start()))
+        chunks = _chunks(line, lag.start())
+        groups = (_cut_apart(one) or _columns(_loaded(b"[" + one + b"]", one), len(one)) for one in chunks)
         return Line(groups, len(line), None if lag[1] == b"null" else int(lag[1]))
     value = _loaded(line, line)
     try:
@@ -158,12 +150,8 @@ def _numbers(pieces: Sequence[bytes]) -> list[int]:
     return list(map(int, b"".join(pieces)[1:-1].split(b",:")))
 
 
-def _parsed(chunk: bytes) -> RecordColumns:
-    """Parse records that could not be cut apart. Raises LineError."""
-    return _columns(_loaded(b"[" + chunk + b"]", chunk), len(chunk))
-
-
 def _loaded(text: bytes, said: bytes) -> Any:
+    """Parse JSON. Raises LineError that quotes the beginning of `said`."""
     try:
         return json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
@@ -184,15 +172,12 @@ def _record(value: Mapping[str, Any]) -> SparkRecord:
         data = b64decode(value["data"] or "", validate=True)
     except NotBase64 as error:
         raise ValueError(f"data of the record {sequence} is no base64") from error
-    key = _text(value["partitionKey"])
+    key = value["partitionKey"].encode("utf-8", "replace") if isinstance(value["partitionKey"], str) else None
     return SparkRecord(data, key, sequence.encode(), None if arrival is None else int(arrival), sub, b"", b"")
 
 
-def _text(value: object) -> bytes | None:
-    return value.encode("utf-8", "replace") if isinstance(value, str) else None
-
-
 def _columns(values: Sequence[Mapping[str, Any]], size: int) -> RecordColumns:
+    """Return the columns of parsed records. Raises LineError."""
     try:
         records = list(map(_record, values))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

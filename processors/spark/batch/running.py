@@ -145,12 +145,14 @@ class Running:
         self._write({})
 
     def _note_end(self) -> None:
+        """Note that a session has ended, or hung, over the records that were running."""
         now, self._spans = self._now, ended(self._now, self._spans)
         self._write({})
         for shard in now:
             log.warning("a session has ended, or was held up, over %s: %s", shard.label, self._spans[shard])
 
     def _write(self, now: Spans) -> None:
+        """Write what runs now, and the suspects, into the file."""
         self._now = now
         if self._file is None:
             return

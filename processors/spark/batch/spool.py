@@ -120,6 +120,7 @@ class S3Spool(Spool):
         self._copy(self.page(offer.link, offer.number))
 
     def _copy(self, path: Path) -> Future[str]:
+        """Start to copy a page to the bucket, unless that has been done or is under way."""
         known = self._copied.get(path.name)
         if known is None or (known.done() and known.exception() is not None):
             known = self._copied[path.name] = self._workers.submit(self._upload, path)

@@ -54,6 +54,7 @@ class Admission:
         return LedgerEntry(number, token, {**writers, self.writer: marks}, **said)
 
     def _refusal(self, others: list[str]) -> str:
+        """Return the sentence that refuses this writer, because `others` write here."""
         named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
         return (
             f"sink {self.sink}: {self.place} is written by {named}. This is {self.writer}, and what the sink holds of "

@@ -147,6 +147,7 @@ class Journal:
     # --- a commit ----------------------------------------------------------------------------------------------------
 
     def _take_number(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+        """Create the entry that follows the head, and begin again after each lost race."""
         for _ in range(RACES_MAX):
             head = self.head()
             self.check_owned(token, head)
@@ -169,6 +170,7 @@ class Journal:
         return False
 
     def _entry(self, number: int) -> LedgerEntry:
+        """Read the entry of a number. Raises FileNotFoundError and SinkRefused."""
         path = path_of(number)
         where = f"sink {self._name}: {self._store.uri(path)}"
         entry = ledger.decode(self._store.read(path), where)
@@ -236,6 +238,7 @@ class Journal:
             self._remove_old()
 
     def _remove_abandoned(self) -> None:
+        """Remove staging areas whose writers are dead, or that are a day old."""
         to_s = int(self._store.now_s()) - ABANDONED_S
         held = {token: self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") for token in self._store.names(STAGING)}
         dead = {token for token, is_held in held.items() if is_held is False}
@@ -261,6 +264,7 @@ class Journal:
             self.commit(token, follow)
 
     def _remove_old(self) -> None:
+        """Raise the floor, and then remove the entries up to it."""
         names = self._names()
         if not names.obsolete:
             return

@@ -127,6 +127,7 @@ def damaged(where: str, error: Exception) -> SinkRefused:
 
 
 def _check_version(value: Mapping[str, Any], where: str) -> None:
+    """Refuse entries of other versions of mld. Raises SinkRefused and ValueError."""
     version = value["version"]
     if not isinstance(version, int):
         raise ValueError(f"an entry of version {version!r}")

@@ -38,6 +38,7 @@ class Names:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Names:
+        """Sort the names in a listing of the directory. Other names are ignored."""
         found = [(match["kind"], int(match["number"])) for name in names if (match := _NAME.fullmatch(name))]
         return cls(
             tuple(sorted(number for kind, number in found if kind == ENTRY)),

@@ -183,6 +183,7 @@ class S3Store:
             self.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())
 
     def _gone(self, path: str) -> FileNotFoundError:
+        """Return the error for a path that does not exist."""
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
 
     def _key(self, path: str) -> str:

@@ -69,6 +69,8 @@ class ChildConnection:
             self.close()
 
     def _take(self, kind: int, body: dict[str, Any]) -> None:
+        """Take one frame of the child, and act on it. Raises LinkError, KeyError, TypeError and ValueError if it is
+        malformed."""
         match kind:
             case link.HELLO:
                 self._host.hello(self, body)
@@ -79,7 +81,7 @@ class ChildConnection:
                 self.is_cutting = False
                 self._host.offers.paged(self._page(body) if body["records"] else None)
             case link.FLUSH:
-                if self.has_open:
+                if self.waiting_since is not None:
                     self._host.offers.ask()
             case link.ENDED:
                 self.is_ending = True
@@ -90,6 +92,7 @@ class ChildConnection:
                 raise link.LinkError(f"a child does not say {kind}")
 
     def _page(self, body: dict[str, Any]) -> Offer:
+        """Return the page that the child reports as complete."""
         assert self.shard is not None
         first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
         number, records, size, upto = (int(body[name]) for name in ("number", "records", "size", "upto"))
@@ -99,11 +102,6 @@ class ChildConnection:
         self.open_since = time.monotonic()
         self.waiting.append(page)
         return page
-
-    @property
-    def has_open(self) -> bool:
-        """Whether some records of the child are not committed."""
-        return bool(self.open_bytes or self.waiting)
 
     @property
     def waiting_since(self) -> float | None:

@@ -112,6 +112,7 @@ class MicroBatchLoop:
         self._say_failed(failed)
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
+        """Tell each child that its pages are committed, or why its shard stops."""
         for offer in batch.offers:
             child = self._children.get(offer.link)
             reason = outcome.failed.get(offer.shard)
@@ -126,6 +127,7 @@ class MicroBatchLoop:
             log.error("%s stops: %s", shard.label, reason)
 
     def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
+        """Log the micro-batch, and count it in the status."""
         figures = outcome.figures
         if figures.dropped:
             log.warning(

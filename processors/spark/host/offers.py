@@ -59,6 +59,7 @@ class OfferQueue:
         self._admit_first()
 
     def _admit_first(self) -> None:
+        """Let waiting children go on, first in, first out, as long as there is room."""
         while self._held_back and self._has_room(self._held_back[0].asked_bytes):
             child = self._held_back.popleft()
             if not self._waiting_bytes:

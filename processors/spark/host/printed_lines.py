@@ -41,6 +41,7 @@ class PrintedLines:
         self._delivering = loop.create_task(self._keep_delivering())
 
     def _pump(self, pipe: BinaryIO) -> None:
+        """Read printed lines until the pipe ends, on a thread of its own."""
         for line in bounded_lines(pipe):
             said = self._fit(line.decode("utf-8", "replace").rstrip("\r\n"))
             self._kept.append(f"{TAG}{said[:LINE_BYTES_MAX]}\n")

@@ -47,6 +47,7 @@ def main() -> NoReturn:
 async def _serve(
     settings: SparkSettings, directory: Path, scratch: Path, daemon_pid: int, told: int, properties_file: str
 ) -> int:
+    """Run the host on this event loop, report to `told` once it listens, and clean up after it."""
     host = SessionHost(settings, directory, daemon_pid, start, properties_file, scratch)
 
     def listening() -> None:

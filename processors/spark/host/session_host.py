@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,12 @@ class SessionHost:
             self._close()
 
     async def _work(self) -> None:
+        """Start the session and run micro-batches. If that ends with an error, the host fails."""
         try:
             started = self._started = await self._start_session()
             if started.jvm_pid is not None:
-                watch_process(asyncio.get_running_loop(), started.jvm_pid, self._jvm_ended)
+                ended = partial(self._fail, "the JVM of the Spark session has ended")
+                watch_process(asyncio.get_running_loop(), started.jvm_pid, ended)
                 self._loop.jvm_pid = started.jvm_pid
             self._status.ready(started.about)
             for child in self._children.values():
@@ -156,15 +159,13 @@ class SessionHost:
         self._spool.close()
 
     def daemon_ended(self) -> None:
+        """End soon, because the daemon has ended; at once if there are no children."""
         self.daemon_gone = True
         log.info("the daemon has ended", extra={"action": "daemon_ended"})
         if self._children:
             asyncio.get_running_loop().call_later(LINGER_S, self._end, EXIT_OK)
         else:
             self._end(EXIT_OK)
-
-    def _jvm_ended(self) -> None:
-        self._fail("the JVM of the Spark session has ended")
 
     def _end(self, status: int) -> None:
         if not self._ending.done():
@@ -178,6 +179,7 @@ class SessionHost:
         await child.serve(reader)
 
     def hello(self, child: ChildConnection, head: dict[str, Any]) -> None:
+        """Take the HELLO of a child. A child of the same shard that came before has to end."""
         if self._failure is not None:
             child.fail(*self._failure)
             return
@@ -211,6 +213,7 @@ class SessionHost:
         return True
 
     def _welcome(self, child: ChildConnection) -> None:
+        """Send READY to a child that has said which shard it has."""
         if child.shard is None:
             return
         child.send(
@@ -225,6 +228,7 @@ class SessionHost:
         )
 
     def gone(self, child: ChildConnection) -> None:
+        """Forget a child whose connection is closed."""
         del self._children[child.number]
         self.offers.drop(child)
         if self.daemon_gone and not self._children:

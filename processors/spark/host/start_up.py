@@ -70,7 +70,8 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     try:
         loaded = load_pipeline(settings)
         spark = spark_session.start(settings, scratch)
-        jvm_pid = session_health.jvm_pid(spark)
+        jvm = session_health.jvm_of(spark)
+        jvm_pid = jvm.pid if jvm else None
         if not settings.is_local:
             if jvm_pid is not None:
                 session_health.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)

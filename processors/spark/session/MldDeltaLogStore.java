@@ -10,9 +10,9 @@ import org.apache.hadoop.fs.Path;
  * A log store for Delta tables on S3 that several drivers write: a version of the log is created by a conditional write,
  * which S3 carries out for only one of them, however late a request comes.
  *
- * Delta's own log store for S3 looks whether a version exists, and then writes it. S3A can send the condition
- * (If-None-Match: *), but only if that is asked for at each file; this class asks. Delta finds the class by its name,
- * and refuses to write if it does not.
+ * Delta's own log store for S3 checks whether a version exists, and then writes it. S3A can send the condition
+ * (If-None-Match: *), but only for files for which that is requested; this class requests it. Delta finds the class by
+ * its name, and refuses to write without it.
  *
  * If nobody answers, the client repeats a conditional write, and may then find its own first attempt. Delta takes that
  * for another writer's commit. The sink asks the table whose entry has the number, and finds its own.
@@ -22,7 +22,7 @@ import org.apache.hadoop.fs.Path;
  */
 public class MldDeltaLogStore extends io.delta.storage.HadoopFileSystemLogStore {
   private static final String CONDITION = "fs.option.create.conditional.overwrite";
-  /** How S3A says that a condition did not hold. */
+  /** How S3A reports that a condition did not hold. */
   private static final String NOT_MATCHED = "RemoteFileChangedException";
 
   public MldDeltaLogStore(Configuration configuration) { super(configuration); }

@@ -16,37 +16,38 @@ import scala.collection.immutable.*;
 /**
  * The reader of JSON: decodes the data of each record by Spark's own JacksonParser.
  *
- * A record is malformed as a whole, so nothing is read after its first event that is: each costs an exception. Jackson
- * passes over some bytes that are not UTF-8, so that is asked before; and it would take a text for UTF-16 or
- * UTF-32 by its first bytes. Spark copies an object or a number, where a text is wanted, from the bytes of the parser,
- * which it takes to begin where the parser did: so each line has bytes of its own.
+ * A record is malformed as a whole. So reading stops at its first malformed event, since each costs an exception.
+ * Jackson ignores some bytes that are not UTF-8, and may take a text for UTF-16 or UTF-32 because of its first bytes.
+ * So each text is checked before. If the schema wants a text, Spark copies an object or a number from the bytes of the
+ * parser, and assumes that they begin where the parser began. So each line gets bytes of its own.
  *
- * Spark's reader asks for the length of a text only if it is to become something else (a decimal, a time), so that is
- * where such a text is looked at.
+ * Spark's reader asks the parser for the length of a text only before it converts the text (to a decimal, a time). At
+ * that call this class checks such a text.
  */
 public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.Serializable {
-  /** A record of JSON may make so many cells, each of some 12 bytes: an object or a list as many as it has fields and
-   * some, whatever is in it; any other token one. An object of two letters may have a thousand fields. */
+  /** How many cells, of some 12 bytes each, a record may make. An object or a list counts as CELLS_OF_VALUE plus the
+   * number of fields in the schema, whatever it holds, because `{}` may become a thousand fields. Other tokens count
+   * as one. */
   static final int CELLS_MAX = 8000000, CELLS_OF_VALUE = 10;
   static final String TOO_MANY =
       "too many objects, lists and values for the number of fields of mld.spark.schema";
-  /** Of a decimal: Java would work out all digits that an exponent stands for, and takes the square of their number for
-   * those that are written. */
+  /** Bounds of a decimal. Java would compute all digits that an exponent stands for, and its time grows with the square
+   * of the number of digits that are written. */
   static final int DIGITS_MAX = 1000;
   static final int EXPONENT_DIGITS_MAX = 4;
   static final String HUGE = "[-+]?[0-9.]+[eE][-+]?[0-9]{5,}";
-  /** What stands between the name of a field and the rest of a reason, and how much of its value does. */
+  /** Text between the name of a field and the rest of a reason, and how much of the field's value a reason quotes. */
   static final String IS = " is ";
   static final int VALUE_CHARS_MAX = 80;
   static final String LATER = "a time beyond the year 9999: a number is read as seconds";
-  /** Of how many records of a task, and how many names of each, fields that the schema does not name are told. */
+  /** In how many records of a task stray fields are looked for, and how many names of a record are reported. */
   static final int SAMPLE = 1000, NAMES_MAX = 8, NAME_CHARS_MAX = 60;
-  /** Of all that is kept of them, with paths that have keys of maps; and of a path in a reason, about. */
+  /** Bound of all stray fields that are kept of a record, with their paths; and of a path in a reason, roughly. */
   static final int REST_CHARS_MAX = 16000000, PATH_CHARS_MAX = 100;
   /** 0001-01-01 and 9999-12-31, in days since 1970. */
   static final long FIRST_DAY = -719162, LAST_DAY = 2932896;
   static final long DAY_MICROS = 86400000000L;
-  /** Seconds of which Spark can count the microseconds; it does not look. */
+  /** The most seconds whose microseconds fit into a long; Spark does not check this. */
   static final long SECONDS_MAX = 9223372036854L;
 
   private StructType fields;
@@ -139,7 +140,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return null;
   }
 
-  /** Says which field is wrong first: it is there, and Spark has made nothing of it, or a time that no calendar has. */
+  /** Notes the first wrong field: one from which Spark has made null, or a time that no calendar has. */
   private void judge(Object row) {
     try {
       JsonParser json = factory.createParser(line);
@@ -148,7 +149,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
       isWhole &= found == null;
       if (found != null && why.isEmpty()) why = found;
     } catch (Exception error) {
-      // That it is malformed is said all the same.
+      // The record is reported as malformed all the same.
     }
   }
 
@@ -192,7 +193,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return found;
   }
 
-  /** The text of a value as it was written; the parser is at its end then. */
+  /** Returns the text of a value as it was written; afterwards the parser is at the end of the value. */
   private String own(JsonParser json) throws java.io.IOException {
     int begin = (int) json.currentTokenLocation().getByteOffset();
     json.skipChildren();
@@ -200,7 +201,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return new String(line, begin, (int) json.currentLocation().getByteOffset() - begin, StandardCharsets.UTF_8);
   }
 
-  /** A payload with one field more: what the schema does not name, as an object of JSON. */
+  /** Returns a payload with one more field: the stray fields, as a JSON object. */
   private InternalRow withRest(InternalRow row) {
     Object[] values = java.util.Arrays.copyOf(((GenericInternalRow) row).values(), fields.length() + 1);
     values[fields.length()] = rest.length() == 0 ? null : UTF8String.fromString("{" + rest.substring(1) + "}");

@@ -33,6 +33,7 @@ LIST_SEPARATOR = ":"
 
 
 def place() -> Path:
+    """Return the directory of the archive."""
     return Path(sys.prefix) / PLACE
 
 

@@ -101,6 +101,7 @@ def causes_of(error: BaseException) -> list[Cause]:
 
 
 def _java_causes(java: Any) -> Iterator[Cause]:
+    """Yield a Java exception and its causes, at most CAUSES_MAX."""
     for _ in range(CAUSES_MAX):
         if java is None:
             return
@@ -136,6 +137,7 @@ def kind_of(causes: Sequence[Cause]) -> ErrorKind:
 
 
 def _kind(cause: Cause) -> ErrorKind:
+    """Return what one exception of the chain means by itself."""
     if cause.condition in CONDITIONS:
         return CONDITIONS[cause.condition]
     for known in (cause.state, cause.state[:2]):
@@ -157,6 +159,7 @@ def _kind(cause: Cause) -> ErrorKind:
 
 
 def _of_database(state: str) -> ErrorKind:
+    """Return what an SQLSTATE of a JDBC driver means."""
     if known := OF_A_DATABASE.get(state) or OF_A_DATABASE.get(state[:2]):
         return known
     if state == BAD_IDENTIFIER or state.startswith(FOR_GOOD):

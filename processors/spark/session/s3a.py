@@ -60,6 +60,7 @@ def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]
 
 
 def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return the packages of S3A, unless the user names some. Raises SessionError."""
     if any("hadoop-aws" in theirs.get(key, "") for key in (PACKAGES, *JARS)):
         return {}
     sdk = SDK_OF.get(hadoop or "")
@@ -73,6 +74,7 @@ def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _store(access: S3Access) -> dict[str, str]:
+    """Return how S3A reaches the store."""
     found = {
         "fs.s3.impl": FILE_SYSTEM,
         "fs.s3n.impl": FILE_SYSTEM,

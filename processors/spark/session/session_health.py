@@ -142,11 +142,6 @@ def jvm_of(session: SparkSession) -> subprocess.Popen[bytes] | None:
     return process
 
 
-def jvm_pid(session: SparkSession) -> int | None:
-    process = jvm_of(session)
-    return None if process is None else process.pid
-
-
 def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: float) -> None:
     """Start to watch for a job without executors, and kill the JVM then. The watcher of the JVM ends the host."""
     context = session.sparkContext

@@ -72,6 +72,7 @@ class DeltaSink(LakeSink):
         """The table's state when it was last read; None if there is no table."""
 
     def _opened(self) -> HighWaterMarks:
+        """Read the marks. Raises SinkRefused if the table cannot be written exactly once, or cannot be merged into."""
         self._refuse_one_driver_store()
         marks = super()._opened()
         if self._merge is not None and self._property(APPEND_ONLY) == "true":
@@ -186,12 +187,14 @@ class DeltaSink(LakeSink):
             return
         whole = self._grown(frame)
         if changes is None:
-            self._append(by_directories(fitted(frame, whole), self._partition_columns()), options)
+            columns = json.loads(self._snapshot.metadata().json())["metaData"]["partitionColumns"]
+            self._append(by_directories(fitted(frame, whole), columns), options)
         else:
             conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
             self._change(changes, whole, entry.token, conf)
 
     def _append(self, frame: DataFrame, options: Mapping[str, str]) -> None:
+        """Append a frame to the table, which is made if needed."""
         writing = frame.write.format("delta").mode("append").options(**options)
         if self._spec.partition_by:
             writing = writing.partitionBy(*self._spec.partition_by)
@@ -239,9 +242,6 @@ class DeltaSink(LakeSink):
                 return
         snapshot = java.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, place)._2()
         self._snapshot = None if snapshot.version() < 0 else snapshot
-
-    def _partition_columns(self) -> tuple[str, ...]:
-        return tuple(json.loads(self._snapshot.metadata().json())["metaData"]["partitionColumns"])
 
     def _identifier(self) -> str:
         return f"delta.{quoted(self._target)}" if "/" in self._target else self._target

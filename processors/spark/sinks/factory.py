@@ -75,6 +75,7 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
+    """Return the sink of a Delta or Iceberg table. Raises SinkRefused."""
     from mld.processors.spark.sinks.delta import DeltaSink
     from mld.processors.spark.sinks.iceberg import IcebergSink
 
@@ -91,6 +92,7 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
 
 
 def _files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
+    """Return the sink of a directory on a disk or in a bucket. Raises SinkRefused."""
     _check_mode(spec, "append")
     path = _need_path(spec)
     key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"

@@ -184,6 +184,7 @@ class FileSink(AdmittedSink):
         return fitted(frame, whole), to_ledger(columns, whole)
 
     def _check_layout(self, head: LedgerEntry | None) -> None:
+        """Raise SinkRefused if the directory has files of another format or partitioning."""
         if head and head.layout.removesuffix(IN_FILES) != self._layout:
             raise SinkRefused(
                 f"sink {self.name}: {self.place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
@@ -220,6 +221,7 @@ class ExecutorFileSink(FileSink):
         return marks
 
     def _try_executors(self, spark: SparkSession) -> None:
+        """Have executors write a file into a staging area. Raises SinkError and SinkRefused."""
         options = {**COMMITTER, **OPTIONS}
         try:
             with self._journal.staged() as token:

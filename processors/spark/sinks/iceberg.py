@@ -300,6 +300,7 @@ def make_table(spark: SparkSession, target: str, columns: StructType, partition_
 
 
 def _partition(given: str, columns: StructType) -> str:
+    """Return a partition field for CREATE TABLE, from a column or a transform such as `bucket(4, id)`."""
     found = TRANSFORM.fullmatch(given)
     name = given if found is None else found["column"]
     place = (place_of(columns, name) or (quoted(name), None))[0]

@@ -33,28 +33,13 @@ from mld.processors.spark.sentences import first_line
 from mld.processors.spark.session.error_classes import SQL, causes_of
 from mld.processors.spark.sink_port import DataRefused, JobFailed, Published, SinkError, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.sinks import postgres_sql
 from mld.processors.spark.sinks.columns import SinkColumns
 from mld.processors.spark.sinks.frame_writer import write
 from mld.processors.spark.sinks.jdbc_connection import DRIVER, PACKAGE, JdbcConnection, connection_options
 from mld.processors.spark.sinks.jdbc_errors import meaning
 from mld.processors.spark.sinks.merge import Merge
-from mld.processors.spark.sinks.postgres_sql import (
-    COLUMNS,
-    NAMED,
-    ROW,
-    STAGES_BEFORE,
-    Column,
-    TableName,
-    add_column,
-    create,
-    create_stage,
-    fitted,
-    listed,
-    places_of,
-    quoted,
-    stage_name,
-    take_over,
-)
+from mld.processors.spark.sinks.postgres_sql import Column, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +86,9 @@ class JdbcSink(AdmittedSink):
     def open(self) -> HighWaterMarks:
         with self._said("opening its ledger"), self._connection() as connection:
             target = self._prepared(connection)
-            for (name,) in connection.run(STAGES_BEFORE, target.schema, str(int(time.time()) - ABANDONED_S)):
+            for (name,) in connection.run(
+                postgres_sql.STAGES_BEFORE, target.schema, str(int(time.time()) - ABANDONED_S)
+            ):
                 log.info("sink %s: dropping %s, whose writer is gone", self.name, name)
                 self._drop(target._replace(table=str(name)))
             head = self._head(connection, target)
@@ -138,18 +125,18 @@ class JdbcSink(AdmittedSink):
         """Return the user's table, with schema and name as in the catalog. The first call makes the ledger. Raises
         SinkRefused."""
         if self._target is None:
-            ((schema, first, second, more),) = connection.run(NAMED, self._given["dbtable"])
+            ((schema, first, second, more),) = connection.run(postgres_sql.NAMED, self._given["dbtable"])
             if more or not (second or schema):
                 key = f"mld.spark.sink.{self.name}.options.dbtable"
                 raise SinkRefused(f"{key} has more parts than schema.table, or no schema, as the connection has none")
             named = TableName(str(first), second) if second else TableName(str(schema), str(first))
-            connection.run(create(named._replace(table=LEDGER_TABLE), LEDGER_LINES))
+            connection.run(postgres_sql.create(named._replace(table=LEDGER_TABLE), LEDGER_LINES))
             self._target = named
         return self._target
 
     def _columns(self, connection: JdbcConnection, table: TableName) -> list[Column]:
         """Return the columns of a table; none if it does not exist."""
-        rows = connection.run(COLUMNS, table.place)
+        rows = connection.run(postgres_sql.COLUMNS, table.place)
         return [Column(str(name), str(type_), required == "t") for name, type_, required in rows]
 
     def _columns_of(self, frame: DataFrame) -> list[Column]:
@@ -169,21 +156,21 @@ class JdbcSink(AdmittedSink):
         at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
         columns, have = self._columns_of(frame), self._columns(connection, target)
         self._merge.check_named([column.name.lower() for column in columns], "the frame has no such column; select it")
-        found = fitted(at, columns, have, keys)
-        by, order = places_of(keys, columns), places_of(self._spec.order_by, columns)
+        found = postgres_sql.fitted(at, columns, have, keys)
+        by, order = postgres_sql.places_of(keys, columns), postgres_sql.places_of(self._spec.order_by, columns)
         if not have:
-            lines = [f"{quoted(column.name)} {column.type}" for column in columns]
-            lines += [f"PRIMARY KEY ({listed(columns[place].name for place in by)})"] if by else []
-            connection.run(create(target, lines, self._given.get("createtableoptions", "")))
+            lines = [f"{postgres_sql.quoted(column.name)} {column.type}" for column in columns]
+            lines += [f"PRIMARY KEY ({postgres_sql.listed(columns[place].name for place in by)})"] if by else []
+            connection.run(postgres_sql.create(target, lines, self._given.get("createtableoptions", "")))
             log.info("sink %s: made table %s", self.name, target.place)
             have = self._columns(connection, target)  # read again, as another writer may have made it
-            found = fitted(at, columns, have, keys)
+            found = postgres_sql.fitted(at, columns, have, keys)
         added = [column for column in found if column not in have]
         for column in added:
-            connection.run(add_column(target, column))
+            connection.run(postgres_sql.add_column(target, column))
         absent = (column for column in have if column not in found)
         self._drift.say((column.name for column in added), (column.name for column in absent))
-        newest = places_of(PLACE, columns) if places_of(PLACE[:1], columns) else []
+        newest = postgres_sql.places_of(PLACE, columns) if postgres_sql.places_of(PLACE[:1], columns) else []
         if keys and not newest and not self._has_warned:
             log.warning(
                 "sink %s: the frame has no column sequenceNumber, so of two rows of one key in a batch the later one "
@@ -191,9 +178,9 @@ class JdbcSink(AdmittedSink):
                 self.name,
             )
             self._has_warned = True
-        table = target._replace(table=stage_name(time.time(), uuid4().hex))
-        connection.run(create_stage(table, columns, by))
-        return Staging(table, take_over(target, table, found, by, newest, order))
+        table = target._replace(table=postgres_sql.stage_name(time.time(), uuid4().hex))
+        connection.run(postgres_sql.create_stage(table, columns, by))
+        return Staging(table, postgres_sql.take_over(target, table, found, by, newest, order))
 
     def _staged(self, frame: DataFrame, staging: Staging) -> int:
         """Have Spark write the frame into the staging table, and return the number of its rows."""
@@ -201,7 +188,7 @@ class JdbcSink(AdmittedSink):
 
         stage("staging")
         renamed = frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
-        numbered = renamed.withColumn(ROW, monotonically_increasing_id())
+        numbered = renamed.withColumn(postgres_sql.ROW, monotonically_increasing_id())
         options = {**self._options, "dbtable": staging.table.place}
         with self._said("writing a batch into a staging table", of_rows=True):
             rows = write(numbered, replace(self._spec, options=options, mode="append"))
@@ -242,6 +229,7 @@ class JdbcSink(AdmittedSink):
         return entry
 
     def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging, rows: int) -> None:
+        """Lock and count the staged rows, and copy them into the user's table. Raises SinkError."""
         place = staging.table.place
         connection.run(f"LOCK TABLE {place} IN SHARE MODE")
         ((count,),) = connection.run(f"SELECT COUNT(*) FROM {place}")  # noqa: S608 - our own table

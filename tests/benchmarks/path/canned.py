@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from mld.local import encodings
+from mld.local import event_frames
 from tests.benchmarks.path.records import (
     FIRST_MS,
     LAG_MS,
@@ -266,7 +266,7 @@ class Handler(socketserver.BaseRequestHandler):
             kinesis.make_events()
         self.connection.sendall(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\nTransfer-Encoding: chunked\r\n\r\n"
-            + chunk(encodings.initial_response())
+            + chunk(event_frames.initial_response())
         )
         if stream.kind == "live":
             self._live(stream, shard, start)

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator
 from typing import IO
 
-from mld.local import encodings
+from mld.local import event_frames
 
 SEQUENCE_HEAD = "4959033827149025660855969253836157109"
 INDEX_DIGITS = 19
@@ -156,7 +156,7 @@ def records_event(texts: bytes, last_index: int, lag_ms: int) -> bytes:
         sequence_number(max(0, last_index)).encode(),
         lag_ms,
     )
-    return encodings.event("SubscribeToShardEvent", head + texts + b"]}")
+    return event_frames.event("SubscribeToShardEvent", head + texts + b"]}")
 
 
 def chunk(data: bytes) -> bytes:

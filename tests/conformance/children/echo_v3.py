@@ -15,7 +15,7 @@ def say(**fields):
 def stream_of(record):
     try:
         return record.get("streamName")
-    except KeyError:  # Amazon's daemon, and mld without mld.recordStreamName
+    except KeyError:  # neither Amazon's daemon nor mld sends it
         return None
 
 

@@ -39,7 +39,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ),
         (
             "tracking.followed_streams",
-            "            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
+            "            if self.follower.seen_former_s(stream) >= wait_s\n",
             "            if True\n",
         ),
     ),
@@ -49,7 +49,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         (
             "tracking.followed_streams",
             "            for stream in due_for_deletion(self.follower.streams, wait_s, self.needs.clock.wall())\n"
-            "            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
+            "            if self.follower.seen_former_s(stream) >= wait_s\n",
             "            for stream in (one.stream for one in self.follower.streams.streams)\n"
             "            if stream.split(':')[1] not in own\n",
         ),

@@ -47,7 +47,6 @@ def settings_of_streams(plan: StreamsPlan) -> dict[str, str]:
         "streamName": "",
         "mld__streams": ",".join(name_of(number) for number in plan.wanted),
         "mld__formerStreams": plan.former,
-        "mld__formerStreamsWait": f"PT{plan.former_wait_s:.0f}S",
     }
 
 

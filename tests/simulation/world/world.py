@@ -470,6 +470,9 @@ class World:
         self.failures: list[str] = []
         self.ledger.on_violation = self.failures.append
         self.settings: Settings = settings_of(**self._settings())
+        if plan.streams is not None:
+            shards = replace(self.settings.shards, former_streams_wait_s=plan.streams.former_wait_s)
+            self.settings = replace(self.settings, shards=shards)
         self.initial = _initial(plan)
         self._operator_rng = self.rng("operator")
         self._operator_door = DynamoDoor(self.dynamo, OPERATOR, self._operator_rng, 0.01)

@@ -26,7 +26,7 @@ from mld.aws.wire.answers import FRAME_BYTES_MAX, BrokenAnswerError, FrameStream
 from mld.aws.wire.client import AHEAD_BYTES, WireFrames
 from mld.core import errors
 from mld.core.streams import IteratorType, StartingPoint, StreamConsumer
-from mld.local import encodings
+from mld.local import event_frames
 from mld.retrieval.rawbody import page_of_event
 from mld.retrieval.rawpage import RawPage
 from tests.support.patience import PATIENCE_S
@@ -46,7 +46,7 @@ HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
 
 
 def event(payload: bytes) -> bytes:
-    return encodings.event("SubscribeToShardEvent", payload)
+    return event_frames.event("SubscribeToShardEvent", payload)
 
 
 def chunked(body: bytes, size: int) -> bytes:
@@ -142,9 +142,9 @@ ODD_HEADERS = (
     "frame",
     [
         event(LARGE),
-        encodings.event("initial-response", LARGE),
-        encodings.exception("KMSThrottlingException", LARGE),
-        *(encodings.frame(headers, LARGE) for headers in ODD_HEADERS),
+        event_frames.event("initial-response", LARGE),
+        event_frames.exception("KMSThrottlingException", LARGE),
+        *(event_frames.frame(headers, LARGE) for headers in ODD_HEADERS),
     ],
 )
 @given(cuts=CUTS)
@@ -336,7 +336,9 @@ def subscribed(*frames: bytes | Exception, start: StartingPoint = HORIZON, answe
 
 
 def test_events_become_pages_and_other_frames_nothing() -> None:
-    pages, service = subscribed(encodings.initial_response(), event(EMPTY), encodings.event("New", b"?"), event(END))
+    pages, service = subscribed(
+        event_frames.initial_response(), event(EMPTY), event_frames.event("New", b"?"), event(END)
+    )
     assert [page and page.last_sequence for page in pages] == [None, "18", None]
     assert service.in_threads == 0
 
@@ -384,7 +386,7 @@ def test_errors_of_the_call_and_inside_the_stream_are_the_same(
         if where == "call":
             subscribed(answer=errors.AwsError("SubscribeToShard", code, "told"))
         else:
-            subscribed(event(EMPTY), encodings.exception(code, b'{"message":"told"}'))
+            subscribed(event(EMPTY), event_frames.exception(code, b'{"message":"told"}'))
     assert type(caught.value) is kind
 
 
@@ -395,10 +397,10 @@ def test_errors_of_the_call_and_inside_the_stream_are_the_same(
         (event(EMPTY)[:-1] + b"?", errors.InvalidStreamResponseError, "ChecksumMismatch"),
         (event(b"[]"), errors.InvalidStreamResponseError, "not as documented"),
         (event(b'{"Records":1}'), errors.InvalidStreamResponseError, "no array of Records"),
-        (encodings.exception("X", b"\xff"), errors.StreamUnavailableError, "SubscribeToShard: X"),
-        (encodings.frame({":message-type": "odd"}, b""), errors.InvalidStreamResponseError, "odd"),
+        (event_frames.exception("X", b"\xff"), errors.StreamUnavailableError, "SubscribeToShard: X"),
+        (event_frames.frame({":message-type": "odd"}, b""), errors.InvalidStreamResponseError, "odd"),
         (
-            encodings.frame({":message-type": "error", ":error-code": "InternalFailure"}, b""),
+            event_frames.frame({":message-type": "error", ":error-code": "InternalFailure"}, b""),
             errors.StreamUnavailableError,
             "InternalFailure",
         ),

@@ -16,7 +16,7 @@ from mld.aws.client_factory import AwsService, ClientFactory, client_factory, se
 from mld.aws.service_time import SKEW_MIN_S, ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError
-from mld.local.encodings import initial_response
+from mld.local.event_frames import initial_response
 from tests.support.strict_aws import StrictAws
 from tests.unit.aws.conftest import Configure
 

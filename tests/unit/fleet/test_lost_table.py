@@ -17,6 +17,7 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.metrics.events import EventKind
+from mld.properties.settings import FORMER_WAIT_S
 from mld.tracking.list_follower import WantedStream
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.support.many import ManyFleet, in_many_fleet
@@ -127,25 +128,25 @@ def _watched() -> Sequence[Stillness[Any, Any]]:
 def test_whoever_watches_rows_forgets_them(mode: str) -> None:
     async def story() -> None:
         async with fleet(4, **MODES[mode]) as world:
-            before = {id(one) for one in _watched()}  # of other tests
+            of_other_tests = _watched()
             workers = [world.start(f"w{number}", seed=number) for number in range(2)]
             await world.until(lambda: sum(len(one.worker.held()) for one in workers) == 4, 400)
             await world.advance(60)
-            assert [one for one in _watched() if id(one) not in before]
+            assert len(_watched()) > len(of_other_tests)
             await world.dynamo.call("DeleteTable", {"TableName": TABLE})
             await world.until(lambda: all(one.metrics.worker.tables_lost for one in workers), 20)
-            assert not [[*one] for one in _watched() if id(one) not in before]
+            assert not [[*one] for one in _watched() if not any(one is other for other in of_other_tests)]
 
     run_virtual(story())
 
 
-@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete")
 async def test_whoever_deletes_rows_of_former_streams_forgets_them(world: ManyFleet) -> None:
     worker = world.start("w1")
     await world.until(lambda: len(world.rows()) == 2)
     clicks = world.stream_id("clicks")
     world.wanted = [WantedStream("orders")]
-    await world.until(lambda: len(world.rows()) == 1, 800.0)
+    await world.until(lambda: len(world.rows()) == 1, FORMER_WAIT_S + 200.0)
     assert [one for one in _watched() if any(key.startswith(clicks) for key in one)]
     await world.dynamo.call("DeleteTable", {"TableName": TABLE})
     await world.until(lambda: worker.metrics.worker.tables_lost > 0, 20)

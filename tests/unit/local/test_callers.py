@@ -18,7 +18,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
 
-from mld.local.server import EmbeddedServer, serve
+from mld.local.embedded_server import EmbeddedServer, serve
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws, make_client
 

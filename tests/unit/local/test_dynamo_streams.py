@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 
 from mld.local import dynamo_streams as json_api
-from mld.local.dynamo_streams import (
-    SPLIT_OPEN_MAX,
-    SPLIT_RECORDS,
-    ChangeShard,
-    DynamoStreamsError,
-    ItemChange,
-    TableStream,
-    TableStreamKey,
-    TableStreams,
-    ViewType,
-    coalesced,
-    item_bytes,
-)
+from mld.local.change_stream import SPLIT_OPEN_MAX, SPLIT_RECORDS, ChangeShard, DynamoStreamsError, TableStream
+from mld.local.item_changes import ItemChange, TableStreamKey, ViewType, coalesced, item_bytes
+from mld.local.table_streams import TableStreams
 
 T0 = 1_790_000_000.0
 HOUR = 3600.0

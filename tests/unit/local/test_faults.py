@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.local.control import ControlError, FaultPlan, parse_fault
+from mld.local.faults import ControlError, FaultPlan, parse_fault
 
 
 def hits(

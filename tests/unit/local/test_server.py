@@ -18,7 +18,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
-from mld.local.server import EmbeddedServer, serve
+from mld.local.embedded_server import EmbeddedServer, serve
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws
 

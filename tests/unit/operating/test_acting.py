@@ -14,9 +14,9 @@ from mld.leases.lease import Lease
 from mld.operating import operator_id
 from mld.operating.acting import READ_AGAIN_S, Report, perform, read_table
 from mld.operating.application import application_with
+from mld.operating.exporting import export_tables
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, Change, Fate, KeptLines, Outcome
-from mld.operating.restoring import export_tables
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo, throttled
 from tests.twins.streams import MemoryStreams

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from mld.operating.application import Application
+from mld.operating.exporting import export_tables
 from mld.operating.operator_id import OPERATOR_PREFIX
 from mld.operating.options import Asked
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import reset_to
-from mld.operating.restoring import export_tables, restore_from
+from mld.operating.restoring import restore_from
 from tests.support.changes import operator_on
 from tests.support.fleet import TABLE, Fleet, in_fleet
 

@@ -10,7 +10,7 @@ import pytest
 from mld.core.errors import InvalidStreamArgumentError, MldError, StreamThrottledError
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
-from mld.operating.resetting import boundary_at_sequence, boundary_at_time
+from mld.operating.boundaries import boundary_at_sequence, boundary_at_time
 from mld.operating.stream_access import READ_INTERVAL_S
 from tests.support.kpl import User, aggregate
 from tests.twins.streams import FIRST_SEQUENCE, MemoryStreams

@@ -93,9 +93,7 @@ def test_of_several_one_is_chosen_by_pid_or_worker(tmp_path: Path, environ: dict
     with daemon(tmp_path, "w1", 11), daemon(tmp_path, "w2", 12):
         assert find_daemon(wanted(pid=12), environ).ask("who")["worker"] == "w2"
         assert find_daemon(wanted(worker="w1"), environ).ask("who")["pid"] == 11
-        with pytest.raises(
-            NotReachedError, match=r"there are 2 daemons, choose one by --pid or --worker: .*pid 1[12] .*w"
-        ):
+        with pytest.raises(NotReachedError, match=r"choose one of 2 daemons by --pid or --worker: .*pid 1[12] .*w"):
             find_daemon(wanted(), environ)
         with pytest.raises(NotReachedError, match=r"no daemon with pid 13 answers here; there are: pid"):
             find_daemon(wanted(pid=13), environ)

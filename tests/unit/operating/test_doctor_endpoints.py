@@ -9,7 +9,7 @@ import pytest
 from botocore import UNSIGNED
 from botocore.config import Config
 
-from mld.operating.doctor import endpoints_of
+from mld.operating.endpoint_probe import endpoints_of
 
 ARN = "arn:aws:kinesis:eu-west-1:111111111111:stream/clicks"
 

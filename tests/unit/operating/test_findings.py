@@ -10,9 +10,11 @@ from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating import findings
-from mld.operating.faults import FleetSight, Listed, Own, fault_value
+from mld.operating.faults import fault_value
 from mld.operating.findings import Diagnosis, Health
-from mld.operating.fleet_status import ViewRules, fleet_status
+from mld.operating.fleet_sight import FleetSight, Listed, Own
+from mld.operating.fleet_status import fleet_status
+from mld.operating.shard_view import ViewRules
 from mld.operating.verdicts import faults_of
 
 ALL = HashRange(0, HASH_KEY_MAX)

@@ -14,12 +14,11 @@ from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.operating.fleet_status import (
     FleetStatus,
     NoStreamError,
-    Verdict,
-    ViewRules,
     chosen,
     fleet_status,
 )
 from mld.operating.listings import workers_listing
+from mld.operating.shard_view import Verdict, ViewRules
 
 NOW_S = 1_763_661_600
 RULES = ViewRules(lease_duration_s=10.0)

@@ -13,9 +13,16 @@ from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import OWNER
 from mld.operating.application import Application
+from mld.operating.held_writes import rewrite
 from mld.operating.operator_hold import PAUSE_S, TRIES_MAX, operator_hold
 from mld.operating.operator_id import OPERATOR_PREFIX
-from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, RawTable, rewrite
+from mld.operating.plan import (
+    ActPlan,
+    ActRefusedError,
+    Change,
+    Fate,
+    RawTable,
+)
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
 from mld.operating.restoring import as_new

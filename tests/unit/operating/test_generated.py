@@ -12,8 +12,8 @@ import pytest
 from mld.metrics.declaring import MetricKind
 from mld.metrics.published import JAVA_METRICS
 from mld.operating.alert_rules import cloudformation_alarms, grafana_dashboard, prometheus_rules, unseen
-from mld.operating.generate import lease_table, resource_name
 from mld.operating.iam_policy import policy
+from mld.operating.table_template import lease_table, resource_name
 from tests.support.fleet import settings_of
 from tests.support.metrics_page import CATALOGUE
 

@@ -18,9 +18,11 @@ from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.operating import listings, printing
-from mld.operating.faults import FleetFault, FleetSight
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating import listings, plain_values, printing
+from mld.operating.faults import FleetFault
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.fleet_status import FleetStatus, fleet_status
+from mld.operating.shard_view import ViewRules
 from mld.operating.verdicts import faults_of, general_faults
 from tests.virtual_time import run_virtual
 
@@ -177,7 +179,7 @@ def test_a_name_cannot_break_out_of_its_cell(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_values_are_json(fleet: FleetStatus) -> None:
-    value = json.loads(json.dumps(listings.fleet_value(fleet)))
+    value = json.loads(json.dumps(plain_values.fleet_value(fleet)))
     assert value["leader"] == "a:2"
     by_shard = {shard["shard"]: shard for shard in value["shards"]}
     assert by_shard[shard_id(5)]["behindSeconds"] is None
@@ -261,7 +263,7 @@ def test_streams_are_listed_with_their_identifiers(several: FleetStatus, monkeyp
 
 
 def test_values_of_several_streams_name_them(several: FleetStatus) -> None:
-    value = listings.fleet_value(several)
+    value = plain_values.fleet_value(several)
     assert [(one["stream"], one["streamId"], one["shard"]) for one in value["shards"]] == [
         ("clicks", CLICKS, shard_id(0)),
         ("shop", ORDERS, shard_id(0)),

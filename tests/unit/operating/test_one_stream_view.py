@@ -14,9 +14,16 @@ from mld.leases.rows import new_row
 from mld.operating.acting import read_table
 from mld.operating.application import Application
 from mld.operating.backup import BackupHeader, save_rows
+from mld.operating.held_writes import create, remove, rewrite
 from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.options import Asked
-from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
+from mld.operating.plan import (
+    ActPlan,
+    ActRefusedError,
+    Change,
+    RawTable,
+    raw_table,
+)
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
 from mld.operating.restoring import Saved, of_its_stream, restore_from
@@ -116,7 +123,7 @@ def test_a_file_gives_what_it_has_of_the_stream_as_a_table_of_one_stream_has_it(
     for mine in (setting("orders"), None):
         assert of_its_stream(old, settings_of(), mine, None) == old
         named = replace(old, header=replace(saved.header, stream="another"))
-        with pytest.raises(ActRefusedError, match="the file is of stream another, and not of "):
+        with pytest.raises(ActRefusedError, match="the file has the leases of stream another, not of "):
             of_its_stream(named, settings_of(), mine, None)
 
 

@@ -17,7 +17,8 @@ from click.shell_completion import ShellComplete
 
 from mld.cli import commands
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK
-from mld.operating.options import Asked, asks, file_and_words, finish
+from mld.operating.command_ends import finish
+from mld.operating.options import Asked, asks, file_and_words
 
 FILE = "app.properties"
 

@@ -9,8 +9,9 @@ from mld.core.errors import StreamThrottledError
 from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease, ShardStatus
-from mld.operating.fleet_status import Verdict, ViewRules, fleet_status
+from mld.operating.fleet_status import fleet_status
 from mld.operating.probes import PROBED, probe, silent, with_probed
+from mld.operating.shard_view import Verdict, ViewRules
 from tests.twins.streams import MemoryStreams
 from tests.virtual_time import virtual
 

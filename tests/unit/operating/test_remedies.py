@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.core.errors import MldError, TableError, TableMissingError, TableThrottledError, TableUnavailableError
-from mld.operating.options import with_remedy
+from mld.operating.error_remedies import with_remedy
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_missing_row_is_put_back_as_it_was_without_its_owners():
 
 def test_records_that_left_the_stream_are_named():
     plan = Restoration(saved(row(9, 11)), ShardGraph(GRAPH_S)).plan(raw_table([]), "me")
-    assert f"of {sid(9)} Kinesis has no records any more" in plan.notes
+    assert f"Kinesis has no records any more of {sid(9)}" in plan.notes
 
 
 def test_what_is_restored_is_left_alone_the_next_time():
@@ -110,5 +110,5 @@ def test_a_file_is_read_back_and_a_damaged_row_is_named(tmp_path: Path) -> None:
 
 def test_a_file_of_another_table_is_refused():
     require_same_table(saved(row(3)), "app", "app")
-    with pytest.raises(ActRefusedError, match="--from-another restores it all the same"):
+    with pytest.raises(ActRefusedError, match="use --from-another to restore this file"):
         require_same_table(saved(row(3)), "app", "other")

@@ -12,9 +12,8 @@ from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.core.streams import HashRange
 from mld.leases.lease import Lease
 from mld.operating.application import Application, application_with
-from mld.operating.leaving_out import Unwanted, parse_record, records_after, records_at
+from mld.operating.leaving_out import Unwanted, parse_record, records_after, records_at, saved_line
 from mld.operating.plan import ActRefusedError
-from mld.operating.restoring import saved_line
 from tests.support.fleet import settings_of
 from tests.support.kpl import User, aggregate
 from tests.twins.dynamo import MemoryDynamo

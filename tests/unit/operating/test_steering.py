@@ -13,8 +13,9 @@ from mld.fleet.membership import LEASES_MAX
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.fleet_status import FleetStatus, fleet_status
 from mld.operating.plan import ActPlan, ActRefusedError
+from mld.operating.shard_view import ViewRules
 from mld.operating.steering import (
     PIN_S,
     known_worker,

@@ -13,7 +13,13 @@ from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.operating.plan import ActRefusedError, ResetRows, direction, shard_reset, whole_reset
+from mld.operating.plan import ActRefusedError
+from mld.operating.reset_rows import (
+    ResetRows,
+    direction,
+    shard_reset,
+    whole_reset,
+)
 from mld.shards.graph import ShardGraph, oldest_generation
 from mld.tracking.parents import blocking_parent
 from tests.unit.shards.twins import (
@@ -208,8 +214,8 @@ def test_what_a_shard_had_under_its_parents_is_not_read_again_and_is_said():
     plan = finish(shard_reset(ShardGraph(GRAPH_M), sid(2), TRIM_HORIZON, [row(2, 300, (0, 1))]))
 
     assert plan.notes == (
-        f"{sid(2)} is read from its beginning; what its keys had before is in {sid(0)} and {sid(1)}, which this "
-        "leaves alone",
+        f"{sid(2)} is read from its beginning; earlier records of its keys are in {sid(0)} and {sid(1)}, which this "
+        "does not reset",
     )
 
 

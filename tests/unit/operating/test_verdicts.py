@@ -16,9 +16,25 @@ from mld.metrics.events import Event, EventKind
 from mld.metrics.progress import LateLoop
 from mld.metrics.registry import DYNAMODB, KINESIS
 from mld.operating.alert_rules import prometheus_rules
-from mld.operating.faults import KINDS, FaultKind, FleetFault, FleetSight, Listed, Own, Probe, Severity, fault_value
-from mld.operating.fleet_status import Verdict, ViewRules, fleet_status
-from mld.operating.verdicts import UNTOLD, all_kinds, counts, faults_of, is_green, why_not
+from mld.operating.faults import (
+    KINDS,
+    FaultKind,
+    FleetFault,
+    Probe,
+    Severity,
+    fault_value,
+)
+from mld.operating.fleet_sight import FleetSight, Listed, Own
+from mld.operating.fleet_status import fleet_status
+from mld.operating.shard_verdicts import UNTOLD
+from mld.operating.shard_view import Verdict, ViewRules
+from mld.operating.verdicts import (
+    all_kinds,
+    counts,
+    faults_of,
+    is_green,
+    why_not,
+)
 from tests.support.fleet import settings_of
 from tests.unit.operating.test_fleet_status import LEFT, NOW_S, RULES, lease, view
 

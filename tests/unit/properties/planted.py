@@ -15,7 +15,6 @@ from mld.properties.spark_keys import KEYS as SPARK_KEYS
 from mld.properties.value_kinds import ValueKind
 
 SHOWN_IN_FULL = {
-    "mld.schemaRegistry.region",
     "applicationName", "coordinatorStateTableName", "fanoutConfig.consumerArn", "fanoutConfig.consumerName",
     "mld.spark.s3.bucketOwner", "mld.spark.s3.kmsKey", "mld.spark.s3.region",
     "mld.spark.pipelineId", "mld.spark.rescuedColumn", "mld.spark.schema",

@@ -56,7 +56,6 @@ def test_what_may_change_are_bounds_pauses_and_the_level_of_the_log() -> None:
         "parentShardPollIntervalMillis",
         "taskBackoffTimeMillis",
         "logWarningForTaskAfterMillis",
-        "mld.childRestartsMax",
         "mld.childRestartBackoffMillis",
         "mld.logLevel",
     }

@@ -66,21 +66,13 @@ def test_the_policy_is_to_park_and_its_words_say_that_nothing_is_skipped(configu
 
 
 def test_the_words_of_the_other_policies(configure: Configure) -> None:
-    restarts = in_words(configure("mld.childFailurePolicy=restart\nmld.childRestartsMax=7").settings)
-    assert "after 7 restarts without checkpoint progress the daemon ends with exit code 1" in restarts
+    restarts = in_words(configure("mld.childFailurePolicy=restart").settings)
+    assert "after 5 restarts without checkpoint progress the daemon ends with exit code 1" in restarts
     assert "first failure" in in_words(configure("mld.childFailurePolicy=exit").settings)
     words = in_words(configure("mld.poisonAttempts=4\nmld.deadLetter=s3://bucket/x").settings)
     assert words.endswith(
         "a record that then fails 4 times alone is written to the bucket s3://bucket/x and passed over."
     )
-
-
-@pytest.mark.parametrize("policy", ["park", "exit"])
-def test_a_maximum_of_restarts_without_the_policy_for_it_is_warned_about(configure: Configure, policy: str) -> None:
-    (remark,) = remarks_on(
-        configure(f"mld.childFailurePolicy={policy}\nmld.childRestartsMax=5"), "mld.childRestartsMax"
-    )
-    assert remark.startswith(f"is not used: mld.childFailurePolicy is {policy}; set mld.childFailurePolicy=restart")
 
 
 @pytest.mark.parametrize(

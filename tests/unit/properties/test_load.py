@@ -88,6 +88,26 @@ def test_a_file_with_worker_heartbeats_starts_and_is_told_what_makes_the_bill_sm
     assert "raise failoverTimeMillis: 30000 in place of 10000 is a third of the writes" in remark.remedy
 
 
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("mld.childLog=raw", "become fields of the daemon's own lines"),
+        ("mld.childRestartsMax=7", "gives up after 5 restarts"),
+        ("mld.formerStreamsWait=PT5M", "rows are deleted after an hour"),
+        ("mld.recordStreamName=true", "MLD_STREAM_NAME"),
+        ("mld.schemaRegistry.endpoint=http://x", "set AWS_ENDPOINT_URL_GLUE"),
+        ("mld.schemaRegistry.region=eu-west-1", "in the region of Kinesis"),
+    ],
+)
+def test_a_key_that_was_removed_is_ignored_with_what_to_do_instead(
+    configure: Configure, line: str, remedy: str
+) -> None:
+    (remark,) = configure(line).remarks
+    assert (remark.level, remark.message) == (Level.WARNING, "is a key of mld 0.2 and is ignored")
+    assert remark.remedy.startswith("remove it")
+    assert remedy in remark.remedy
+
+
 @pytest.mark.parametrize("line", ["a.b.c=1", ".foo=1", "streamName.x=1", "a[=1", "zzz=1", "kinesisClient.foo=1"])
 def test_unknown_keys_are_never_fatal(configure: Configure, line: str) -> None:
     assert [remark.level for remark in configure(line).remarks] == [Level.WARNING]

@@ -220,19 +220,6 @@ def test_credentials_of_a_stream_are_no_secret_by_themselves(configure: Configur
     assert stream.credentials.providers[0].kind is ProviderKind.PROFILE
 
 
-@pytest.mark.parametrize(
-    ("line", "key", "says"),
-    [
-        ("mld.formerStreamsWait=PT5M", "mld.formerStreamsWait", "mld.formerStreams is not delete"),
-        ("mld.formerStreams=delete\nmld.formerStreamsWait=PT5M", "mld.formerStreamsWait", ""),
-    ],
-)
-def test_a_wait_that_nothing_waits_for_is_named(configure: Configure, line: str, key: str, says: str) -> None:
-    said = remarks_on(streams(configure, "mld.streams=a", line), key, Level.INFO)
-    assert len(said) == bool(says)
-    assert says in "".join(said)
-
-
 def test_a_bad_list_is_the_only_problem_named(configure: Configure) -> None:
     (found,) = problems(lambda: streams(configure, "mld.streams=a,a", "mld.stream.a.epoch=1712000000"))
     assert found.startswith("mld.streams name 2")

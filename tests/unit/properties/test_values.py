@@ -158,10 +158,10 @@ def test_zero_means_not_set_for_primitive_keys_with_a_warning(configure: Configu
 
 
 def test_zero_is_taken_as_it_is_where_it_has_a_meaning(configure: Configure) -> None:
-    lines = ("logWarningForTaskAfterMillis=0", "mld.childRestartsMax=0", "mld.childFailurePolicy=restart")
+    lines = ("logWarningForTaskAfterMillis=0", "mld.childRestartBackoffMillis=0")
     loaded = configure("\n".join((*lines, "leaseTableScanTotalSegments=0")))
     assert loaded.settings.child.warn_after_s == 0
-    assert loaded.settings.child.restarts_max == 0
+    assert loaded.settings.child.restart_backoff_s == 0
     assert loaded.remarks == ()
 
 

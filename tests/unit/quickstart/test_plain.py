@@ -3,7 +3,7 @@
 import pytest
 
 from mld.quickstart.lineage import Put, click_events
-from mld.quickstart.tour import find_faults
+from mld.quickstart.plain_tour import find_faults
 
 PUT = [Put("s0", 3, "c"), Put("s0", 1, "a"), Put("s0", 2, "b"), Put("s1", 9, "z")]
 WHOLE = {"s0": [(1, "a"), (2, "b"), (3, "c")], "s1": [(9, "z")]}

@@ -15,7 +15,7 @@ from uuid import UUID
 import fastavro
 import pytest
 
-from mld.check.conformance_session import flaw
+from mld.check.message_schemas import flaw
 from mld.properties.values import SchemaMode
 from mld.protocol.codec import encode_record
 from mld.protocol.framed_records import FramedRecord, Splitter, line_of

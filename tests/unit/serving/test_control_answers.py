@@ -15,7 +15,8 @@ from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
 from mld.operating.listings import children_in_words, daemon_headline, daemon_listing
-from mld.serving.control import ControlAnswers, RequestRefused
+from mld.serving.control import RequestRefused
+from mld.serving.control_answers import ControlAnswers
 from mld.serving.daemon_status import DaemonStatus
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
@@ -167,7 +168,7 @@ async def test_a_trace_begins_with_the_situation_and_its_end_makes_room():
     open_ones = [daemon.routes["tap"]({"shard": SHARD}) for _ in range(LISTENERS_MAX)]
     for one in open_ones:
         await anext(one)
-    with pytest.raises(RequestRefused, match="4 others listen already"):
+    with pytest.raises(RequestRefused, match="4 follow this shard already"):
         await daemon.ask("tap", shard="3")
     for one in open_ones:
         await one.aclose()

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from mld.core.webrule import WebRule
-from mld.serving import http
-from mld.serving.http import HttpAnswer, HttpServer, Question, SharedAnswers, text_answer
+from mld.serving import http, http_exchange
+from mld.serving.http import HttpServer
+from mld.serving.http_answers import (
+    HttpAnswer,
+    Question,
+    SharedAnswers,
+    text_answer,
+)
 from tests.virtual_time import virtual
 
 RULE = WebRule(frozenset({"worker.internal"}), "set mld.httpHosts", links=True)
@@ -115,7 +121,7 @@ def test_a_failing_handler_is_logged_and_the_next_request_is_answered(caplog: py
 
 
 def test_an_endless_head_is_cut_off() -> None:
-    data = b"GET /hello HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (http.HEAD_BYTES_MAX + 1)
+    data = b"GET /hello HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (http_exchange.HEAD_BYTES_MAX + 1)
     assert status(one(data)) == 431
 
 

@@ -23,19 +23,18 @@ from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.identity import Identity
 from mld.metrics.registry import DYNAMODB
 from mld.operating.events import KEY, EventsTable, alerts_in
-from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, DiskTrouble, FleetFault, FleetSight, Own
+from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, FleetFault
+from mld.operating.fleet_sight import DiskTrouble, FleetSight, Own
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import faults_of
 from mld.properties.scrubber import Scrubber
+from mld.serving.alert_book import AlertBook, Post
+from mld.serving.alert_post import SUBJECTS_MAX, document
 from mld.serving.notifier import (
     ATTEMPTS_MAX,
     LOOK_PERIOD_S,
     POSTS_MAX,
-    SUBJECTS_MAX,
-    AlertBook,
     Notifier,
-    Post,
-    document,
 )
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock

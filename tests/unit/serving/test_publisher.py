@@ -14,7 +14,8 @@ from mld.core.errors import AwsError, AwsUnreachableError, MetricsError
 from mld.core.steps import Steps
 from mld.metrics.datums import Datum
 from mld.metrics.instruments import StatisticSet
-from mld.serving.cloudwatch import CloudWatch, Publisher
+from mld.serving.cloudwatch import CloudWatch
+from mld.serving.publisher import Publisher
 from tests.virtual_time import virtual
 
 

@@ -20,9 +20,11 @@ from mld.metrics.declaring import Instant
 from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
-from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
+from mld.operating.fleet_status import FleetStatus, fleet_status
+from mld.operating.shard_view import RANKS, ViewRules
 from mld.properties.scrubber import Scrubber
-from mld.serving.status import RecordRates, StatusView, in_pieces
+from mld.serving.json_pieces import in_pieces
+from mld.serving.status import RecordRates, StatusView
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600

@@ -269,7 +269,7 @@ def page_of(spool: Spool, shard: StreamShard, *lines: bytes) -> Offer:
         for group in read_line(line).groups:
             writer.add(group)
     page = writer.close()
-    return Offer(1, number, shard, page.first, page.last, page.records, page.size)
+    return Offer(1, number, shard, page.first, page.last, page.records, sum(map(len, lines)))
 
 
 def run_offers(engine: Engine, *offers: Offer) -> BatchOutcome:

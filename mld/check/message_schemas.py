@@ -1,0 +1,44 @@
+"""`flaw`: checks messages of a child against the JSON schemas of the protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+SCHEMA_URN = "urn:mld:protocol:"
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """Return the validator of a schema; `name` is its file name without the ending, such as `status`."""
+    return Draft202012Validator(_schemas()[SCHEMA_URN + name], registry=_registry())
+
+
+def flaw(name: str, message: object) -> str | None:
+    """Return what is wrong with a message; None if it follows the schema called `name`."""
+    for error in validator(name).iter_errors(message):
+        return str(error.message)
+    return None
+
+
+@cache
+def _schemas() -> dict[str, Mapping[str, Any]]:
+    loaded = {}
+    for file in files("mld.protocol").joinpath("schemas").iterdir():
+        if file.name.endswith(".schema.json"):
+            schema = json.loads(file.read_text(encoding="utf-8"))
+            loaded[schema["$id"]] = schema
+    return loaded
+
+
+@cache
+def _registry() -> Registry[bool | Mapping[str, Any]]:
+    registry: Registry[bool | Mapping[str, Any]] = Registry()
+    return registry.with_resources((urn, DRAFT202012.create_resource(schema)) for urn, schema in _schemas().items())

@@ -1,0 +1,132 @@
+"""Faults that tests inject into the embedded AWS: which calls fail, how, and how often. Pure.
+
+A fault is a JSON object; `mld.local.control` receives it. Randomness comes from its own seed.
+
+* Which calls: ``service`` (``kinesis``, ``dynamodb``, ``dynamodbstreams``, ``monitoring``, ...) and ``operation``
+  (``GetRecords``), both by default ``*``; ``contains``, a text that must occur in the body of the request (a stream, a
+  lease key).
+* How often: at most ``count`` calls; a share ``rate`` of the calls (0 to 1), drawn with ``seed``; the first ``skip``
+  calls are spared. Without any of these: every call, until the fault is removed.
+* What happens: ``delay_s`` seconds pass. Then ``code`` (with ``message`` and HTTP ``status``, by default 400) is the
+  answer; or ``drop`` true closes the connection without an answer; or, for GetRecords, ``empty`` true answers no
+  records at the same place. With none of the three, and with ``empty`` for other operations, the call is only late.
+* ``after`` true: the call *is* carried out first, and then its answer is replaced or lost.
+* ``after_events`` n, for SubscribeToShard: the subscription opens, and after n events it is cut (``drop``) or ends with
+  ``code`` as an exception event.
+
+Only the first fault in the list that matches and fires is used; the others do not count the call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mld.local.kinesis_errors import KinesisError
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "int | None": int,
+    "float": (int, float),
+    "bool": bool,
+}
+"""Types that a field accepts in JSON, by its declared type."""
+
+
+class ControlError(ValueError):
+    """A body cannot be understood; the text says why."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """A fault; the module describes its fields. `count` and `skip` are counted down."""
+
+    service: str = "*"
+    operation: str = "*"
+    contains: str = ""
+    count: int | None = None
+    rate: float = 1.0
+    seed: int = 0
+    skip: int = 0
+    delay_s: float = 0.0
+    code: str = ""
+    message: str = "injected fault"
+    status: int = 400
+    drop: bool = False
+    empty: bool = False
+    after: bool = False
+    after_events: int | None = None
+    random: random.Random = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    @property
+    def is_late_only(self) -> bool:
+        return not (self.code or self.drop)
+
+    @property
+    def refusal(self) -> KinesisError:
+        return KinesisError(self.code, self.message, self.status)
+
+    def matches(self, service: str, operation: str, body: bytes) -> bool:
+        """Return whether the fault applies to this call."""
+        return (
+            self.count != 0
+            and self.service in ("*", service)
+            and self.operation in ("*", operation)
+            and (not self.contains or self.contains.encode() in body)
+        )
+
+    def fires(self) -> bool:
+        """Count a matching call, and return whether it fails."""
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if self.rate < 1.0 and self.random.random() >= self.rate:
+            return False
+        if self.count is not None:
+            self.count -= 1
+        return True
+
+
+def parse_fault(fields: Mapping[str, Any]) -> Fault:
+    """Parse a fault from JSON. Raises ControlError."""
+    if not isinstance(fields, Mapping):
+        raise ControlError("a fault is an object")
+    kinds = {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(Fault) if field.init}
+    for key, value in fields.items():
+        kind = kinds.get(key)
+        if kind is None:
+            raise ControlError(f"a fault has no field {key!r}; known: {', '.join(sorted(kinds))}")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ControlError(f"the fault's field {key!r} cannot be {value!r}")
+    return Fault(**fields)
+
+
+class FaultPlan:
+    """The active faults, in order."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def add(self, faults: list[Fault]) -> None:
+        self._faults.extend(faults)
+
+    def clear(self) -> None:
+        self._faults.clear()
+
+    def __len__(self) -> int:
+        return len(self._faults)
+
+    def take(self, service: str, operation: str, body: bytes) -> Fault | None:
+        """Return the fault for this call, counted; None if there is none."""
+        for fault in self._faults:
+            if fault.matches(service, operation, body) and fault.fires():
+                self._faults = [f for f in self._faults if f.count != 0]
+                return fault
+        return None

@@ -1,0 +1,105 @@
+"""The applications of an account and region, found by what their lease tables look like.
+
+A lease table is one whose only key is `leaseKey`; tables of KCL 3.0 to 3.4 have its name with an ending. The first rows
+of each lease table are read once. What may not be read is listed with the permission that is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mld.aws.service import Service
+from mld.aws.table_calls import TableCalls, table_error
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError, TableError
+from mld.core.turns import a_few_at_a_time, in_turns
+from mld.fleet.report.reports import parse_rows
+from mld.leases.rows import LEASE_TABLE_KEY
+from mld.operating.error_remedies import FORBIDDEN
+from mld.operating.fleet_reader import status_steps
+from mld.operating.naming import names_of
+from mld.operating.open_services import REQUEST_TIMEOUT_S
+from mld.operating.plan import raw_table
+from mld.operating.shard_view import ViewRules
+
+TABLES_MAX = 2_000
+"""Tables of a region that are examined. Each costs one DescribeTable, of which an account has thousands a second."""
+ROWS_MAX = 500
+"""Rows that are read of each lease table: at most 63 read units, because rows have less than a kilobyte."""
+ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
+LEASE_DURATION_S = 30.0
+"""Assumed, because the table does not tell it. A status that is older than two renewals of such a lease is unknown."""
+
+
+async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
+    """Return the applications in plain values, and sentences about tables that could not be read (`unseen`).
+
+    Values that are unknown are None, for the reason in `note`. `behindSeconds` is the lag of the shard furthest behind.
+    Raises TableError if the tables cannot be listed.
+    """
+    names, unseen = await _names(service)
+    companions = {name for name in names if name.endswith(ENDINGS)}
+    found: dict[str, dict[str, Any]] = {}
+
+    async def look(name: str) -> None:
+        calls = TableCalls(service, name, REQUEST_TIMEOUT_S)
+        try:
+            described = (await calls.send("DescribeTable", {}))["Table"]
+        except TableError as error:
+            unseen.append(_refused(name, "dynamodb:DescribeTable", error))
+            return
+        keys = [(key["AttributeName"], key["KeyType"]) for key in described["KeySchema"]]
+        if keys == [(LEASE_TABLE_KEY, "HASH")]:
+            own = [f"{name}{ending}" for ending in ENDINGS if f"{name}{ending}" in companions]
+            nothing = dict.fromkeys(("streams", "workers", "openShards", "behindSeconds", "note"))
+            found[name] = {"table": name, "companions": own} | nothing | await _look_at_table(calls, clock)
+
+    await a_few_at_a_time(look, [name for name in names if name not in companions])
+    return {"applications": [found[name] for name in sorted(found)], "unseen": sorted(unseen)}
+
+
+async def _names(service: Service) -> tuple[list[str], list[str]]:
+    names: list[str] = []
+    params: dict[str, Any] = {}
+    while len(names) < TABLES_MAX:
+        try:
+            answer = await service.call("ListTables", params, timeout_s=REQUEST_TIMEOUT_S)
+        except (AwsError, AwsUnreachableError) as error:
+            failure = table_error(error, "")
+            raise type(failure)(_refused("the tables", "dynamodb:ListTables", failure)) from error
+        names += answer["TableNames"]
+        if not (last := answer.get("LastEvaluatedTableName")):
+            return names, []
+        params = {"ExclusiveStartTableName": last}
+    return names[:TABLES_MAX], [f"there are more than {TABLES_MAX} tables; the first by name were looked at"]
+
+
+async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
+    try:
+        answer = await calls.send("Scan", {"Limit": ROWS_MAX})
+    except TableError as error:
+        return {"note": _refused("its rows", "dynamodb:Scan", error)}
+    scan = raw_table(answer["Items"]).scan
+    status = await in_turns(status_steps(scan, clock.wall(), ViewRules(LEASE_DURATION_S)))
+    streams = {*status.labels.values()} or {shard.label for shard in status.shards if shard.label is not None}
+    streams = streams or {
+        name for one in parse_rows(scan.others, LEASE_TABLE_KEY).reports if (name := one.mld.get("stream"))
+    }
+    notes = [f"of the first {ROWS_MAX} rows"] if "LastEvaluatedKey" in answer else []
+    silent = [shard for shard in status.open_shards if shard.behind_s is None]
+    if silent:
+        why = names_of(sorted({shard.why for shard in silent if shard.why})) or "nobody works on them"
+        notes.append(f"{len(silent)} of {len(status.open_shards)} shards do not tell: {why}")
+    return {
+        "streams": sorted(streams) or None,
+        "workers": sum(worker.is_alive is not False for worker in status.workers),
+        "openShards": len(status.open_shards),
+        "behindSeconds": status.behind_s,
+        "note": "; ".join(notes) or None,
+    }
+
+
+def _refused(what: str, action: str, error: TableError) -> str:
+    """Say what could not be read, with the permission that is missing if that is the reason."""
+    if any(sign in str(error) for sign in FORBIDDEN):
+        return f"{what}: not seen, allow {action}"
+    return f"{what}: not seen: {error}"

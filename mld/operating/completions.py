@@ -1,0 +1,54 @@
+"""What a shell offers for the next word of a command: files, or shards and workers of the lease table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from mld.core.terminal import (
+    FILE_VARIABLE,
+)
+
+if TYPE_CHECKING:
+    pass
+
+COMPLETION_S = 3.0
+FILE_SUFFIX = ".properties"
+SHARD, WORKER = "SHARD", "WORKER"
+
+
+def complete_word(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return what a shell may offer for the next word: files, or the shards and workers of the lease table.
+
+    Returns nothing if the table does not answer within `COMPLETION_S`.
+    """
+    words = [word for word in context.params.get("words") or () if word]
+    file = context.params.get("option_file")
+    if file is None and words and words[0].endswith(FILE_SUFFIX):
+        file, words = words[0], words[1:]
+    file = file or os.environ.get(FILE_VARIABLE)
+    if file is None and not words:
+        return [CompletionItem(begun, type="file")]
+    wanted = names[len(words)] if len(words) < len(names) else ""
+    if file is None or wanted not in (SHARD, WORKER):
+        return []
+    import asyncio
+
+    from mld.operating.fleet_reader import fleet_reader
+    from mld.operating.shard_view import LAG_MAX_S
+    from mld.properties.loader import load
+
+    async def look() -> list[str]:
+        settings = load(file, context.params.get("overrides") or (), os.environ).settings
+        async with asyncio.timeout(COMPLETION_S), fleet_reader(settings, LAG_MAX_S) as reader:
+            fleet = await reader.look()
+        return [one.key for one in fleet.open_shards] if wanted == SHARD else [one.worker for one in fleet.workers]
+
+    try:
+        return [CompletionItem(name) for name in asyncio.run(look()) if name.startswith(begun)]
+    except Exception:  # a shell that completes a word has no place to show an error
+        return []

@@ -1,0 +1,72 @@
+"""Where a client of AWS sends its calls, and whether that endpoint (or the proxy before it) can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from mld.operating.findings import Diagnosis, fail, ok
+
+CONNECT_TIMEOUT_S = 5.0
+PORTS = {"http": 80, "https": 443}
+
+
+def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
+    """Return the addresses to which a client sends its calls.
+
+    botocore may choose a host by the account: with `stream_arn` by the account of the stream, and for calls that
+    describe it another host than for calls that read it (both are returned); for tables by that of the credentials.
+    """
+    calls: dict[str, dict[str, str]] = {}
+    if stream_arn is not None:
+        reading = {"StreamARN": stream_arn, "ShardIterator": "none"}
+        calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
+    elif client.meta.service_model.service_name == "dynamodb":
+        calls = {"describe_table": {"TableName": "none"}}
+    addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
+    return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
+
+
+async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> Diagnosis:
+    """Try to connect to `url`, or to the proxy (``host:port``) before it, and return the finding."""
+    address = urlsplit(url)
+    host, port = str(address.hostname), address.port or PORTS.get(address.scheme, 443)
+    shown = f"{host}:{port}"
+    if proxy is not None:
+        host, _, number = proxy.rpartition(":")
+        host, port = host.strip("[]"), int(number)
+    through = "" if proxy is None else f" through the proxy {proxy}"
+    name = "the proxy" if proxy is not None else "the endpoint"
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await asyncio.get_running_loop().getaddrinfo(host, port)
+    except (OSError, TimeoutError, UnicodeError) as error:
+        remedy = "check the region and endpoint in the file, and the name server of this machine"
+        return fail(about, f"{host}, the name of {name}, is not found: {_why(error)}", remedy)
+    context = ssl.create_default_context(cafile=ca_bundle) if address.scheme == "https" and proxy is None else None
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except ssl.SSLError as error:
+        remedy = "check the clock; if a proxy intercepts TLS, name its certificate in AWS_CA_BUNDLE"
+        return fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)
+    except (OSError, TimeoutError) as error:
+        remedy = "check port, firewall, security group and VPC endpoint, or set a proxy"
+        return fail(about, f"no connection to {host}:{port}: {_why(error)}", remedy)
+    version = None if context is None else writer.get_extra_info("ssl_object").version()
+    writer.close()
+    return ok(about, f"{shown} answers{through}{'' if version is None else f', {version}'}")
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_TIMEOUT_S:g} s"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno is not None:
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error)

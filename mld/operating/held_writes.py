@@ -1,0 +1,65 @@
+"""The writes of rows that an operator holds. Pure.
+
+Each is conditional: the row must still belong to this operator, and be in no handoff. The id of an operator is made for
+one run of one command, so no other process writes a row under it, and the operator's own renewals do not change the
+condition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mld.leases import rows, writes
+from mld.leases.lease import Lease
+from mld.leases.table import Condition, LeaseWrite, Refusal, Value
+from mld.operating.plan import Row
+
+_STALE = (
+    *writes.PREPARED,
+    rows.CHILDREN,
+    rows.THROUGHPUT,
+    rows.HEARTBEAT,
+    rows.FAILING,
+    rows.LEFT_OUT,
+    *rows.STATUS,
+)
+"""Attributes that describe the old place of a row, and are removed when it gets another place."""
+_OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
+"""Attributes that describe the holder of a row."""
+
+
+def create(lease: Lease, me: str) -> LeaseWrite[bool]:
+    """Make a new row, which belongs to the operator until the hold gives it back."""
+    return writes.create(replace(lease, owner=me))
+
+
+def put_back(row: Row, me: str) -> LeaseWrite[bool]:
+    """Make a saved row again, unchanged except for its owner, which is the operator."""
+    item = {name: value for name, value in row.items() if name not in _OF_HOLDER} | {rows.OWNER: {"S": me}}
+    return writes.put("put", rows.parse_row(item), item)
+
+
+def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
+    """Change the row into one that looks as if it had been created as `target`, with its place, parents
+    and hash range.
+    """
+    new = rows.new_row(target)
+    moved = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]
+    moved += [] if seen.parents == target.parents else [rows.PARENTS]
+    moved += [] if seen.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
+    sets = tuple((name, Value(f":{name}", new[name])) for name in (*moved, rows.CHILDREN) if name in new)
+    gone = tuple(name for name in (*moved, *_STALE) if name not in new)
+
+    def refused(_: Lease | None) -> Lease | Refusal:
+        return Refusal("the row is not this operator's, or not as it was read")
+
+    counted = ((rows.COUNTER, writes.ONE),)
+    return LeaseWrite("rewrite", seen.key, _mine(me), writes.the_row, refused, sets=sets, removes=gone, adds=counted)
+
+
+def remove(key: str, me: str) -> LeaseWrite[bool]:
+    """Delete the row."""
+    return writes.yes_or_no("remove", key, *_mine(me))
+
+
+def _mine(me: str) -> tuple[Condition, ...]:
+    return Condition.equal(rows.OWNER, Value(":me", {"S": me})), writes.NOT_HANDED

@@ -1,0 +1,113 @@
+"""The rows of an application, or of one shard, that begins at another place. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import Steps
+from mld.core.streams import Shard
+from mld.leases.lease import Lease
+from mld.operating.plan import ActRefusedError
+from mld.shards.graph import ShardGraph, ancestors_first, id_order, new_lease
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRows:
+    """The rows that a reset wants."""
+
+    puts: tuple[Lease, ...]
+    """Rows to create, or to change existing ones into, in this order."""
+    deletes: tuple[str, ...] = ()
+    """Keys of rows to delete afterwards."""
+    notes: tuple[str, ...] = ()
+
+
+def whole_reset(
+    begin: Sequence[Shard], positions: Mapping[str, Position], existing: Sequence[Lease]
+) -> Steps[ResetRows]:
+    """Return the rows of an application in which each shard of `begin` starts at its position in `positions`.
+
+    `begin` are the shards that were open at that place: they cover all hash keys, and none descends from another.
+    """
+    graph = yield from ShardGraph.steps(begin)
+    puts = yield from ancestors_first(graph, {shard.shard_id: positions[shard.shard_id] for shard in begin})
+    deletes = sorted((lease.key for lease in existing if lease.key not in graph.shards), key=id_order)
+    return ResetRows(puts, tuple(deletes))
+
+
+def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: Sequence[Lease]) -> Steps[ResetRows]:
+    """Return the rows that make one listed shard start at `position`, and leave all others where they are.
+
+    Raises ActRefusedError for a shard that has no row because an ancestor is still being read: with a row it would
+    start too soon.
+    """
+    shard = graph.shards[shard_id]
+    rows = {lease.key: lease for lease in existing}
+    if shard_id not in rows:
+        above = yield from graph.above([shard_id])
+        unread = [key for key in sorted(above, key=id_order) if key in rows and not rows[key].is_complete]
+        if unread:
+            raise ActRefusedError(
+                f"shard {shard_id} has no row, because it comes after {unread[0]}, which is not read to its end: "
+                f"reset {unread[0]}, or the whole application without --shard"
+            )
+    below = yield from graph.below([shard_id])
+    passed = []
+    for key in below - rows.keys():
+        further = yield from graph.below([key])
+        if further & rows.keys():
+            passed.append(key)
+    # The youngest first: a complete row must not be written before the rows of its children.
+    ended = [
+        replace(new_lease(graph.shards[key], SHARD_END), children=frozenset(graph.children.get(key, ())))
+        for key in sorted(passed, key=id_order, reverse=True)
+    ]
+    notes = []
+    parents = sorted(graph.listed_parents(shard_id), key=id_order)
+    if position == TRIM_HORIZON and parents:
+        notes.append(
+            f"{shard_id} is read from its beginning; earlier records of its keys are in {' and '.join(parents)}, which "
+            "this does not reset"
+        )
+    if below & rows.keys() or ended:
+        notes.append(f"the child shards of {shard_id}, and theirs, keep their places")
+    return ResetRows((*ended, new_lease(shard, position)), (), tuple(notes))
+
+
+def words_of(target: Lease, row: Lease | None) -> str:
+    """Return the change of a row in words, which complete the sentence "SHARD: "."""
+    if row is None:
+        return f"new row at {target.checkpoint}"
+    if row.checkpoint == target.checkpoint:
+        return f"stays at {target.checkpoint}"
+    return f"from {row.checkpoint} {direction(row.checkpoint, target.checkpoint)} to {target.checkpoint}"
+
+
+def direction(old: Position, new: Position) -> str:
+    """Return ``back`` if the move reads records again, ``forward`` if it skips some, ``aside`` if neither is known."""
+    if old.is_shard_end or new.sequence == TRIM_HORIZON.sequence:
+        return "back"
+    if new.number is None or new.is_shard_end:
+        return "forward"
+    if old.number is None:
+        return "forward" if old == TRIM_HORIZON else "aside"
+    return "forward" if new > old else "back"
+
+
+def is_like(row: Lease, target: Lease) -> bool:
+    """Return whether the row is already as a reset wants it, apart from its owner."""
+    return (
+        row.checkpoint == target.checkpoint
+        and row.pending is None
+        and row.children == target.children
+        and row.parents == target.parents
+        and not is_of_another_shard(row, target)
+        and row.failing is None
+    )
+
+
+def is_of_another_shard(row: Lease, target: Lease) -> bool:
+    """Return whether the row belongs to a shard with the same name in a deleted stream: it has another hash range."""
+    return row.hash_range not in (None, target.hash_range)

@@ -1,0 +1,132 @@
+"""The kinds of faults of single open shards, each from the shard's verdict. Pure."""
+
+from __future__ import annotations
+
+from mld.operating.durations import duration
+from mld.operating.faults import (
+    PAUSE_HOLD_S,
+    STUCK,
+    Severity,
+    of_shards,
+)
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.shard_view import ShardView, Verdict
+
+UNTOLD = "untold"
+
+
+def _because(shard: ShardView, otherwise: str) -> str:
+    return shard.why or otherwise
+
+
+def _joined(words: str, why: str | None) -> str:
+    return words if why is None else f"{words}: {why}"
+
+
+@of_shards(
+    Verdict.STOPPED.value,
+    Severity.PAGE,
+    "Leases have no live owner.",
+    "mld workers: is there a leader, and are there enough workers (maxLeasesForWorker)?",
+    STUCK,
+    alert="MldLeasesWithoutOwner",
+)
+def _stopped(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    has_living = seen.fleet is not None and any(one.is_alive is not False for one in seen.fleet.workers)
+    return _because(shard, "nobody owns it"), seen.command("workers" if has_living else "run")
+
+
+@of_shards(
+    Verdict.UNREADABLE.value,
+    Severity.PAGE,
+    "All reads of a shard have failed for minutes.",
+    "mld lag has the error; mld doctor tries the same calls with the same credentials.",
+    STUCK,
+    alert="MldUnreadable",
+)
+def _unreadable(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "all of its reads fail"), seen.command("doctor")
+
+
+@of_shards(
+    Verdict.PARKED.value,
+    Severity.PAGE,
+    "A shard waits for an operator.",
+    "mld leases says why; repair the processor, or mld skip past the record.",
+    STUCK,
+    alert="MldShardParked",
+)
+def _parked(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "it waits for an operator"), seen.command("doctor")
+
+
+@of_shards(
+    Verdict.FAILING.value,
+    Severity.PAGE,
+    "The record processor of a shard fails on and on.",
+    "mld peek --at checkpoint shows the record; mld lag has the error.",
+    "a-shard-is-failing",
+)
+def _failing(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "its record processor fails"), seen.command("peek", name, "--at", "checkpoint")
+
+
+@of_shards(
+    Verdict.STALLED.value,
+    Severity.PAGE,
+    "A record processor has neither answered nor checkpointed for minutes, with records in its hands.",
+    "mld tap shows what its child says; mld restart-child ends it, and timeoutInSeconds does so by itself.",
+    STUCK,
+)
+def _stalled(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "its record processor stands still"), seen.command("restart-child", name)
+
+
+@of_shards(
+    Verdict.UNKNOWN.value,
+    Severity.PAGE,
+    "Nobody knows how far behind a shard is.",
+    "mld lag says why: it is not read yet, it waits for its parent, or its worker is silent.",
+    STUCK,
+    alert="MldLagUnknown",
+)
+def _unknown(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "its worker does not tell how far it is"), seen.command("workers")
+
+
+@of_shards(
+    UNTOLD,
+    Severity.NOTE,
+    "The worker of a shard tells nothing of it, as Java's do.",
+    "mld lag --probe asks Kinesis.",
+    STUCK,
+    alert="MldLagUnknown",
+    hold_s=None,
+)
+def _untold(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "its worker does not tell"), seen.command("lag", "--probe")
+
+
+@of_shards(
+    Verdict.LAGGING.value,
+    Severity.TICKET,
+    "A shard is behind, and moving.",
+    "mld lag --watch shows whether it catches up.",
+    "why-is-it-behind",
+    alert="MldBehind",
+)
+def _lagging(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _joined(f"{duration(shard.behind_s)} behind", shard.why), seen.command("lag", "--watch")
+
+
+@of_shards(
+    Verdict.PAUSED.value,
+    Severity.TICKET,
+    "A shard has been paused for 4 hours: perhaps somebody forgot it.",
+    "mld leases says who paused it, when and why; mld resume lets it go on.",
+    "move-drain-pause-restart",
+    alert="MldShardPaused",
+    hold_s=PAUSE_HOLD_S,
+)
+def _paused(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return f"paused {shard.lease.paused or ''}".strip(), seen.command("resume", name)

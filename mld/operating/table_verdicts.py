@@ -1,0 +1,174 @@
+"""The kinds of faults that rows of the lease table show by themselves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mld.core.clock import iso_time
+from mld.operating.durations import duration
+from mld.operating.faults import (
+    NAMED_MAX,
+    ROWS,
+    WORKER,
+    Found,
+    Probe,
+    Severity,
+    kind,
+)
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.naming import names_of
+
+YOUNGER_S = 5.0
+"""Difference that proves a new table: workers wait a lease duration, which is longer, before they make one again."""
+AGE_TOLD_S = 2 * 86_400.0
+UNEVEN_HOLD_S = 600.0
+"""Longer than handoffs, and than most acts of operators, leave the leases uneven."""
+
+
+@kind(
+    "corrupt",
+    Severity.PAGE,
+    "A row of the lease table cannot be read: nobody reads its shard.",
+    "mld leases names it; save the rows (mld export), then repair or delete the row.",
+    ROWS,
+    probe=Probe.READY,
+    hides=("empty", "nothing-open"),
+)
+def _corrupt(seen: FleetSight) -> Iterator[Found]:
+    for key, why in seen.corrupt.items():
+        remedy = f"{seen.command('export')} saves all rows; then repair or delete this one"
+        yield Found(key, f"the row cannot be read: {why}", remedy, shard=key, stream=seen.label_of(key))
+
+
+@kind(
+    "table-younger",
+    Severity.TICKET,
+    "The lease table was made again, or restored from a backup, under its fleet.",
+    "mld events says when, mld lag whether all shards are read again; find out who deleted it.",
+    ROWS,
+    alert="MldTableLost",
+    hold_s=None,
+)
+def _table_younger(seen: FleetSight) -> Iterator[Found]:
+    created_s, fleet = seen.table_created_s, seen.fleet
+    if fleet is None or created_s is None or fleet.taken_s - created_s > AGE_TOLD_S:
+        return
+    first_s = min(fleet.times_told, default=created_s)
+    if first_s < created_s - YOUNGER_S:
+        words = f"it is younger than its rows: made at {iso_time(created_s)}, and they tell of {iso_time(first_s)}"
+        remedy = f"find out who deleted or restored it; {seen.command('events')} shows how it went on"
+        yield Found("lease table", words, remedy)
+
+
+@kind(
+    "clocks-disagree",
+    Severity.TICKET,
+    "The clock of a worker is more than a minute off, so that what it writes of times means nothing.",
+    "mld workers and mld events name it; set the clocks, and keep them set (NTP).",
+    WORKER,
+)
+def _clocks_disagree(seen: FleetSight) -> Iterator[Found]:
+    off = dict({} if seen.own is None else seen.own.clocks_off)
+    off |= {one.worker: -(one.heard_s or 0.0) for one in (seen.fleet.workers if seen.fleet else ()) if one.is_ahead}
+    for worker, ahead_s in sorted(off.items()):
+        words = f"clocks disagree: its own is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
+        yield Found(worker, words, "set the clock of its machine, and keep it set (NTP)", owner=worker)
+
+
+@kind(
+    "hole",
+    Severity.PAGE,
+    "A part of the hash range has no lease: its records are read by nobody.",
+    "mld leases shows the hole; the leader fills it unless rows were deleted by hand.",
+    ROWS,
+    alert="MldHoles",
+    probe=Probe.READY,
+)
+def _holes(seen: FleetSight) -> Iterator[Found]:
+    remedy = seen.command("doctor")
+    for label, holes in ({} if seen.fleet is None else seen.fleet.holes_of).items():
+        where = "" if label is None else f" of stream {label}"
+        for hole in holes:
+            subject = f"{label or ''} hash keys from {hole.start}".strip()
+            words = f"no open lease covers the hash keys from {hole.start} to {hole.end}{where}"
+            yield Found(subject, words, remedy, stream=label)
+    if seen.fleet is None and seen.own is not None:
+        for label, count in seen.own.holes.items():
+            if count:
+                yield Found(
+                    f"{label or ''} hash range".strip(), f"{count} parts of it have no lease", remedy, stream=label
+                )
+
+
+@kind(
+    "applications",
+    Severity.PAGE,
+    "Workers that read another stream use the lease table of this application.",
+    "mld workers shows who they are and where; set another applicationName (or tableName) for one, or stop it.",
+    ROWS,
+    alert="MldTwoApplications",
+    probe=Probe.READY,
+)
+def _applications(seen: FleetSight) -> Iterator[Found]:
+    remedy = "set another applicationName (or tableName) for one of them, or stop it"
+    streams = {} if seen.fleet is None else seen.fleet.applications
+    for stream, workers in streams.items():
+        yield Found(stream, f"{names_of(workers, NAMED_MAX)} read it, and others another one, by one table", remedy)
+    if seen.fleet is None and seen.own is not None and seen.own.strangers:
+        words = f"{seen.own.strangers} of its workers read another stream than this one"
+        yield Found("lease table", words, f"{seen.command('workers')} shows which; {remedy}")
+
+
+@kind(
+    "uneven",
+    Severity.TICKET,
+    "Workers of one machine, which measure the same CPU, have very different numbers of leases.",
+    "A leader of mld evens them out within seconds; one of Java cannot tell them apart.",
+    "a-worker-is-not-well",
+    hold_s=UNEVEN_HOLD_S,
+)
+def _uneven(seen: FleetSight) -> Iterator[Found]:
+    for workers in () if seen.fleet is None else seen.fleet.uneven:
+        counts = ", ".join(f"{one.worker} {one.leases}" for one in workers[:NAMED_MAX])
+        remedy = f"a leader of mld evens it out within seconds; under another one: {seen.command('move')}"
+        yield Found(workers[0].place.host or workers[0].worker, f"its workers share unevenly: {counts}", remedy)
+
+
+@kind(
+    "empty",
+    Severity.PAGE,
+    "The lease table has no lease: nothing is read.",
+    "Is a worker running? mld doctor looks at what it needs.",
+    ROWS,
+    of_setup=False,
+)
+def _empty(seen: FleetSight) -> Iterator[Found]:
+    if _rows_of(seen) == (0, 0):
+        yield Found("lease table", "it has no lease: nothing is read", seen.starts())
+
+
+@kind(
+    "nothing-open",
+    Severity.PAGE,
+    "All rows of the lease table are at SHARD_END: nothing is read any more.",
+    "mld doctor compares them with the stream; a stream of DynamoDB that was switched off and on has a new ARN.",
+    ROWS,
+    probe=Probe.READY,
+)
+def _nothing_open(seen: FleetSight) -> Iterator[Found]:
+    remedy = f"{seen.command('doctor')} compares them with the stream"
+    rows = _rows_of(seen)
+    if rows is not None and rows[0] > 0 and rows[1] == 0:
+        yield Found("lease table", f"its {rows[0]} rows are all at SHARD_END: no shard is read any more", remedy)
+        return
+    if seen.fleet is not None and seen.fleet.labels:
+        live = {shard.label for shard in seen.fleet.open_shards}
+        for label in sorted({shard.label for shard in seen.fleet.shards if shard.label is not None} - live):
+            yield Found(label, "its rows are all at SHARD_END: no shard is read any more", remedy, stream=label)
+
+
+def _rows_of(seen: FleetSight) -> tuple[int, int] | None:
+    """Return the number of leases in the table, and of those for open shards; None if neither is known."""
+    if seen.fleet is not None:
+        return len(seen.fleet.shards), len(seen.fleet.open_shards)
+    return None if seen.own is None else seen.own.rows

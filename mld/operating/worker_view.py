@@ -1,0 +1,179 @@
+"""One worker as operators see it: whether it lives, where it runs, and its share of the leases. Pure.
+
+Anything that a worker writes shows that it lives: its report, or the status in a lease row. A table that refuses writes
+makes no worker count as dead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mld.core.steps import SLICE, Steps
+from mld.fleet.report.reports import (
+    WorkerReport,
+    application_of,
+    average,
+    is_default,
+)
+from mld.operating.durations import duration
+from mld.operating.shard_view import (
+    AHEAD_MAX_S,
+    REPORT_RULES,
+    THROTTLED,
+    ShardView,
+    ViewRules,
+    clocks_disagree,
+    furthest,
+)
+
+JAVA, UNREPORTED = "java", "unknown"
+"""Kinds of workers that are not known to run mld: one whose reports are like those of Java, and one without reports."""
+END_SHOWN_S = 3600.0
+"""A dead worker without leases is shown for this long."""
+NO_REPORT = "of KCL 2.x, which never reports, or gone"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """Where a worker runs, according to its report. None: the report does not say."""
+
+    host: str | None = None
+    pid: str | None = None
+    started_s: int | None = None
+    meter: str | None = None
+    """The machine or container whose CPU the worker measures; several workers may share one."""
+
+    @classmethod
+    def of(cls, report: WorkerReport) -> WorkerPlace:
+        """Return the place in a report."""
+        told, started = report.mld, report.mld.get("started")
+        return cls(told.get("host"), told.get("pid"), None if started is None else int(started), told.get("meter"))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker that reports or owns leases."""
+
+    worker: str
+    kind: str
+    """``mld``, with the version if it reports; ``java``; or ``unknown`` if it has no report and no status in any row.
+    """
+    leases: int
+    share: float
+    """Its share of all open leases, from 0 to 1."""
+    is_alive: bool | None
+    """None if unknown: a worker without reports shows only by renewals whether it lives."""
+    is_leader: bool
+    heard_s: float | None
+    """Seconds since it wrote its report or the status of a lease, by its clock; None if it never did."""
+    cpu_percent: float | None
+    behind_s: float | None
+    """Lag of its shard that is furthest behind; None if no lag is known."""
+    drained: str | None = None
+    """The operator who has drained the worker, when and why, in words; None if it is not drained."""
+    why: str | None = None
+    """How the worker ended, or why it is unknown whether it lives."""
+    place: WorkerPlace = WorkerPlace()
+    application: str | None = None
+    """Differs between workers of different applications that share a table (`reports.application_of`)."""
+
+    @property
+    def where(self) -> str:
+        """Host and process of the worker, for people; empty if unknown."""
+        pid = None if self.place.pid is None else f"pid {self.place.pid}"
+        return " ".join(filter(None, (self.place.host, pid)))
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the time that it wrote last is in the future, so that its clock or ours is wrong."""
+        return self.heard_s is not None and self.heard_s < -AHEAD_MAX_S
+
+
+def worker_steps(
+    shards: Sequence[ShardView],
+    reports: Mapping[str, WorkerReport],
+    heard: Mapping[str, int | None],
+    silent: Collection[str],
+    ends: Mapping[str, tuple[int, str]],
+    leader: str | None,
+    now_s: float,
+    rules: ViewRules,
+) -> Steps[tuple[WorkerView, ...]]:
+    owned: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
+    open_count = 0
+    for number, shard in enumerate(shards):
+        if number % SLICE == 0:
+            yield
+        if not shard.lease.is_complete:
+            open_count += 1
+            owned.setdefault(shard.owner, []).append(shard)
+    views = []
+    for worker in sorted({*ends, *(name for name in owned if name is not None)}):
+        yield
+        report, own = reports.get(worker), owned.get(worker, [])
+        heard_at_s, end = heard.get(worker), ends.get(worker)
+        if own and (end is None or report is not None or heard_at_s is None or heard_at_s > end[0]):
+            end = None  # it lives, as far as its rows say
+        is_silent = worker in silent
+        is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
+        if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
+            continue
+        views.append(
+            WorkerView(
+                worker=worker,
+                kind=_kind(report, tells=any(shard.age_s is not None for shard in own)),
+                leases=len(own),
+                share=len(own) / open_count if open_count else 0.0,
+                is_alive=is_alive,
+                is_leader=worker == leader,
+                heard_s=None if heard_at_s is None else now_s - heard_at_s,
+                cpu_percent=_cpu(report),
+                behind_s=furthest(own),
+                drained=None if report is None else report.mld.get("drain"),
+                why=why,
+                place=WorkerPlace() if report is None else WorkerPlace.of(report),
+                application=None if report is None else application_of(report),
+            )
+        )
+    return tuple(views)
+
+
+def _life(
+    report: WorkerReport | None,
+    heard_at_s: int | None,
+    end: tuple[int, str] | None,
+    now_s: float,
+    *,
+    is_silent: bool,
+    is_throttled: bool,
+) -> tuple[bool | None, str | None]:
+    """Return whether a worker lives (None: unknown), and how it ended or why that is unknown.
+
+    `end` is the time when another worker found it dead, and the name of that worker.
+    """
+    if heard_at_s is not None and heard_at_s - now_s > AHEAD_MAX_S:
+        return None, clocks_disagree(heard_at_s - now_s)
+    if is_silent and is_throttled:
+        return None, f"silent: {THROTTLED}"
+    if end is not None and (report is None or is_silent):
+        return False, f"found dead {duration(now_s - end[0])} ago by {end[1]}, which took leases of it"
+    if report is None:
+        return None, NO_REPORT if heard_at_s is None else None
+    return not is_silent, None
+
+
+def _kind(report: WorkerReport | None, *, tells: bool) -> str:
+    """Return the program that a worker runs: ``mld`` with its version, ``java`` or ``unknown``.
+
+    `tells`: the rows of its leases have a status, which only mld writes.
+    """
+    if report is not None:
+        return f"mld {report.mld['version']}" if "version" in report.mld else JAVA
+    return "mld" if tells else UNREPORTED
+
+
+def _cpu(report: WorkerReport | None) -> float | None:
+    """Return the CPU in percent by which a leader judges the worker; None if the worker measures none."""
+    if report is None or is_default(report) or "C" not in report.samples:
+        return None
+    return average(report.samples["C"], REPORT_RULES.ema_alpha)

@@ -1,0 +1,146 @@
+"""What the tours start and hold on this machine: processes that end with the tour, a directory, a port."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import mld
+from mld.core.errors import MldError
+
+LOCK_FILE = ".lock"
+SERVER_START_S = 30.0
+STOP_S = 60.0
+"""How long a daemon that was told to stop may take before it is killed."""
+_PR_SET_PDEATHSIG = 1
+
+
+class QuickstartError(MldError):
+    """The tour cannot go on; the text says what to look at."""
+
+
+def mld_command() -> str:
+    """Return the command by which the user can call `mld`: its name if the PATH has it, else the path of its script."""
+    if shutil.which("mld"):
+        return "mld"
+    checkout = Path(mld.__file__).parents[1] / "bin" / "mld"
+    script = checkout if checkout.exists() else Path(sys.executable).with_name("mld")
+    relative = os.path.relpath(script)
+    return str(script) if relative.startswith("..") else relative
+
+
+@contextmanager
+def signals_end_us() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP end the tour like Ctrl-C, so that all its processes are stopped."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def only_one_in(directory: Path) -> Iterator[None]:
+    """Lock the directory while the context is open. Raises QuickstartError if another tour has locked it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise QuickstartError(
+                f"wait for the end of another quickstart in {directory}, or give --directory"
+            ) from None
+        yield
+
+
+def free_port(wanted: int) -> int:
+    """Return a free port of the loopback interface: the wanted one, or else any. Raises QuickstartError."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise QuickstartError("no port of 127.0.0.1 is free for the status page")
+
+
+@contextmanager
+def process(
+    command: Sequence[str],
+    stderr: Any,
+    stdout: Any = subprocess.PIPE,
+    *,
+    stdin: Any = subprocess.DEVNULL,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process while the context is open, then end it by SIGTERM, or by SIGKILL if that does not help.
+
+    On Linux it ends even if this process is killed.
+    """
+    with subprocess.Popen(
+        command,
+        stdout=stdout,
+        stderr=stderr,
+        stdin=stdin,
+        process_group=0,
+        cwd=cwd,
+        env=environment,
+        preexec_fn=_ends_with_us(),  # noqa: PLW1509 - no thread of ours runs yet
+    ) as started:
+        try:
+            yield started
+        finally:
+            if started.poll() is None:
+                started.terminate()
+                try:
+                    started.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    started.kill()
+
+
+def _ends_with_us() -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    system = ctypes.CDLL(None)
+
+    def ask() -> None:
+        system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+    return ask
+
+
+def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
+    """Return the endpoint that the embedded AWS prints on its first line. Raises QuickstartError if it
+    does not start.
+    """
+    assert server.stdout is not None
+    limit = threading.Timer(SERVER_START_S, server.kill)
+    limit.start()
+    line = server.stdout.readline()
+    limit.cancel()
+    limit.join()
+    try:
+        return str(json.loads(line)["endpoint"])
+    except (ValueError, KeyError):
+        raise QuickstartError(f"the embedded AWS did not start; see {errors}") from None

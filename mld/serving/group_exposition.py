@@ -1,0 +1,35 @@
+"""`merged`: the metrics that the workers of a group have written, as one exposition with the worker as a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
+
+from mld.serving.prometheus import WORKER, Families
+
+
+def merged(
+    told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
+) -> tuple[str, bytes]:
+    """Return content type and body of one exposition for a whole group of workers.
+
+    `told` are the names of workers with the texts of their own expositions. The supervisor adds the number of running
+    workers, and how often each was restarted.
+    """
+    families: dict[str, Family] = {}
+    for worker, text in told:
+        for found in text_string_to_metric_families(text):
+            family = families.setdefault(found.name, Family(found.name, found.documentation, found.type))
+            family.samples += [one._replace(labels={**one.labels, WORKER: worker}) for one in found.samples]
+    alive = GaugeMetricFamily("mld_unit_workers_running", "Workers of the group that run.")
+    alive.add_metric((), running)
+    again = CounterMetricFamily("mld_unit_worker_restarts", "How often a worker was started again.", labels=(WORKER,))
+    for worker, count in restarts.items():
+        again.add_metric((worker,), count)
+    encode, content_type = choose_encoder(accept)
+    body: bytes = encode(Families((*families.values(), alive, again)))
+    return content_type, body

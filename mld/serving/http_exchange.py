@@ -1,0 +1,89 @@
+"""`next_request` and `send_answer`: one exchange of HTTP over a connection, by `h11`, with bounds on
+sizes and times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+
+from mld.serving.http_answers import HttpAnswer
+
+HEAD_BYTES_MAX = 16 * 1024
+READ_BYTES = 16 * 1024
+WRITE_BYTES = 64 * 1024
+REQUEST_TIMEOUT_S = 10.0  # to send a request head, and to take so many bytes of an answer
+UNREAD_BYTES_MAX = 1024 * 1024  # read and dropped before a connection ends, so that the caller gets its answer
+_COMMON = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+async def next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+    """Return the head of the next request; None if the caller has ended the connection. A body is not read."""
+    found: h11.Request | None = None
+    while True:
+        match connection.next_event():
+            case h11.Request() as request:
+                found = request
+            case h11.EndOfMessage() | h11.Data():
+                return found
+            case h11.ConnectionClosed() | h11.PAUSED:
+                return found
+            case h11.NEED_DATA:
+                if found is not None:
+                    return found
+                connection.receive_data(await reader.read(READ_BYTES))
+
+
+async def send_answer(
+    connection: h11.Connection,
+    writer: asyncio.StreamWriter,
+    answer: HttpAnswer,
+    *,
+    head_only: bool = False,
+    close: bool = False,
+) -> None:
+    body = (answer.body,) if isinstance(answer.body, bytes) else answer.body
+    headers = _COMMON | {
+        "content-type": answer.content_type,
+        "content-length": str(sum(map(len, body))),
+        **answer.headers,
+        **({"connection": "close"} if close else {}),
+    }
+    await _write(writer, connection.send(h11.Response(status_code=answer.status, headers=list(headers.items()))))
+    if not head_only:
+        for piece in body:
+            await _write(writer, connection.send(h11.Data(data=piece)))
+    await _write(writer, connection.send(h11.EndOfMessage()))
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes | None) -> None:
+    left = memoryview(data or b"")
+    for start in range(0, len(left), WRITE_BYTES):
+        writer.write(left[start : start + WRITE_BYTES])
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            await writer.drain()
+
+
+async def part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read and drop what the caller still sends, so that closing the connection does not destroy the
+    end of the answer.
+    """
+    writer.write_eof()
+    for _ in range(0, UNREAD_BYTES_MAX, READ_BYTES):
+        if not await reader.read(READ_BYTES):
+            return
+
+
+def joined_headers(request: h11.Request) -> dict[str, str]:
+    """Return the headers by lower-case name; several of one name are joined with commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in request.headers:
+        name, value = raw_name.decode(), raw_value.decode("ascii", "replace")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
