@@ -36,7 +36,9 @@ class Life:
 
     @property
     def place(self) -> str:
-        return f"{self.worker}/{short(self.shard_id)}"
+        """Where it is; with the child's number in the shard if there are several."""
+        number = f"/{self.child.of_shard}" if self.child is not None and self.child.children > 1 else ""
+        return f"{self.worker}/{short(self.shard_id)}{number}"
 
 
 @dataclass(slots=True)

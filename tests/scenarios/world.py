@@ -305,7 +305,7 @@ class StoryWorld:
     def put(self, shard_id: str | None = None) -> int:
         """One record, to the open shards in turn or to one of them; its number."""
         number = len(self.records)
-        placed = self._place(shard_id, lambda hash_key: (f"record {number}".encode(), "key"))
+        placed = self._place(shard_id, lambda hash_key: (f"record {number}".encode(), f"key {number}"))
         self.records.append(Record(placed.shard_id, int(placed.sequence)))
         self.number_of[placed.sequence] = number
         return number

@@ -37,7 +37,8 @@ class MemoryChild:
         self.shard_id = shard_id
         self.number = number
         self.of_shard = 0
-        """Which of the shard's children it is."""
+        """Which of the shard's children it is, of `children`."""
+        self.children = 1
         self.ended = ""
         self.last_words: list[str] = []
         self._partial = b""
@@ -228,7 +229,7 @@ class MemoryHost:
         if self.refuse:
             raise ChildStartError("cannot start 'processor' (key executableName): No such file or directory")
         child = MemoryChild(shard.key, self.script, next(_NUMBERS), self.spawn)
-        child.of_shard = shard.child_number
+        child.of_shard, child.children = shard.child_number, shard.children
         self.children.append(child)
         return child
 
