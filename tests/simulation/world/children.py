@@ -126,8 +126,10 @@ class DrawnProcessor:
         """Name what this child was not given; whether that ends its shard. 0 changes nothing, but ends a shard of which
         nothing is left.
         """
-        name = self._careless.choice(("0", "0", "1", "9" * 56, "LATEST" if at[0].isdigit() else "1"))
-        ends = is_end and name == "0" and self._stored.get(child.number) == at
+        stored = self._stored.get(child.number)
+        sentinel = "LATEST" if at[0].isdigit() and stored != ("LATEST", 0) else "1"
+        name = self._careless.choice(("0", "0", "1", "9" * 56, sentinel))
+        ends = is_end and name == "0" and stored == at
         if ends:
             self._ledger.asked(self._process_name, child.shard_id, "SHARD_END", 0, child.number)
         error = await child.checkpoint(name)
