@@ -6,13 +6,15 @@ another shard than the map, all user records of that put have failed and are sen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from mld.core.clock import Clock
 from mld.core.streams import HashRange
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from tests.simulation.checkers import Ledger
+from tests.simulation.shared_shards import hash_of
 from tests.support.fleet import STREAM
 from tests.support.kpl import User, aggregate
 
@@ -25,6 +27,20 @@ OWN_KEY_EVERY = 7
 """Every so many records have a key of their own."""
 MAP_REFRESH = 0.1
 """Per aggregate; so a change of shards goes unnoticed for some puts."""
+
+
+def keys_for_all(children: Iterable[int]) -> list[str]:
+    """Keys that give a record to each child of a shard, whichever of these numbers of children it has."""
+    wanted = {(count, child) for count in children for child in range(count)}
+    keys = []
+    for key in map(str, itertools.count()):
+        if not wanted:
+            return keys
+        crc = hash_of(key) or 0
+        if gets := {(count, child) for count, child in wanted if crc % count == child}:
+            wanted -= gets
+            keys.append(key)
+    return keys
 
 
 class Producer:
@@ -62,8 +78,8 @@ class Producer:
         else:
             self.put_one(hash_key)
 
-    def put_one(self, hash_key: int) -> None:
-        data, key = self._data(), self._key() or "none"
+    def put_one(self, hash_key: int, key: str = "") -> None:
+        data, key = self._data(), key or self._key() or "none"
         self._place(PutEntry.of(data, key, hash_key), [key], lambda landed: True)
 
     def _put_aggregate(self, hash_key: int) -> None:

@@ -46,7 +46,7 @@ from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.migrations import BY_TABLE, check_versions, redeploy_as, to_single_table, tool
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
-from tests.simulation.world.producer import KEYS, Producer
+from tests.simulation.world.producer import KEYS, Producer, keys_for_all
 from tests.simulation.world.sources import Sources, StreamDoors, settings_of_streams
 from tests.simulation.world.surprises import MARK, Surprises
 from tests.support.fleet import STREAM, TABLE, settings_of
@@ -1024,7 +1024,8 @@ class World:
 
         for shard in self._open_shards():
             producer = self.producer if self.sources is None else self.sources.producers[shard.stream]
-            producer.put_one(shard.hash_range.start)
+            for key in keys_for_all(self.plan.children) or [""]:  # each child may have records without a checkpoint
+                producer.put_one(shard.hash_range.start, key)
         await check_rest(self)
         if self.plan.fleet is not None and self.plan.fleet.takes:
             await check_versions(self)
