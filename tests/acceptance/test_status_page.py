@@ -12,6 +12,7 @@ from playwright.sync_api import Page
 
 from mld.core.positions import SHARD_END, Position
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.events import Event, EventKind
 from mld.metrics.shard import ShardActivity
 from tests.support.browser import Browser, find_browser
@@ -303,6 +304,28 @@ def test_of_its_own_shards_the_page_shows_the_last_hour_and_the_child(browser: B
         assert column(page, "Restarts") == ["2"]
         assert column(page, "Why, or last error") == ["closed its output (2 min ago)"]
         assert column(page, "Records/s")[0].strip() == "475.0"
+
+
+def test_the_children_of_a_shard_are_told_by_number_and_stay_open_over_a_refresh(browser: Browser) -> None:
+    served = ServedPage(leases(3))
+    part, alone = (served.metrics.begin(served.rows[number].key, 0.0) for number in (0, 1))
+    served.rows[1] = replace(served.rows[1], owner="w-1")
+    part.busy_since, alone.busy_since = 995.0, 990.0
+    loads = [ChildLoad(0, "pid 7"), ChildLoad(1, "pid 8", 1, 995.0, 40, lately=90), ChildLoad(2, "pid 9", lately=10)]
+    part.children = ChildLoads(loads, 0.0)
+    with opened(browser, served) as page:
+        cell = page.locator('#shards tr[data-row="shardId-000000000000"] td[data-name="Batch in hand"]')
+        assert cell.inner_text().split("\n") == ["5 s", "3 children, the busiest gets 90 %"]
+        cell.locator("summary").click()
+        loads[1].waiting = 41
+        refresh(page)
+        page.wait_for_selector("text=41 waiting")
+        assert cell.locator("pre").inner_text().split("\n") == [
+            "0: 0 records in hand, 0 waiting",
+            "1: 1 record in hand for 5 s, 41 waiting",
+            "2: 0 records in hand, 0 waiting",
+        ]
+        assert "10 s" in column(page, "Batch in hand"), "a shard with one child is shown as ever"
 
 
 def test_texts_of_others_are_text(browser: Browser) -> None:
