@@ -234,6 +234,7 @@ class ShardConsumer:
             self._parts.clock,
             self._parts.budget,
             self.part,
+            delivers_empty=self._settings.deliver_empty_batches,
             may_deliver=self._may_deliver,
             until_deliverable=self._until_deliverable,
             on_answered=self._note_batch,

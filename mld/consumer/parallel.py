@@ -144,6 +144,7 @@ class ParallelProcessor:
         budget: Budget,
         metrics: ShardMetrics,
         *,
+        delivers_empty: bool,
         may_deliver: Callable[[], bool],
         until_deliverable: Callable[[], Awaitable[bool]],
         on_answered: Callable[[CountedRecords, float], None],
@@ -156,6 +157,7 @@ class ParallelProcessor:
         self._clock = clock
         self._budget = budget
         self._metrics = metrics
+        self._delivers_empty = delivers_empty
         self._may_deliver = may_deliver
         self._until_deliverable = until_deliverable
         self._on_answered = on_answered
@@ -291,17 +293,20 @@ class ParallelProcessor:
     # --- each child ---------------------------------------------------------------------------------------------------
 
     async def _shared(self, batch: ChildBatch) -> list[SharedBatch | None]:
-        """Return what each child gets of a batch, and note which child has which record. Of a batch without records
-        every child gets one that has nothing to do.
+        """Return what each child gets of a batch, and note which child has which record. With empty batches wanted, a
+        child that gets nothing and has nothing to do gets an empty one: it may be due to checkpoint.
         """
         line = SharedLine(len(self._lanes), self._turn)
         for piece in batch.line():
             line.feed(piece)
             await asyncio.sleep(0)
         self._turn, order, lag_ms = line.turn, line.order, batch.millis_behind_latest
+        nothing = SharedBatch((), None, None, 0, lag_ms)
+        idle = [
+            nothing if self._delivers_empty and not (lane.waiting or lane.in_hand) else None for lane in self._lanes
+        ]
         if not order:
-            nothing = SharedBatch((), None, None, 0, lag_ms)
-            return [None if lane.waiting or lane.in_hand else nothing for lane in self._lanes]
+            return idle
         if not is_ordered(order):
             order.sort(key=by_position)
         self._prefix.given(order)
@@ -310,7 +315,7 @@ class ParallelProcessor:
         parts: list[SharedBatch | None] = []
         for child, texts in enumerate(line.texts):
             if not texts:
-                parts.append(None)
+                parts.append(idle[child])
                 continue
             parts.append(SharedBatch(texts, position_of(first[child]), position_of(last[child]), counts[child], lag_ms))
             self._loads.given(child, counts[child], now)

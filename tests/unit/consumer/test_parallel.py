@@ -363,3 +363,23 @@ async def test_the_log_names_a_slow_and_a_failed_child_by_its_number(world, capl
     await world.advance(3.0)
     failed = next(one for one in caplog.records if getattr(one, "action", "") == "child_failed")
     assert "child 2 of 3: " in failed.getMessage()
+
+
+@in_fleet(1, **THREE, callProcessRecordsEvenForEmptyRecordList="true")
+async def test_a_child_without_records_gets_an_empty_batch_and_may_checkpoint(world):
+    """It looks at the clock when records come; its keys have none any more, and those of the others do."""
+
+    class Hourly(Recorder):
+        async def process(self, child, records):
+            self.checkpoint_every_batch = False
+            await super().process(child, records)
+            if child.of_shard != 0 or not records:
+                await self.note_error(child, await child.checkpoint())
+
+    world.recorder = Hourly(world.clock)
+    world.start()
+    put(world, 0, b"last of its keys")
+    await world.until(world.all_delivered)
+    last = put(world, 1, b"of another key")
+    await world.until(world.all_delivered)
+    await world.until(lambda: world.lease(SHARD_0).checkpoint == last, 5)

@@ -33,7 +33,7 @@ def healths(found: list[Diagnosis]) -> dict[str, Health]:
         ("ExpiredTokenException", Health.FAIL, "renew"),
         ("RequestTimeTooSkewed", Health.FAIL, "set the clock"),
         ("KMSDisabledException", Health.FAIL, "kms:Decrypt"),
-        ("ThrottlingException", Health.WARN, "who else"),
+        ("ThrottlingException", Health.WARN, "which other program"),
         ("ResourceNotFoundException", Health.FAIL, "the name"),
         ("SomethingNew", Health.FAIL, "documentation"),
     ],

@@ -146,7 +146,7 @@ def test_a_shell_is_offered_nothing_where_the_table_does_not_answer(monkeypatch:
 
 @pytest.mark.parametrize(("more", "code"), [("", EXIT_FAILURE), (", is_open_ended=True", EXIT_OK)])
 def test_an_output_that_nobody_reads_is_a_failure_unless_the_command_has_no_end(more: str, code: int) -> None:
-    program = f"import click, mld.operating.options as o\no.finish(lambda: click.echo('x') or 0{more})"
+    program = f"import click, mld.operating.command_ends as o\no.finish(lambda: click.echo('x') or 0{more})"
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -173,7 +173,7 @@ def test_ctrl_c_is_a_failure_that_says_what_nobody_knows(capsys: pytest.CaptureF
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_the_end_of_the_terminal_ends_a_command_in_order(number: signal.Signals) -> None:
     program = (
-        "import asyncio, os, mld.operating.options as o\n"
+        "import asyncio, os, mld.operating.command_ends as o\n"
         "async def work():\n"
         f"    os.kill(os.getpid(), {int(number)})\n"
         "    try: await asyncio.Event().wait()\n"
@@ -186,7 +186,7 @@ def test_the_end_of_the_terminal_ends_a_command_in_order(number: signal.Signals)
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     program = (
-        "import os, signal, mld.operating.options as o\n"
+        "import os, signal, mld.operating.command_ends as o\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         f"o.finish(lambda: os.kill(os.getpid(), {int(signal.SIGHUP)}) or 0)"
     )

@@ -41,7 +41,6 @@ def test_a_list_of_names_is_a_list_of_streams_with_the_defaults_of_the_applicati
     assert (first.consumer_arn, first.credentials, first.executable_name) == (None, None, None)
     assert first.initial_position.kind is InitialPositionKind.TRIM_HORIZON
     assert (settings.shards.former_streams, settings.shards.former_streams_wait_s) == (FormerStreams.STOP, 3600.0)
-    assert not settings.reader.adds_stream_name
     assert loaded.streams_file is None
 
 
