@@ -92,6 +92,14 @@ def test_a_large_record_comes_in_pieces_and_goes_in_pieces(size):
     assert max(map(len, pieces)) <= 2 * PIECE_BYTES
 
 
+@pytest.mark.parametrize("text", ['"}', "}", ',"action":"record"}', '":0', "\\"])
+def test_what_stands_after_the_number_of_a_record_is_no_end(text):
+    """A schema registry may put keys there, with names that somebody else has chosen."""
+    records = [Record(b"x", "k", str(number), 0, 1, {"streamName": text}) for number in range(1, 4)]
+    assert [sub for _, sub, _ in shared(whole(records), 1, []).order] == [0, 0, 0]
+    assert len(records_of(shared(whole(records), 1, []).texts[0])) == 3
+
+
 def test_five_hundred_keys_are_spread_over_eight_children():
     records = [Record(b"x", f"user-{number}", str(number), 0, 1) for number in range(1, 501)]
     shares = [len(records_of(texts)) for texts in shared(whole(records), 8, []).texts]
