@@ -30,6 +30,7 @@ from mld.consumer.checkpoint_range import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END
 from mld.core.steps import at_once
+from mld.core.stillness import Stillness
 from mld.core.stream_ids import StreamId
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states
@@ -42,7 +43,7 @@ from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABL
 from mld.leases.throughput import Throughput
 from mld.leases.write_request import request_of
 from mld.metrics.events import Event, EventKind, pack
-from mld.operating import listings
+from mld.operating import listings, plain_values
 from mld.operating.events import KEY
 from mld.operating.fleet_reader import status_steps, view_rules
 from mld.operating.plan import raw_table
@@ -278,7 +279,7 @@ def check_lock(row: Row) -> None:
     place = Place(TABLE, LEASE_TABLE_KEY)
     seen = lock.parse_lock(row)
     lock.claim(place, seen, "me", "v2")
-    lock.judge(seen, None, lock.Versions("me"), 0.0)
+    lock.judge(seen, Stillness(), lock.Versions("me"), 0.0)
 
 
 def check_state(row: Row) -> None:
@@ -316,13 +317,13 @@ def check_seen(row: Row) -> None:
     scan = raw_table([{**LEASE, "leaseKey": {"S": "healthy"}}, row]).scan
     status = at_once(status_steps)(scan, float(NOW_S), VIEW)
     assert "healthy" in {shard.key for shard in status.shards}
-    json.dumps(listings.fleet_value(status))
+    json.dumps(plain_values.fleet_value(status))
     for made in (listings.leases_listing(status, status.shards), listings.workers_listing(status)):
         assert all(isinstance(cell, str) for cells in made.rows for cell in cells)
     listings.lag_listing(status)
     listings.streams_listing(status)
     listings.events_listing(status.events)
-    json.dumps([listings.event_value(one) for one in status.events])
+    json.dumps([plain_values.event_value(one) for one in status.events])
 
 
 CHECKS: tuple[tuple[Row, Callable[[Row], None]], ...] = (

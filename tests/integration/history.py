@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from mld.core.positions import SHARD_END, Position
 from tests.support.wiretap import RowWrite
@@ -60,6 +61,9 @@ class Life:
     checkpoints: list[Checkpoint] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
     is_hostile: bool = False
+    number: int = 0
+    children: int = 1
+    """Which of how many children of its shard it is."""
 
     def add(self, event: Mapping[str, Any]) -> None:
         kind = event["kind"]
@@ -106,7 +110,9 @@ class History:
         for line in whole.splitlines():
             event = json.loads(line)
             if event["kind"] == "start":
-                self._latest[path] = Life(event["pid"], event["worker"], event["shard"], event["at"])
+                life = Life(event["pid"], event["worker"], event["shard"], event["at"])
+                life.number, life.children = event.get("number", 0), event.get("children", 1)
+                self._latest[path] = life
                 self._lives.append(self._latest[path])
             else:
                 self._latest[path].add(event)
@@ -139,10 +145,13 @@ def every_record_delivered(puts: Sequence[Put], lives: Sequence[Life]) -> None:
 
 
 def in_order_without_gaps(puts: Sequence[Put], lives: Sequence[Life]) -> None:
-    """Each child got one unbroken run of its shard's records, from just after its start position."""
-    by_shard: dict[str, list[int]] = {}
+    """Each child got one unbroken run of the shard's records that have its keys, from just after its start position.
+
+    The key of a record is its data. So records of one key are in order, and all of them came to one child.
+    """
+    by_shard: dict[str, list[Put]] = {}
     for put in sorted(puts, key=lambda put: put.sequence):
-        by_shard.setdefault(put.shard, []).append(put.sequence)
+        by_shard.setdefault(put.shard, []).append(put)
     for life in lives:
         got = [record.sequence for record in life.delivered]
         for before, after in pairwise(got):
@@ -151,7 +160,11 @@ def in_order_without_gaps(puts: Sequence[Put], lives: Sequence[Life]) -> None:
             continue
         assert life.position is not None, f"child {life.pid} of {life.shard} got records before initialize"
         start = life.position
-        due = [sequence for sequence in by_shard.get(life.shard, []) if Position(str(sequence)) > start]
+        due = [
+            put.sequence
+            for put in by_shard.get(life.shard, [])
+            if Position(str(put.sequence)) > start and crc32(put.data.encode()) % life.children == life.number
+        ]
         for wanted, actual in zip(due, got, strict=False):
             assert wanted == actual, f"child {life.pid} of {life.shard}, started at {start}, got {actual} not {wanted}"
         assert len(got) <= len(due), f"child {life.pid} of {life.shard} got records that nobody put"

@@ -158,6 +158,8 @@ def test_secrets_reach_neither_the_log_nor_the_child(make_world: MakeWorld) -> N
         "MLD_SHARD_ID",
         "MLD_LEASE_KEY",
         "MLD_ANCESTOR_SHARD_IDS",
+        "MLD_CHILD_NUMBER",
+        "MLD_CHILDREN_PER_SHARD",
         "MLD_STREAM_NAME",
         "MLD_APPLICATION_NAME",
         "MLD_WORKER_ID",

@@ -171,13 +171,13 @@ class Seat:
 
 
 class FleetSoak:
-    def __init__(self, world: World, seed: int, failover_ms: int) -> None:
+    def __init__(self, world: World, seed: int, failover_ms: int, children: int) -> None:
         self.counts: Counter[str] = Counter()
         self.ownerless = Ownerless()
         self.producer = Producer(world, Random(f"{seed} puts"))
         self._world = world
         self._rng = Random(seed)
-        self._keys = {"failoverTimeMillis": failover_ms}
+        self._keys = {"failoverTimeMillis": failover_ms, "mld.childrenPerShard": children}
         self._seats = [Seat(f"w{n}", self._start(f"w{n}")) for n in range(1, WORKERS + 1)]
         self._workers = WORKERS
         self._report_at_s = time.monotonic() + REPORT_EVERY_S
@@ -342,13 +342,15 @@ def keep(world: World) -> None:
     print(f"logs, children's records and row writes: {world.directory}", file=sys.stderr)
 
 
-def run(minutes: float, *, failover_ms: int, busy_processes: int, seed: int, keeps: bool = False) -> dict[str, Any]:
+def run(
+    minutes: float, *, failover_ms: int, busy_processes: int, seed: int, children: int, keeps: bool = False
+) -> dict[str, Any]:
     """Return the figures. Raises SoakError or AssertionError; logs are kept then, and with `keeps`."""
     directory = Path(tempfile.mkdtemp(prefix="mld-soak-"))
     with busy(busy_processes), EmbeddedAws() as aws:
         world = World(aws, directory, shards=SHARDS_MIN)
         try:
-            soak = FleetSoak(world, seed, failover_ms)
+            soak = FleetSoak(world, seed, failover_ms, children)
             soak.trouble(minutes * 60)
             began_s = time.monotonic()
             soak.calm()
@@ -373,12 +375,18 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="of trouble (default: %(default)s)")
     parser.add_argument("--failover-ms", type=int, default=5_000, help="failoverTimeMillis (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=2, help="processes that only use CPU (default: %(default)s)")
+    parser.add_argument("--children", type=int, default=1, help="mld.childrenPerShard (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep logs and records without a failure, too")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and leave nothing behind
     figures = run(
-        given.minutes, failover_ms=given.failover_ms, busy_processes=given.busy, seed=given.seed, keeps=given.keep
+        given.minutes,
+        failover_ms=given.failover_ms,
+        busy_processes=given.busy,
+        seed=given.seed,
+        children=given.children,
+        keeps=given.keep,
     )
     print("\n".join(f"{name}: {figure}" for name, figure in figures.items()))
 

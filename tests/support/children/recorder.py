@@ -36,6 +36,8 @@ class Recorder:
                 "worker": os.environ.get("MLD_WORKER_ID"),
                 "shard": self.shard,
                 "group": os.getpgrp(),
+                "number": int(os.environ.get("MLD_CHILD_NUMBER", "0")),
+                "children": int(os.environ.get("MLD_CHILDREN_PER_SHARD", "1")),
             }
         )
 
