@@ -1,13 +1,17 @@
-"""``python -m tests.benchmarks parallel``: one shard, 900 records a second, 5 ms of work for each record.
+"""``python -m tests.benchmarks parallel``: why a shard has several children, and what they cost the daemon.
 
-An amazon_kclpy processor that sleeps does the work, with one child and with eight, over 500 keys, and with half of the
-records under one key. It prints how old records are when they are done, in each part of the run: a lag that grows shows
-as ages that grow. Records of the child that has the hot key stand apart, whatever their keys. The load is the same in
-all runs, and whoever cannot keep up is not waited for.
+The reason: one shard, 900 records a second, 5 ms of work for each. An amazon_kclpy processor that sleeps does the work,
+with one child and with eight, over 500 keys, and with half of the records under one key. Printed is how old records
+are when they are done, in each part of the run: a lag that grows shows as ages that grow. Records of the child that has
+the hot key stand apart, whatever their keys. The load is the same in all runs, and whoever cannot keep up is not waited
+for.
+
+The cost: CPU and peak memory of the daemon alone for a backlog of 1 KB records, with one child and with eight by turns.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -16,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.children.marks import HOT
+from tests.benchmarks.path.subject import cpu_clock
 from tests.benchmarks.process import CHILDREN, ROOT, Daemon, Mark
 from tests.benchmarks.tables import load_average, table
 from tests.benchmarks.world import make_stream
@@ -30,6 +35,9 @@ RUN_S = 45.0
 PARTS = 3
 CASES = ((1, False), (8, False), (8, True))
 IDLE_READ_MS = 250
+BACKLOG, BACKLOG_BYTES = 60_000, 1024
+TURNS = 3
+COUNTING = f"{sys.executable} -P -m tests.benchmarks.children.counting_child"
 
 
 class Load(threading.Thread):
@@ -61,6 +69,61 @@ class Load(threading.Thread):
 
 
 def measure(aws: EmbeddedAws, scratch: Path) -> None:
+    """Measure the cost and the reason, and print both."""
+    measure_cost(aws, scratch)
+    measure_reason(aws, scratch)
+
+
+def measure_cost(aws: EmbeddedAws, scratch: Path) -> None:
+    """Read one backlog again and again, with one child and with eight."""
+    kinesis = aws.client("kinesis")
+    make_stream(kinesis, "cost", 1)
+    for start in range(0, BACKLOG, 500):
+        entries = [
+            {"Data": os.urandom(BACKLOG_BYTES), "PartitionKey": f"user-{number % KEYS}"}
+            for number in range(start, start + 500)
+        ]
+        assert kinesis.put_records(StreamName="cost", Records=entries)["FailedRecordCount"] == 0
+    seen: dict[int, list[tuple[float, float]]] = {1: [], 8: []}
+    for turn in range(TURNS):
+        for children, costs in seen.items():
+            costs.append(_cost(aws, scratch, f"cost-{children}-{turn}", children))
+    base = min(cpu_s for cpu_s, _ in seen[1])
+    gb = BACKLOG * BACKLOG_BYTES / 1e9
+    rows = [
+        (
+            str(children),
+            f"{min(cpu_s for cpu_s, _ in costs) / gb:.2f}",
+            f"{min(cpu_s for cpu_s, _ in costs) / BACKLOG * 1e6:.2f}",
+            f"{min(cpu_s for cpu_s, _ in costs) / base:.2f}",
+            f"{max(peak for _, peak in costs):.0f}",
+        )
+        for children, costs in seen.items()
+    ]
+    columns = ("children", "CPU s/GB", "µs a record", "ratio", "peak MB")
+    table(f"The daemon alone, {BACKLOG:,} records of 1 KB", columns, rows, f"the best of {TURNS} turns, start included")
+
+
+def _cost(aws: EmbeddedAws, scratch: Path, name: str, children: int) -> tuple[float, float]:
+    keys = {
+        "executableName": COUNTING,
+        "applicationName": name,
+        "streamName": "cost",
+        "workerId": "w",
+        "mld.childrenPerShard": str(children),
+    }
+    daemon = Daemon(scratch / name, aws.endpoint, keys)
+    try:
+        daemon.wait_for(lambda: _count(daemon, "records") >= BACKLOG, 300, f"{BACKLOG} records")
+        cpu_s = time.clock_gettime(cpu_clock(daemon.process.pid))
+        status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    finally:
+        daemon.close()
+    return cpu_s, peak / 1000
+
+
+def measure_reason(aws: EmbeddedAws, scratch: Path) -> None:
     """Run the cases one after the other, and print the table."""
     kclpy = installed()
     if kclpy is None:
@@ -93,7 +156,11 @@ def _row(aws: EmbeddedAws, scratch: Path, kclpy: Path, children: int, *, is_hot:
     daemon = Daemon(scratch / name, aws.endpoint, keys, env=env)
     load = Load(kinesis, name, is_hot=is_hot)
     try:
-        daemon.wait_for(lambda: _initialized(daemon) == children, 120, f"{children} children")
+        daemon.wait_for(
+            lambda: len([mark for mark in daemon.marks() if mark.event == "initialized"]) == children,
+            120,
+            f"{children} children",
+        )
         load.start()
         began = time.time()
         time.sleep(RUN_S)
@@ -109,8 +176,8 @@ def _row(aws: EmbeddedAws, scratch: Path, kclpy: Path, children: int, *, is_hot:
     return (str(children), keys_in_words, *(f"{age:.1f}" for age in ages), f"{done} of {load.put}", hot_in_words)
 
 
-def _initialized(daemon: Daemon) -> int:
-    return sum(mark.event == "initialized" for mark in daemon.marks())
+def _count(daemon: Daemon, event: str) -> int:
+    return sum(mark.count for mark in daemon.marks() if mark.event == event)
 
 
 def _oldest(marks: Sequence[Mark], event: str, since: float, for_s: float) -> float:
