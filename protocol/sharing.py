@@ -21,6 +21,7 @@ from mld.protocol.codec import PIECE_BYTES, RECORD_END, RECORDS_HEAD, records_ta
 _TO_DATA = len(b',{"data":"')
 _TO_KEY, _TO_SEQUENCE = len(b'","partitionKey":"'), len(b'","sequenceNumber":"')
 _SUB = b'"subSequenceNumber":'
+_USUAL_END = _SUB + b"0" + RECORD_END
 _BACKSLASH = b"\\"
 _UNUSUAL = re.compile(
     rb'","partitionKey":("[^"\\]*(?:\\.[^"\\]*)*"),"sequenceNumber":"([0-9]+)","approximateArrivalTimestamp":-?[0-9]+,'
@@ -34,7 +35,7 @@ class SharedLine:
     record without a key; it goes on from line to line.
 
     `order` has sequence number, sub-sequence number and child of each record, in the order of the line. `texts` has the
-    records of each child, each after a byte that takes the place of its comma; those of large ones are in parts.
+    records of each child, each after a byte that takes the place of its comma, in one text for each piece of the line.
     """
 
     def __init__(self, children: int, turn: int = 0) -> None:
@@ -47,15 +48,16 @@ class SharedLine:
 
     def feed(self, piece: bytes) -> None:
         """Share out the records that this piece completes."""
-        text = self._rest + piece
+        text = self._rest + piece if self._rest else piece
         start = 0
         if not self._has_begun:
             if len(text) < len(RECORDS_HEAD):
                 self._rest = text
                 return
             self._has_begun, start = True, len(RECORDS_HEAD) - 1
-        find, rfind, startswith = text.find, text.rfind, text.startswith
-        texts, note, children = self.texts, self.order.append, len(self.texts)
+        find, startswith, view = text.find, text.startswith, memoryview(text)
+        note, children = self.order.append, len(self.texts)
+        runs: list[list[bytes | memoryview]] = [[] for _ in self.texts]
         while True:  # `start` is at the bracket or comma before a record, or in the payload of one that goes on
             data_end = find(b'"', start if self._parts else start + _TO_DATA)
             key_end = find(b'"', data_end + _TO_KEY)
@@ -64,15 +66,19 @@ class SharedLine:
             if data_end < 0 or key_end < 0 or sequence_end < 0 or not end:
                 break
             key = text[data_end + _TO_KEY : key_end]
-            sub_end = end - len(RECORD_END)
-            sub_start = rfind(b":", sequence_end, sub_end) + 1
-            if _BACKSLASH in key or not startswith(_SUB, sub_start - len(_SUB)):
+            if startswith(_USUAL_END, end - len(_USUAL_END)) and _BACKSLASH not in key:
+                sequence, sub = text[key_end + _TO_SEQUENCE : sequence_end], 0
+            elif (
+                startswith(RECORD_END, sub_end := end - len(RECORD_END))
+                and startswith(_SUB, (sub_start := text.rfind(b":", sequence_end, sub_end) + 1) - len(_SUB))
+                and _BACKSLASH not in key
+            ):
+                sequence, sub = text[key_end + _TO_SEQUENCE : sequence_end], int(text[sub_start:sub_end])
+            else:
                 found = _UNUSUAL.match(text, data_end)
                 if found is None:
                     break
                 key, sequence, sub, end = _plain(found[1]), found[2], int(found[3]), found.end()
-            else:
-                sequence, sub = text[key_end + _TO_SEQUENCE : sequence_end], int(text[sub_start:sub_end])
             if key:
                 child = crc32(key) % children
             else:
@@ -80,10 +86,13 @@ class SharedLine:
                 self.turn = (child + 1) % children
             note((sequence, sub, child))
             if self._parts:
-                texts[child] += self._parts
+                runs[child] += self._parts
                 self._parts = []
-            texts[child].append(text[start:end])
+            runs[child].append(view[start:end])
             start = end
+        for texts, run in zip(self.texts, runs, strict=True):
+            if run:
+                texts.append(b"".join(run))
         self._rest = text[start:]
         if len(self._rest) > PIECE_BYTES and data_end < 0:
             self._parts.append(self._rest)  # the payload so far is neither copied nor looked through again
