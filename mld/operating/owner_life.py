@@ -1,7 +1,8 @@
 """Finds out whether the owners of leases are alive, by reading the tables several times.
 
-A worker is alive if one of its leases, or its report, changes between two reads. No time in a row decides: a worker is
-taken for dead when its rows stand still for the lease duration.
+A worker is alive if one of its leases, or its report, changes between two reads. That a row is missing from a read, or
+there for the first time, is no change: it counts from what it showed when it was last seen. No time in a row decides: a
+worker is taken for dead when its rows stand still for the lease duration.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ MARGIN_S = 1.0
 RECENT_REPORTS = 4
 """A worker without leases is watched if its report is not older than this many times the time between two reports."""
 OWNERS_NAMED_MAX = 3
+_LEASE, _REPORT = "lease", "report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,11 @@ def owners_of(seen: Observed) -> dict[str, list[str]]:
 
 
 def _signs_of_life(seen: Observed) -> dict[tuple[str, str], object]:
-    """Return what workers rewrite while they live: the counters of their leases, by owner and key, and reports."""
-    leases = seen.table.scan.leases
-    counters = {(lease.actual_owner, lease.key): lease.counter for lease in leases if lease.actual_owner is not None}
-    return {**counters, **{(worker, ""): row for worker, row in _reports(seen).items()}}
+    """Return what workers rewrite while they live, by kind and key: leases with owner and counter, and reports."""
+    found: dict[tuple[str, str], object] = {
+        (_LEASE, lease.key): (lease.actual_owner, lease.counter) for lease in seen.table.scan.leases
+    }
+    return {**found, **{(_REPORT, worker): row for worker, row in _reports(seen).items()}}
 
 
 def _reports(seen: Observed) -> dict[str, Row]:
@@ -84,7 +87,8 @@ async def living(
     idle_report_s: float | None = None,
     whom: Callable[[str], bool] = lambda _: True,
 ) -> set[str]:
-    """Watch the tables, and return the living workers as soon as one is found; an empty set after a lease duration.
+    """Watch the tables, and return the living workers as soon as one is found; an empty set after a lease duration, or
+    after two if leases appear meanwhile.
 
     Only workers for which `whom` is true count. Workers without leases count only if `idle_report_s`, the time between
     two reports, is given: then the watch lasts that long if some report is recent. Raises TableError.
@@ -92,17 +96,24 @@ async def living(
     owners = owners_of(first)
     recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)
     watched = {one for one in owners.keys() | recent if whom(one)}
-    watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0)
+    watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0) + MARGIN_S
     began_s = clock.monotonic()
     signs: Stillness[tuple[str, str], object] = Stillness()
-    signs.saw_all(_signs_of_life(first), began_s)
-    deadline_s = began_s + watch_s + MARGIN_S
+    for sign, value in _signs_of_life(first).items():
+        signs.saw(sign, value, began_s)
+    deadline_s = began_s + watch_s
     while watched and clock.monotonic() < deadline_s:
         await clock.sleep(lease_duration_s / LOOKS_PER_LEASE)
-        now = await look()
-        signs.saw_all(_signs_of_life(now), clock.monotonic())
-        moved = {worker for worker, key in signs if signs.since((worker, key)) > began_s}
-        alive = {one for one in moved if one in watched or (one in owners_of(now) and whom(one))}
+        now, now_s = await look(), clock.monotonic()
+        for sign, value in _signs_of_life(now).items():
+            is_new_lease = sign not in signs and sign[0] == _LEASE
+            signs.saw(sign, value, now_s)
+            if is_new_lease and now_s <= began_s + watch_s:
+                deadline_s = max(deadline_s, now_s + lease_duration_s + MARGIN_S)
+        owners_now = owners_of(now)
+        moved = {worker for worker, keys in owners_now.items() if any(signs.has_moved((_LEASE, key)) for key in keys)}
+        moved |= {worker for kind, worker in signs if kind == _REPORT and signs.has_moved((_REPORT, worker))}
+        alive = {one for one in moved if one in watched or (one in owners_now and whom(one))}
         if alive:
             return alive
     return set()
