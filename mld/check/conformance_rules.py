@@ -67,7 +67,7 @@ class Rule(Enum):
     STREAM_KEYS = (
         "stream-keys",
         RECOMMENDED,
-        "takes streamName, streamArn and streamId in initialize, and streamName in records",
+        "takes streamName, streamArn and streamId in initialize",
     )
     SCHEMA_KEYS = ("schema-keys", RECOMMENDED, "takes the keys of the Glue Schema Registry in records")
     NO_RETRY_WHEN_LOST = ("no-retry-when-lost", RECOMMENDED, "does not ask again after ShutdownException")

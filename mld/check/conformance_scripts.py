@@ -97,8 +97,7 @@ async def _unusual(session: Session, _: Report) -> None:
 
 async def _several_streams(session: Session, _: Report) -> None:
     await session.initialize(STREAM)
-    records = [replace(record, extra={"streamName": STREAM.name}) for record in _records(0, 3)]
-    await session.process(records)
+    await session.process(_records(0, 3))
     await session.lose_lease()
 
 

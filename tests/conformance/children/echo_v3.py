@@ -12,13 +12,6 @@ def say(**fields):
     sys.stderr.flush()
 
 
-def stream_of(record):
-    try:
-        return record.get("streamName")
-    except KeyError:  # neither Amazon's daemon nor mld sends it
-        return None
-
-
 class Processor(processor.RecordProcessorBase):
     def initialize(self, initialize_input):
         say(
@@ -32,7 +25,6 @@ class Processor(processor.RecordProcessorBase):
         say(
             call="process_records",
             lag=process_records_input.millis_behind_latest,
-            streams=[stream_of(record) for record in process_records_input.records],
             records=[
                 [
                     record.binary_data.hex(),

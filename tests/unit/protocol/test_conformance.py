@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import time
@@ -11,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from mld.check.conformance import Report, Rule, RuleVerdict, examine, run
+from mld.check.message_schemas import flaw
+from mld.protocol.messages import ActionName
 from tests.support.patience import PATIENCE_S
 from tests.support.tiers import one_in
 
 TIMEOUT_S = PATIENCE_S
+SHOWN_MAX = 100_000
+"""Larger messages are not judged by the schemas: ten thousand alike records would take seconds."""
 SPENT_S = 3.0  # where it runs out on purpose, and long enough for a child to start on a busy machine
 GOOD = """
 import json, os, sys, time
@@ -66,6 +71,21 @@ async def test_a_plain_child_keeps_every_rule_and_the_report_says_so(tmp_path: P
     assert out.getvalue().endswith("It conforms: every required rule holds.\n")
 
 
+async def test_a_child_gets_only_what_a_daemon_sends(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    keeps = f"""
+    text = json.dumps(message)
+    if len(text) < {SHOWN_MAX}:
+        with open({str(heard)!r}, "a") as file:
+            file.write(text + "\\n")
+"""
+    body = LOOP.replace('    action = message["action"]\n', f'    action = message["action"]{keeps}')
+    assert (await report_on(tmp_path, body)).holds
+    messages = [json.loads(line) for line in heard.read_text().splitlines()]
+    assert {message["action"] for message in messages} == {action.value for action in ActionName}
+    assert [flaw("daemon-to-child", message) for message in messages] == [None] * len(messages)
+
+
 async def test_a_command_that_does_not_exist_fails_to_start_and_nothing_else_is_judged() -> None:
     report = await examine(["/nonexistent/processor"], timeout_s=TIMEOUT_S)
     assert broken(report) == {Rule.STARTS}
@@ -80,11 +100,11 @@ async def test_a_command_that_does_not_exist_fails_to_start_and_nothing_else_is_
         ("schemaError", Rule.SCHEMA_KEYS),
     ],
 )
-async def test_a_child_that_trips_over_a_new_key_of_records_conforms_but_that_is_told(
+async def test_a_child_that_trips_over_a_new_key_conforms_but_that_is_told(
     tmp_path: Path, key: str, rule: Rule
 ) -> None:
     trips = f"""
-    if any({key!r} in record for record in message.get("records", ())):
+    if any({key!r} in one for one in (message, *message.get("records", ()))):
         sys.exit(1)
 """
     body = LOOP.replace('    action = message["action"]\n', f'    action = message["action"]{trips}')
