@@ -167,16 +167,17 @@ class FollowedStreams(TrackedStreams):
         )
         if not due:
             return
-        scan = await self.table.scan()
-        doomed = [lease for lease in scan.leases if lease.stream in due][:DELETIONS_PER_PASS_MAX]
-        self._doomed.saw_all({lease.key: lease.counter for lease in doomed}, now)
+        rows = await self._scans.rows()
+        leases, read_at = rows.scan.leases, rows.began_at
+        doomed = [lease for lease in leases if lease.stream in due][:DELETIONS_PER_PASS_MAX]
+        self._doomed.saw_all({lease.key: lease.counter for lease in doomed}, read_at)
         for lease in doomed:
             if self.needs.clock.monotonic() - now > LIST_VALID_S:
                 return
-            is_still = self._doomed.is_still(lease.key, now, self.needs.settings.leases.duration_s)
+            is_still = self._doomed.is_still(lease.key, read_at, self.needs.settings.leases.duration_s)
             if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra=about("lease_deleted", lease.key))
-        if gone := due - {lease.stream for lease in scan.leases}:
+        if gone := due - {lease.stream for lease in leases}:
             await self.follower.forget(gone)
             self.needs.metrics.worker.operations.stream_tracking.deleted.note(len(gone))
 

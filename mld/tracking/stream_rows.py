@@ -27,6 +27,10 @@ class SortedRows:
     """The leases of a table by stream; None is the stream of rows that name none."""
 
     of: Mapping[str | None, TableScan] = field(default_factory=dict)
+    scan: TableScan = field(default_factory=TableScan)
+    """The whole table as it was read."""
+    began_at: float = 0.0
+    """When the read began, in monotonic seconds."""
 
     @property
     def streams(self) -> frozenset[StreamId]:
@@ -39,7 +43,7 @@ class SortedRows:
         return self.of.get(stream, TableScan())
 
 
-async def sorted_by_stream(scan: TableScan) -> SortedRows:
+async def sorted_by_stream(scan: TableScan, began_at: float = 0.0) -> SortedRows:
     """Return the leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
     leases: dict[str | None, list[Lease]] = {}
     corrupt: dict[str | None, list[tuple[str, str]]] = {}
@@ -55,7 +59,9 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
         {
             stream: TableScan(tuple(leases.get(stream, ())), tuple(corrupt.get(stream, ())))
             for stream in leases.keys() | corrupt.keys()
-        }
+        },
+        scan,
+        began_at,
     )
 
 
@@ -72,15 +78,13 @@ class SharedScan:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._rows: SortedRows | None = None
-        self._scanned_at = 0.0
 
     async def rows(self) -> SortedRows:
         """Return rows that are at most `SCAN_VALID_S` old. Raises `errors.TableError`."""
         async with self._lock:
-            if self._rows is None or self._clock.monotonic() - self._scanned_at > SCAN_VALID_S:
-                scanned_at = self._clock.monotonic()
-                self._rows = await sorted_by_stream(await self._table.scan())
-                self._scanned_at = scanned_at
+            now = self._clock.monotonic()
+            if self._rows is None or now - self._rows.began_at > SCAN_VALID_S:
+                self._rows = await sorted_by_stream(await self._table.scan(), now)
             return self._rows
 
 

@@ -114,6 +114,28 @@ async def test_leases_of_a_former_stream_are_deleted_after_the_wait(world: ManyF
     await world.until(lambda: len(world.rows()) == 2, 60.0)
 
 
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete")
+async def test_leases_that_somebody_renews_stay_and_cost_no_reads_of_their_own(world: ManyFleet) -> None:
+    world.start("w1")
+    await world.until(lambda: len(world.rows()) == 2)
+    world.wanted = [WantedStream("orders")]
+    clicks = f"{world.stream_id('clicks')}:shardId-000000000000"
+    await world.until(lambda: "leaseOwner" not in world.rows()[clicks], 120.0)
+    table = DynamoLeaseTable(world.dynamo.client("stranger"), world.clock, table_name=TABLE)
+    lease = await table.get(clicks)
+    assert lease is not None
+    lease = await table.apply(writes.assign(lease, "stranger"))
+    scans = []
+    for _ in range(2):  # until the wait is nearly over, and long after it
+        before = world.dynamo.calls.count(("w1", "Scan"))
+        for _ in range(1_000):
+            await world.advance(3.0)
+            lease = await table.apply(writes.renew(lease))
+        scans.append(world.dynamo.calls.count(("w1", "Scan")) - before)
+    assert clicks in world.rows(), "its worker lives"
+    assert scans[1] - scans[0] < 10, "the scan from which the list is kept serves the deletion, too"
+
+
 @in_many_fleet("orders", "clicks", mld__formerStreams="keep")
 async def test_a_kept_former_stream_is_consumed_on(world: ManyFleet) -> None:
     world.start("w1")
