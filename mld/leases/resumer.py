@@ -63,6 +63,8 @@ class _Tries:
         """One of them has come to something, be it a failure."""
         self.settled = asyncio.Event()
         """It is known whether it is held."""
+        self.is_queued = False
+        """One of them waits for a slot. A second would only be another one in the queue."""
 
 
 class Holdings(Protocol):
@@ -233,7 +235,8 @@ class Resumer:
         """
         tries.failure = None
         tries.changed.clear()
-        if self.rows.waiting(tries.lease.key) < OPEN_MAX:
+        if not tries.is_queued and self.rows.waiting(tries.lease.key) < OPEN_MAX:
+            tries.is_queued = True
             self._trying.spawn(self._try(tries, how))
         await wait_for_event(tries.changed, AGAIN_SHARE * self._lease_duration_s)
         return tries.failure
@@ -241,6 +244,7 @@ class Resumer:
     async def _try(self, tries: _Tries, how: LeaseMove) -> None:
         try:
             async with self.slots.one():
+                tries.is_queued = False
                 found = await self._confirm(tries, how) if tries.is_held is None else None
                 if found is None and tries.is_held is None:  # the row has moved by writes of ours, and is known now
                     found = await self._confirm(tries, how)

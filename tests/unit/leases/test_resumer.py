@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
 
+from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.taker import LeaseTaker
@@ -60,6 +62,24 @@ async def test_tries_that_fail_late_and_beside_each_other_make_no_more_of_them()
         sent = dynamo.usage(sender="me", operation="UpdateItem").requests
         await asyncio.sleep(10 * DURATION_S)
     assert dynamo.usage(sender="me", operation="UpdateItem").requests - sent < 10 * DURATION_S / (INTERVAL_S / 3)
+
+
+@virtual
+async def test_at_most_one_try_for_a_lapsed_lease_waits_for_a_slot() -> None:
+    dynamo, me = await started()
+    await me.table.apply(writes.create(Lease("a", TRIM_HORIZON, owner="me")))
+    slots = me.keeper.resumer.slots
+    async with AsyncExitStack() as taken, running(me):
+        for _ in range(slots.room):
+            await taken.enter_async_context(slots.one())
+        await asyncio.sleep(0.1)
+        before = len(asyncio.all_tasks())
+        found = asyncio.create_task(me.keeper.resumer.reacquire([await me.row("a")]))
+        await asyncio.sleep(0.25 * DURATION_S)
+        assert len(asyncio.all_tasks()) - before == 3  # `found`, who waits for the one lease of it, and one try
+        await taken.aclose()
+        assert await found == ("a",)
+    assert counter_of(dynamo, "a") == 1
 
 
 @virtual
