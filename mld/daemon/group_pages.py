@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
+from urllib.parse import urlsplit
 
-import h11
-
+from mld.aws.wire.answers import BrokenAnswerError, NothingSentBackError
+from mld.aws.wire.single_exchange import exchange, request
 from mld.daemon.group import GroupMember, WorkerGroup
 from mld.serving.http_answers import (
     HttpAnswer,
@@ -25,7 +26,7 @@ from mld.serving.web_pages import exposed, probed
 
 TIMEOUT_S = 8.0
 READ_BYTES = 256 * 1024
-BODY_BYTES_MAX = 256 * 1024 * 1024
+_ASKED = ("accept", "accept-encoding")
 _PASSED_ON = ("content-encoding", "content-security-policy", "vary")
 NOT_RUNNING = "is not running, and will be started again"
 
@@ -109,33 +110,19 @@ async def _of_worker(worker: GroupMember, path: str, question: Question) -> Http
             return await _fetched(worker, path, question)
     except TimeoutError:
         return text_answer(503, f"worker {worker.name} gives no answer within {TIMEOUT_S:g} s")
-    except (OSError, h11.RemoteProtocolError):
+    except (OSError, BrokenAnswerError, NothingSentBackError):
         return text_answer(503, f"worker {worker.name} {NOT_RUNNING if worker.process is None else 'is starting'}")
 
 
 async def _fetched(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
-    reader, writer = await asyncio.open_unix_connection(str(worker.pages), limit=READ_BYTES)
-    try:
-        connection = h11.Connection(h11.CLIENT)
-        asked = [(name, question.headers[name]) for name in ("accept", "accept-encoding") if name in question.headers]
-        head = h11.Request(method="GET", target=path, headers=[("host", "localhost"), ("connection", "close"), *asked])
-        writer.write((connection.send(head) or b"") + (connection.send(h11.EndOfMessage()) or b""))
-        status, headers, body = 0, dict[str, str](), bytearray()
-        while len(body) <= BODY_BYTES_MAX:
-            match connection.next_event():
-                case h11.Response() as response:
-                    status = response.status_code
-                    headers = {name.decode(): value.decode("ascii", "replace") for name, value in response.headers}
-                case h11.Data() as data:
-                    body += data.data
-                case h11.NEED_DATA:
-                    connection.receive_data(await reader.read(READ_BYTES))
-                case _:
-                    break
-        passed_on = {name: headers[name] for name in _PASSED_ON if name in headers}
-        return HttpAnswer(status, headers.get("content-type", "text/plain"), bytes(body), passed_on)
-    finally:
-        writer.close()
+    asked = {
+        name: value for name in _ASKED if (value := question.headers.get(name, "")).isprintable() and value.isascii()
+    }
+    streams = await asyncio.open_unix_connection(str(worker.pages), limit=READ_BYTES)
+    answer = await exchange(streams, request("GET", urlsplit(f"http://localhost{path}"), asked))
+    headers = {name.decode(): value.decode("ascii", "replace") for name, value in answer.headers.items()}
+    passed_on = {name: headers[name] for name in _PASSED_ON if name in headers}
+    return HttpAnswer(answer.status, headers.get("content-type", "text/plain"), answer.body, passed_on)
 
 
 def _text(answer: HttpAnswer) -> str:

@@ -152,12 +152,12 @@ def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
 
 @asynccontextmanager
 async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTable, url: str) -> AsyncIterator[None]:
-    from mld.aws.threads import Poster
+    from mld.aws.webhook import Webhook
     from mld.serving.notifier import POST_TIMEOUT_S, Notifier
 
-    poster, fleet = Poster(url, POST_TIMEOUT_S), parts.worker.fleet
+    webhook, fleet = Webhook(url, POST_TIMEOUT_S), parts.worker.fleet
     notifier = Notifier(
-        poster.post,
+        webhook.post,
         status.look,
         status.own_sight,
         lambda: fleet.speaks,
@@ -166,7 +166,7 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
         status.identity,
         parts.scrub,
     )
-    with closing(poster):
+    with closing(webhook):
         async with in_background(notifier.run, "raising alerts", parts.clock):
             yield
 

@@ -19,8 +19,8 @@ from functools import partial
 from random import Random
 
 import mld
+from mld.aws.host_reader import HostReader
 from mld.aws.service import Service
-from mld.aws.threads import HostReader
 from mld.core.clock import Clock
 from mld.core.tasks import OnFailure, Task, TaskList, Until
 from mld.fleet.assign.assigner import Assigner

@@ -14,7 +14,7 @@ from typing import Any
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory, client_factory
-from mld.aws.wire.requests import proxies_of
+from mld.aws.wire.proxies import proxies_of
 from mld.core.errors import MldError, StartupError
 from mld.core.streams import Shard
 from mld.operating import findings

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mld.aws.threads import HostReadError
+from mld.aws.webhook import PostFailedError
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.metrics.identity import Identity
@@ -50,7 +50,7 @@ class Notifier:
     """Looks, and posts what is due."""
 
     post: Callable[[Mapping[str, Any]], Awaitable[None]]
-    """Sends one post. Raises HostReadError."""
+    """Sends one post. Raises PostFailedError."""
     look: Look
     own: Callable[[], FleetSight]
     """Returns what this worker knows of itself."""
@@ -115,7 +115,7 @@ class Notifier:
         for attempt in range(ATTEMPTS_MAX):
             try:
                 await self.post(told)
-            except HostReadError as error:
+            except PostFailedError as error:
                 why = str(error)
             else:
                 return True

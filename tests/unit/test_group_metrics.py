@@ -13,10 +13,12 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from mld.core.webrule import WebRule
 from mld.daemon import group_pages
 from mld.daemon.group import GroupMember
 from mld.daemon.group_pages import GroupPages
 from mld.serving.group_exposition import merged
+from mld.serving.http import HttpServer
 from mld.serving.http_answers import HttpAnswer, Question, text_answer
 
 ONE = '# HELP mld_records_total Records.\n# TYPE mld_records_total counter\nmld_records_total{shard="s"} 3.0\n'
@@ -69,6 +71,28 @@ async def test_probes_speak_for_all_and_a_worker_that_is_being_replaced_is_alive
     assert await probes(well, well) == [(200, "ok"), (200, "ok")]
     assert await probes(well, ended) == [(200, "ok"), (503, "worker a-2: is not running, and will be started again")]
     assert (await probes(well, ended, hangs))[0] == (503, "worker a-3: no progress: renewals")
+
+
+async def test_a_page_is_fetched_from_the_socket_of_a_worker(tmp_path: Path) -> None:
+    asked = []
+
+    async def page(question: Question) -> HttpAnswer:
+        asked.append(question)
+        return HttpAnswer(200, "text/html", b"x" * 500_000, {"vary": "accept-encoding", "x-other": "kept here"})
+
+    server = HttpServer({"/": page}, WebRule(frozenset(), ""))
+    await server.start_at(tmp_path / "pages")
+    worker = GroupMember("a-1", tmp_path / "pages", Path("/n"), process=Mock(), is_ready=True)
+    fetch = GroupPages(Mock(workers=[worker])).routes()["/1/"]
+    headers = {"accept": "text/html,\t*/*", "accept-encoding": "gzip", "cookie": "c"}
+    got = await fetch(Question("/1/", headers))
+    await server.close()
+    assert (got.status, got.content_type, got.body) == (200, "text/html", b"x" * 500_000)
+    assert sorted(got.headers) == ["content-security-policy", "vary"]
+    assert (await fetch(Question("/1/", {}))).status == 503
+    assert [(one.target, one.headers.get("accept-encoding"), "cookie" in one.headers) for one in asked] == [
+        ("/", "gzip", False)
+    ]
 
 
 def test_a_group_without_the_extra_serves_its_pages_and_says_what_to_install() -> None:

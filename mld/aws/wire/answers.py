@@ -53,9 +53,10 @@ class Incoming:
     BrokenAnswerError for what is no answer.
     """
 
-    __slots__ = ("_body", "_chunks", "_informational", "ahead", "headers", "length", "status")
+    __slots__ = ("_body", "_body_bytes_max", "_chunks", "_informational", "ahead", "headers", "length", "status")
 
-    def __init__(self) -> None:
+    def __init__(self, body_bytes_max: int | None = None) -> None:
+        self._body_bytes_max = BODY_BYTES_MAX if body_bytes_max is None else body_bytes_max
         self.status = 0
         """0 until the head is whole."""
         self.headers: dict[bytes, bytes] = {}
@@ -105,8 +106,8 @@ class Incoming:
             for piece in self._chunks.feed(data):
                 self._body.write(piece)
         have = self._body.tell()
-        if have > BODY_BYTES_MAX:
-            raise BrokenAnswerError(f"more than {BODY_BYTES_MAX} bytes")
+        if have > self._body_bytes_max:
+            raise BrokenAnswerError(f"more than {self._body_bytes_max} bytes")
         if self._chunks is not None:
             return self._whole(self._body.getvalue(), not self._chunks.excess) if self._chunks.is_complete else None
         if self.length is None or have < self.length:
@@ -157,7 +158,7 @@ class Incoming:
             if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
                 raise BrokenAnswerError(f"content-length {length[:80]!r}")
             self.length = int(length)
-            if self.length > BODY_BYTES_MAX:
+            if self.length > self._body_bytes_max:
                 raise BrokenAnswerError(f"{self.length} bytes announced")
         elif self.status in (204, 304):
             self.length = 0

@@ -32,7 +32,8 @@ from mld.aws.threads import GivenUpError, Job, Workers
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Frame, FrameStream, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin, Turn
 from mld.aws.wire.places import BODY_BYTES_MAX, SILENCE_S_MIN, LoopConnection, Places, PlacesClosedError, WirePlace
-from mld.aws.wire.requests import DATE, Canned, Requests, UnusualError, decode_answer, encode_params, tls_context
+from mld.aws.wire.requests import DATE, Canned, Requests, decode_answer, encode_params, tls_context
+from mld.aws.wire.unusual import UnusualError
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit
 

@@ -24,7 +24,7 @@ import ssl
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -32,7 +32,9 @@ from urllib.parse import urlsplit
 
 from mld.aws.service_time import SCOPE, SKEWED_CODES, Scope, ServiceTime
 from mld.aws.wire.answers import Answer
-from mld.aws.wire.connection import Origin, Proxy
+from mld.aws.wire.connection import Origin
+from mld.aws.wire.proxies import Proxy, proxies_of
+from mld.aws.wire.unusual import UnusualError
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest, AWSResponse
@@ -65,10 +67,6 @@ _FIRST_EVENT = bytes.fromhex(
 _PORTS = {"http": 80, "https": 443}
 DATE = b"date"
 """The header of an answer with the service's time."""
-
-
-class UnusualError(Exception):
-    """Something the wire client had better leave to botocore; the text says what."""
 
 
 class Blueprint(NamedTuple):
@@ -165,37 +163,6 @@ def _blueprint(
         head,
         None if match is None else Scope(match[1], match[2]),
     )
-
-
-def proxies_of(client: BaseClient) -> Callable[[str], Proxy | None]:
-    """Return which proxy leads to an address, for the addresses of one client.
-
-    As botocore decides: those of the client's configuration, else those of the environment unless `NO_PROXY` has the
-    client's endpoint; of these the one for the scheme of the address. What it returns raises UnusualError for a proxy
-    that only botocore can speak to.
-    """
-    from botocore.httpsession import ProxyConfiguration
-    from botocore.utils import get_environ_proxies
-
-    config: Any = client.meta.config
-    proxies = get_environ_proxies(client.meta.endpoint_url) if config.proxies is None else config.proxies
-    configured: Any = ProxyConfiguration(proxies, config.proxies_config)
-
-    def proxy_for(url: str) -> Proxy | None:
-        proxy_url = configured.proxy_url_for(url)
-        if not proxy_url:
-            return None
-        try:
-            address = urlsplit(proxy_url)
-            port = address.port or _PORTS["http"]
-            authorization = str(configured.proxy_headers_for(proxy_url).get("Proxy-Authorization", ""))
-        except ValueError:
-            raise UnusualError("a proxy whose address or credentials cannot be read") from None
-        if address.scheme != "http" or not address.hostname or address.path not in ("", "/"):
-            raise UnusualError("a proxy that is not spoken to in plain HTTP")
-        return Proxy(address.hostname, port, authorization)
-
-    return proxy_for
 
 
 def tls_context(client: BaseClient, ca_bundle: str | None) -> ssl.SSLContext:

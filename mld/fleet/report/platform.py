@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from mld.aws.threads import HostReader, HostReadError
+from mld.aws.host_reader import HostReader, HostReadError
 from mld.core.clock import Clock
 from mld.fleet.report.cpu_formulas import (
     CgroupUsage,

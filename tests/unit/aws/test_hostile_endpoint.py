@@ -14,7 +14,7 @@ import mld.aws.client
 from mld.aws.client import BotoService
 from mld.aws.client_factory import client_factory
 from mld.aws.wire import answers
-from mld.aws.wire.connection import Proxy, open_tunnel
+from mld.aws.wire.proxies import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError
 from tests.support.tiers import sliced
 from tests.unit.aws.conftest import Configure

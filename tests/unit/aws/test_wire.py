@@ -37,11 +37,11 @@ from mld.aws.wire.requests import (
     Canned,
     Scope,
     Signer,
-    UnusualError,
     decode_answer,
     encode_params,
     tls_context,
 )
+from mld.aws.wire.unusual import UnusualError
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StreamError
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
@@ -124,9 +124,8 @@ def _read_request(peer: socket.socket) -> bytes | None:
             return None
         request += piece
     head, _, body = request.partition(b"\r\n\r\n")
-    length = int(
-        next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1]
-    )
+    lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+    length = int(lengths[0].split(b":")[1]) if lengths else 0
     while len(body) < length:
         piece = peer.recv(65536)
         body += piece

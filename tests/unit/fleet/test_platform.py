@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mld.aws import threads as host_module
-from mld.aws.threads import HostReader, HostReadError
+from mld.aws import host_reader as host_module
+from mld.aws.host_reader import HostReader, HostReadError
 from mld.fleet.report import platform
 from mld.fleet.report.platform import ECS_V3, ECS_V4, LoadSource, LoadUnreadableError, detect
 from tests.support.servers import free_port

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mld.aws.table_calls import TableCalls
-from mld.aws.threads import HostReadError, Poster
+from mld.aws.webhook import PostFailedError, Webhook
 from mld.core.clock import Clock
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.identity import Identity
@@ -148,7 +148,7 @@ class Stage:
     async def post(self, told: Mapping[str, Any]) -> None:
         self.tried += 1
         if self.fails:
-            raise HostReadError("HTTP status 500")
+            raise PostFailedError("HTTP status 500")
         self.posts.append(dict(told))
 
     def start(self) -> asyncio.Task[None]:
@@ -318,7 +318,7 @@ async def test_a_loss_is_posted_and_has_no_end() -> None:
 # --- how, to real servers ---------------------------------------------------------------------------------------------
 
 
-class Webhook(ThreadingHTTPServer):
+class Receiver(ThreadingHTTPServer):
     """Takes posts; `status` is what it answers, None: nothing, ever."""
 
     daemon_threads = True
@@ -335,7 +335,7 @@ class Webhook(ThreadingHTTPServer):
 
 
 class _Hook(BaseHTTPRequestHandler):
-    server: Webhook
+    server: Receiver
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -354,8 +354,8 @@ class _Hook(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def webhook(status: int | None = 200) -> Iterator[Webhook]:
-    with Webhook(status) as server:
+def webhook(status: int | None = 200) -> Iterator[Receiver]:
+    with Receiver(status) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield server
@@ -365,21 +365,21 @@ def webhook(status: int | None = 200) -> Iterator[Webhook]:
 
 
 async def failure_of(url: str, timeout_s: float = 20.0) -> str:
-    poster = Poster(url, timeout_s)
+    ours = Webhook(url, timeout_s)
     try:
-        with pytest.raises(HostReadError) as caught:
-            await poster.post({"text": "x"})
+        with pytest.raises(PostFailedError) as caught:
+            await ours.post({"text": "x"})
     finally:
-        poster.close()
+        ours.close()
     assert TOKEN not in str(caught.value)
     return str(caught.value)
 
 
 async def test_a_real_server_gets_the_document() -> None:
     with webhook() as server:
-        poster = Poster(server.url, 20.0)
-        await poster.post({"text": "ü", "count": 1})
-        poster.close()
+        ours = Webhook(server.url, 20.0)
+        await ours.post({"text": "ü", "count": 1})
+        ours.close()
         assert server.bodies == [{"text": "ü", "count": 1}]
 
 
@@ -396,7 +396,7 @@ async def test_a_server_that_hangs_costs_the_time_out_and_nobody_waits_for_it() 
 
 
 async def test_an_address_that_cannot_be_asked_for_is_not_named() -> None:
-    assert await failure_of(f"http://127.0.0.1:9/\x07{TOKEN}") == "InvalidURL: not posted"
+    assert await failure_of(f"http://127.0.0.1:9/\x07{TOKEN}") == "ValueError: not posted"
 
 
 async def test_a_server_that_is_away_is_a_failure_in_words() -> None:
@@ -427,8 +427,8 @@ async def test_alerts_reach_a_real_server_once_it_answers_and_the_log_never_name
     caplog.set_level(logging.DEBUG)
     with webhook(500) as server:
         stage = await Stage(Hurried()).with_row()
-        poster = Poster(server.url, 20.0)
-        stage.post = poster.post  # type: ignore[method-assign]
+        ours = Webhook(server.url, 20.0)
+        stage.post = ours.post  # type: ignore[method-assign]
         running = stage.start()
         async with asyncio.timeout(60):
             while not [one for one in caplog.records if "not posted" in one.message]:
@@ -441,7 +441,7 @@ async def test_alerts_reach_a_real_server_once_it_answers_and_the_log_never_name
             while server.bodies[-1]["status"] != "ended":
                 await asyncio.sleep(0.01)
         running.cancel()
-        poster.close()
+        ours.close()
     assert {one["alert"] for one in server.bodies} == {"failing"}
     assert TOKEN not in caplog.text
 

@@ -1,0 +1,88 @@
+"""`Webhook`: posts JSON documents to an address, through the proxy of the environment.
+
+The address is a secret, so no error names it. A redirect is a failure: what was meant for one address goes to no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from mld.aws.threads import Workers
+from mld.aws.wire.connection import Origin
+from mld.aws.wire.proxies import environment_proxy
+from mld.aws.wire.single_exchange import Streams, connected, exchange, request
+
+THREADS_MAX = 2
+"""Threads that look up names. A second one is for posts while the first one hangs in a look-up."""
+PORTS = {"http": 80, "https": 443}
+SUCCESS = range(200, 300)
+
+
+class PostFailedError(Exception):
+    """The document was not posted, as far as is known; the text says why."""
+
+
+class Webhook:
+    """The receiver at one http or https address. `post` waits at most `timeout_s`."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._context: ssl.SSLContext | None = None
+        self._threads = Workers(threads_max=THREADS_MAX, name="notify")
+
+    async def post(self, document: Mapping[str, Any]) -> None:
+        """Post a document. Raises PostFailedError if the answer does not say success, or does not come in time."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                status = await self._status_of(json.dumps(document).encode())
+        except TimeoutError:
+            raise PostFailedError(f"no answer within {self._timeout_s:g} s") from None
+        except Exception as error:  # of HTTP, TLS, a proxy, or for want of a thread
+            words = str(error) if isinstance(error, OSError) else "not posted"  # others may quote the address
+            raise PostFailedError(f"{type(error).__name__}: {words}") from None
+        if status not in SUCCESS:
+            raise PostFailedError(f"HTTP status {status}")
+
+    def close(self) -> None:
+        """End the threads; a look-up under way is not waited for."""
+        self._threads.close()
+
+    async def _status_of(self, body: bytes) -> int:
+        address = urlsplit(self._url)
+        origin, found = await self._threads.run(lambda: self._way_to(address))
+        headers = {"User-Agent": "mld", "Content-Type": "application/json"}
+        asked = request("POST", address, headers, body, through=origin.proxy if origin.context is None else None)
+        answer = await exchange(await _connected_to_any(origin, found), asked, head_only=True)
+        return answer.status
+
+    def _way_to(self, address: SplitResult) -> tuple[Origin, list[str]]:
+        """Return the origin, and the IP addresses of what is connected to: the origin, or the proxy before it. Blocks.
+
+        Raises OSError for a name that is not found, and UnusualError for a proxy that does not speak plain HTTP.
+        """
+        assert address.hostname is not None
+        context = None
+        if address.scheme == "https":
+            context = self._context = self._context or ssl.create_default_context()
+        port = address.port or PORTS[address.scheme]
+        origin = Origin(address.hostname, port, context, environment_proxy(address.geturl()))
+        nearest = origin.proxy or origin
+        found = socket.getaddrinfo(nearest.host, nearest.port, type=socket.SOCK_STREAM)
+        return origin, list(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+async def _connected_to_any(origin: Origin, found: list[str]) -> Streams:
+    """Connect to the first of the IP addresses that answers. Raises OSError, the one of the last address."""
+    for ip_address in found[:-1]:
+        try:
+            return await connected(origin, ip_address)
+        except OSError:
+            continue
+    return await connected(origin, found[-1])

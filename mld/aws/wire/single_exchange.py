@@ -1,0 +1,89 @@
+"""`exchange`: one request and its answer, on a connection of their own that is closed afterwards.
+
+For what is asked seldom: the metadata of this host, a webhook, the page of another process here. Everything happens on
+the event loop. The size of the answer is bounded, and the caller bounds the time. A redirect is an answer like any
+other: nobody follows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from urllib.parse import SplitResult, urlunsplit
+
+from mld.aws.wire.answers import Answer, Incoming
+from mld.aws.wire.connection import Origin
+from mld.aws.wire.proxies import Proxy, ProxyAnswer, tunnel_request
+
+READ_BYTES = 64 * 1024
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connected(origin: Origin, address: str) -> Streams:
+    """Connect to `address`, the IP address of the origin, or of the proxy before it. Raises OSError.
+
+    The address is looked up by the caller, as asyncio would do it in a thread for which the end of the daemon waits.
+    """
+    proxy, context = origin.proxy, origin.context
+    if proxy is None:
+        server_name = None if context is None else origin.host
+        return await asyncio.open_connection(
+            address, origin.port, ssl=context, server_hostname=server_name, limit=READ_BYTES
+        )
+    reader, writer = await asyncio.open_connection(address, proxy.port, limit=READ_BYTES)
+    try:
+        if context is not None:
+            writer.write(tunnel_request(proxy, origin.host, origin.port))
+            answer = ProxyAnswer(proxy)
+            while not answer.feed(await reader.read(READ_BYTES)):
+                pass
+            await writer.start_tls(context, server_hostname=origin.host)
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return reader, writer
+
+
+def request(
+    method: str, address: SplitResult, headers: Mapping[str, str], body: bytes = b"", *, through: Proxy | None = None
+) -> bytes:
+    """Return a whole request for an address. `through` is the proxy before a plain origin: it wants the whole address.
+
+    Raises ValueError for characters that would end a line, and for those that no request has.
+    """
+    target = urlunsplit(("", "", address.path or "/", address.query, ""))
+    if through is not None:
+        target = f"http://{address.netloc}{target}"
+    own = {"Host": address.netloc, "Connection": "close", **({"Content-Length": str(len(body))} if body else {})}
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**own, **headers}.items())]
+    if through is not None and through.header:
+        lines.append(through.header.rstrip())
+    if " " in target or not all(line.isascii() and line.isprintable() for line in lines):
+        raise ValueError("characters that no request has")
+    return "\r\n".join((*lines, "", "")).encode("ascii") + body
+
+
+async def exchange(
+    streams: Streams, asked: bytes, *, body_bytes_max: int | None = None, head_only: bool = False
+) -> Answer:
+    """Return the answer to the request `asked`, and close the connection. With `head_only` its body is not read.
+
+    Raises OSError, BrokenAnswerError or NothingSentBackError.
+    """
+    reader, writer = streams
+    incoming = Incoming(body_bytes_max)
+    answer: Answer | None = None
+    try:
+        writer.write(asked)
+        while answer is None:
+            data = await reader.read(READ_BYTES)
+            if not data:
+                answer = incoming.end()
+            elif not head_only:
+                answer = incoming.feed(data)
+            elif incoming.feed_head(data):
+                answer = Answer(incoming.status, incoming.headers, b"")
+        return answer
+    finally:
+        writer.transport.abort()
