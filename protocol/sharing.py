@@ -14,7 +14,10 @@ from __future__ import annotations
 import json
 import re
 from binascii import crc32
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter, le
+from typing import TypeAlias
 
 from mld.protocol.codec import PIECE_BYTES, RECORD_END, RECORDS_HEAD, records_tail
 
@@ -29,18 +32,39 @@ _UNUSUAL = re.compile(
 )
 """From the quote that ends the payload to the end of the record."""
 
+SharedRecord: TypeAlias = tuple[bytes, int, int]
+"""A record and who gets it: its sequence number in digits, its sub-sequence number, the child."""
+
+
+def by_position(record: SharedRecord) -> tuple[int, int]:
+    """Return what records are sorted by."""
+    return int(record[0]), record[1]
+
+
+def is_ordered(records: Sequence[SharedRecord]) -> bool:
+    """Return whether records are certainly in the order of their positions: user records of an aggregate always are."""
+    numbers = [record[0] for record in records]
+    return len(set(map(len, numbers))) <= 1 and all(map(le, numbers, numbers[1:]))
+
 
 class SharedLine:
     """Takes the pieces of one line; `children` says how many share its records. `turn` is the child that gets the next
     record without a key; it goes on from line to line.
 
-    `order` has sequence number, sub-sequence number and child of each record, in the order of the line. `texts` has the
-    records of each child, each after a byte that takes the place of its comma, in one text for each piece of the line.
+    `order` has the records in the order of the line. `texts` has those of each child, each after a byte that takes the
+    place of its comma, in texts that may begin and end anywhere in a record.
     """
 
     def __init__(self, children: int, turn: int = 0) -> None:
         self.turn = turn
-        self.order: list[tuple[bytes, int, int]] = []
+        self.order: list[SharedRecord] = []
+        self.is_ordered = True
+        """Whether `order` is certainly that of the positions."""
+        self.first_of: dict[int, SharedRecord] = {}
+        """The first record of each child that has any."""
+        self.last_of: dict[int, SharedRecord] = {}
+        self.counts: Counter[int] = Counter()
+        """How many records each child has."""
         self.texts: list[list[bytes]] = [[] for _ in range(children)]
         self._parts: list[bytes] = []  # of a large record, whose payload goes on
         self._rest = b""
@@ -56,7 +80,8 @@ class SharedLine:
                 return
             self._has_begun, start = True, len(RECORDS_HEAD) - 1
         find, startswith, view = text.find, text.startswith, memoryview(text)
-        note, children = self.order.append, len(self.texts)
+        completed: list[SharedRecord] = []
+        note, children = completed.append, len(self.texts)
         runs: list[list[bytes | memoryview]] = [[] for _ in self.texts]
         while True:  # `start` is at the bracket or comma before a record, or in the payload of one that goes on
             data_end = find(b'"', start if self._parts else start + _TO_DATA)
@@ -85,8 +110,8 @@ class SharedLine:
                 child = self.turn
                 self.turn = (child + 1) % children
             note((sequence, sub, child))
-            if self._parts:
-                runs[child] += self._parts
+            if self._parts:  # of the first record that this piece completes
+                self.texts[child] += self._parts
                 self._parts = []
             runs[child].append(view[start:end])
             start = end
@@ -97,6 +122,14 @@ class SharedLine:
         if len(self._rest) > PIECE_BYTES and data_end < 0:
             self._parts.append(self._rest)  # the payload so far is neither copied nor looked through again
             self._rest = b""
+        self._sum_up(completed)
+
+    def _sum_up(self, records: Sequence[SharedRecord]) -> None:
+        self.is_ordered = self.is_ordered and is_ordered([*self.order[-1:], *records])
+        self.order += records
+        self.first_of = {record[2]: record for record in reversed(records)} | self.first_of
+        self.last_of |= {record[2]: record for record in records}
+        self.counts.update(map(itemgetter(2), records))
 
 
 def _plain(key: bytes) -> bytes:

@@ -18,11 +18,10 @@ answered, so that the search judges all children as if they were one.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from mld.consumer.checkpoint_range import CheckpointRange, Illegal, Write
@@ -31,16 +30,18 @@ from mld.consumer.parts import JoinedBatch
 from mld.consumer.ports import ChildProcess, Holds, Wanted, Written
 from mld.consumer.prefix_writer import PrefixWriter
 from mld.consumer.processor import CheckpointHandler, Processor
-from mld.consumer.safe_prefix import SafePrefix, by_position, is_ordered, position_of
+from mld.consumer.safe_prefix import SafePrefix, position_of
 from mld.core.clock import Clock
 from mld.core.positions import Position
+from mld.core.steps import in_order
 from mld.core.streams import ChildBatch, CountedRecords, PlainBatch
+from mld.core.turns import in_turns
 from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
-from mld.protocol.sharing import SharedLine, line_of_texts
+from mld.protocol.sharing import SharedLine, by_position, line_of_texts
 from mld.retrieval.prefetch import Budget, memory_bytes
 
 T = TypeVar("T")
@@ -102,6 +103,10 @@ class Lane:
         self.woken = asyncio.Event()
         self.refused = False
         """Whether a checkpoint was refused since its last answer: then no record is to blame for its end."""
+
+    @property
+    def is_idle(self) -> bool:
+        return self.in_hand is None and not self.waiting
 
     def begin(self, now: float) -> None:
         """Note that the next batch goes to the child."""
@@ -264,8 +269,8 @@ class ParallelProcessor:
         self.gone.cancel()  # from now on nobody is to blame
         try:
             ended = await asyncio.gather(*(lane.processor.end() for lane in self._lanes))
-            await self._stop_serving()
-            await self._writer.flush()
+            await asyncio.gather(*map(self._until_served, self._lanes))
+            await self._writer.close()
         finally:
             self._leave()
         return self._in_words(ended)
@@ -289,6 +294,7 @@ class ParallelProcessor:
             task.cancel()
         self._budget.leave()
         self._metrics.children = self._metrics.busy_since = None
+        self._metrics.outstanding = 0
 
     # --- each child ---------------------------------------------------------------------------------------------------
 
@@ -301,24 +307,24 @@ class ParallelProcessor:
             line.feed(piece)
             await asyncio.sleep(0)
         self._turn, order, lag_ms = line.turn, line.order, batch.millis_behind_latest
-        nothing = SharedBatch((), None, None, 0, lag_ms)
-        idle = [
-            nothing if self._delivers_empty and not (lane.waiting or lane.in_hand) else None for lane in self._lanes
-        ]
-        if not order:
-            return idle
-        if not is_ordered(order):
-            order.sort(key=by_position)
-        self._prefix.given(order)
-        first, last = {one[2]: one for one in reversed(order)}, {one[2]: one for one in order}
-        counts, now = Counter(map(itemgetter(2), order)), self._clock.monotonic()
+        first_of, last_of = line.first_of, line.last_of
+        if not line.is_ordered:
+            order = await in_turns(in_order(order, by_position))
+            first_of, last_of = {one[2]: one for one in reversed(order)}, {one[2]: one for one in order}
+        if order:
+            self._prefix.given(order, last_of)
+        now = self._clock.monotonic()
         parts: list[SharedBatch | None] = []
-        for child, texts in enumerate(line.texts):
-            if not texts:
-                parts.append(idle[child])
-                continue
-            parts.append(SharedBatch(texts, position_of(first[child]), position_of(last[child]), counts[child], lag_ms))
-            self._loads.given(child, counts[child], now)
+        for lane, texts in zip(self._lanes, line.texts, strict=True):
+            child = lane.load.number
+            if texts:
+                first, last, count = position_of(first_of[child]), position_of(last_of[child]), line.counts[child]
+                parts.append(SharedBatch(texts, first, last, count, lag_ms))
+                self._loads.given(child, count, now)
+            elif self._delivers_empty and lane.is_idle:
+                parts.append(SharedBatch((), None, None, 0, lag_ms))
+            else:
+                parts.append(None)
         return parts
 
     async def _serve(self, lane: Lane) -> None:
@@ -381,7 +387,7 @@ class ParallelProcessor:
         match lane.range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 error = self._checkpoints.refuse(f"child {number}: {reason}")
-            case Write() if self._writer.is_lost:
+            case Write() if self._writer.is_closed:
                 error = CheckpointErrorName.SHUTDOWN
             case Write(position):
                 lane.range = lane.range.written(position)
@@ -419,20 +425,25 @@ class ParallelProcessor:
         if self.gone.done():
             self.gone.result()
 
-    async def _stop_serving(self) -> None:
-        """Let each child finish what it has in hand; what waits is not given any more."""
-        self._is_closed = True
-        for lane, task in zip(self._lanes, self._serving, strict=True):
-            if lane.in_hand is None:
-                task.cancel()
-        await asyncio.wait(self._serving)
+    async def _until_served(self, lane: Lane) -> None:
+        """Let a child finish what it has in hand; what waits is not given any more."""
+        serving = self._serving[lane.load.number]
+        if lane.in_hand is None:
+            serving.cancel()
+        await asyncio.wait({serving})
 
     async def _last_action(self, act: Callable[[Lane], Awaitable[None]]) -> None:
-        await self._stop_serving()
-        try:
+        """Do it with each child as soon as that has answered for what it has in hand."""
+
+        async def finish(lane: Lane) -> None:
+            await self._until_served(lane)
             if self.gone.done():  # meanwhile one did not answer: all of them end
                 self.gone.result()
-            await self._each(act)
+            await act(lane)
+
+        self._is_closed = True
+        try:
+            await self._each(finish)
         finally:
             await self._writer.flush()
 
@@ -447,12 +458,14 @@ class ParallelProcessor:
                 raise result
 
 
-async def all_or_none(starting: Sequence[Awaitable[ChildProcess]]) -> list[ChildProcess]:
-    """Return all children, or kill those that have started and raise why another could not."""
-    results = await asyncio.gather(*starting, return_exceptions=True)
-    children = [result for result in results if not isinstance(result, BaseException)]
-    for result in results:
-        if isinstance(result, BaseException):
-            await asyncio.gather(*(child.kill() for child in children))
-            raise result
-    return children
+async def all_or_none(starting: Iterable[Coroutine[Any, Any, ChildProcess]]) -> list[ChildProcess]:
+    """Return all children. If one cannot start, or this is cancelled, kill those that have started."""
+    starts = [asyncio.ensure_future(start) for start in starting]
+    try:
+        return await asyncio.gather(*starts)
+    except BaseException:
+        for start in starts:
+            start.cancel()
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        await asyncio.gather(*(result.kill() for result in results if not isinstance(result, BaseException)))
+        raise

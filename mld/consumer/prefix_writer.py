@@ -14,6 +14,7 @@ from mld.consumer.checkpoints import ShardCheckpoints
 from mld.consumer.safe_prefix import SafePrefix
 from mld.core.clock import Clock
 from mld.core.positions import Position
+from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.protocol.messages import CheckpointErrorName
 
@@ -22,11 +23,11 @@ RETRY_MAX_S = 20.0  # the pause after a failed write doubles up to this
 
 
 class PrefixWriter:
-    """One life of a shard's children. `prefix` is theirs; only the writer may store it."""
+    """One life of a shard's children. `prefix` is theirs; only the writer may let it advance and store it."""
 
     def __init__(self, prefix: SafePrefix, checkpoints: ShardCheckpoints, clock: Clock) -> None:
-        self.is_lost = False
-        """Whether the lease is gone: nothing can be stored any more."""
+        self.is_closed = False
+        """Whether nothing is stored any more: the lease is lost, or the children have ended."""
         self._prefix = prefix
         self._checkpoints = checkpoints
         self._clock = clock
@@ -36,41 +37,50 @@ class PrefixWriter:
     def confirmed(self, child: int, position: Position) -> None:
         """Note a child's checkpoint, and see to it that the row follows."""
         self._prefix.confirmed(child, position)
-        if self._is_owed and self._writing is None:
-            self._writing = asyncio.create_task(self._write())
+        self._follow()
 
     async def flush(self) -> None:
         """Return when the row has the prefix, or the lease is lost."""
         self._hurried.set()
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-        if self._is_owed:
-            await self._write()
+        if (writing := self._follow()) is not None:
+            await asyncio.wait({writing})
         self._hurried.clear()
+
+    async def close(self) -> None:
+        """Store what the children have checkpointed; nothing is stored after it."""
+        await self.flush()
+        await self.cancel()
 
     async def cancel(self) -> None:
         """Give up what is not stored."""
-        self.is_lost = True
+        self.is_closed = True
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait({self._writing})
 
-    @property
-    def _is_owed(self) -> bool:
-        return not self.is_lost and self._prefix.position > self._checkpoints.range.last
+    def _follow(self) -> asyncio.Task[None] | None:
+        """Return the task that stores what was noted until now; None if nothing is stored any more."""
+        if self._writing is not None and self._writing.done() and not self._writing.cancelled():
+            self._writing.result()  # a bug, too, is for the consumer to raise
+            self._writing = None
+        if self._writing is None and not self.is_closed:
+            self._writing = asyncio.create_task(self._write())
+        return self._writing
 
     async def _write(self) -> None:
         retry_s = STORE_INTERVAL_S
-        try:
-            while self._is_owed:
-                match await self._checkpoints.advance(self._prefix.position):
-                    case None:
-                        retry_s = STORE_INTERVAL_S
-                        await wait_for_event(self._hurried, STORE_INTERVAL_S)
-                    case CheckpointErrorName.SHUTDOWN:
-                        self.is_lost = True
-                    case _:
-                        await self._clock.sleep(retry_s)
-                        retry_s = min(2 * retry_s, RETRY_MAX_S)
-        finally:
-            self._writing = None
+        while await self._is_owed():
+            match await self._checkpoints.advance(self._prefix.position):
+                case None:
+                    retry_s = STORE_INTERVAL_S
+                    await wait_for_event(self._hurried, STORE_INTERVAL_S)
+                case CheckpointErrorName.SHUTDOWN:
+                    self.is_closed = True
+                case _:
+                    await self._clock.sleep(retry_s)
+                    retry_s = min(2 * retry_s, RETRY_MAX_S)
+
+    async def _is_owed(self) -> bool:
+        """Let the prefix follow the children's checkpoints. Returns whether the row is behind it."""
+        position = await in_turns(self._prefix.advance(), self._clock)
+        return not self.is_closed and position > self._checkpoints.range.last

@@ -29,9 +29,9 @@ VARIANTS_CHILDREN: tuple[Variant, ...] = (
         (_PREFIX, _IS_DONE, _FIRST),
     ),
     _variant(
-        "prefix_moves_by_one_record",
-        "a checkpoint frees one record at most, so that the row stays behind",
-        (_PREFIX, "        while self._open and self._is_done(", "        if self._open and self._is_done("),
+        "row_does_not_follow",
+        "the row gets the prefix only when the children end",
+        ("consumer.prefix_writer", "self._writing is None and not", "self._hurried.is_set() and not"),
     ),
     _variant(
         "key_order_lost_at_restart",

@@ -288,7 +288,7 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "completed_leases_of_former_streams_are_kept": (Catch(1012, "checker 14"),),
     "prefix_by_maximum": (Catch(48, "checker 17"),),
     "prefix_by_first_child": (Catch(48, "checker 17"),),
-    "prefix_moves_by_one_record": (Catch(48, "checker 17"),),
+    "row_does_not_follow": (Catch(48, "checker 17"),),
     "key_order_lost_at_restart": (Catch(48, "checker 17"),),
     "end_by_first_child": (Catch(148, "checker 17"),),
 }

@@ -1,10 +1,13 @@
 """Several children for one shard, in whole workers in virtual time."""
 
+import asyncio
 import base64
+from typing import Any
 from zlib import crc32
 
 import pytest
 
+from mld.consumer.parallel import all_or_none
 from mld.core.positions import SHARD_END, Position
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -153,6 +156,53 @@ async def test_at_a_stop_all_children_checkpoint_and_the_row_has_everything(worl
     assert await worker.stop()
     assert world.lease(SHARD_0).checkpoint == places[-1]
     assert world.recorder.actions_of(SHARD_0)[-6:] == ["shutdownRequested"] * 3 + ["leaseLost"] * 3
+
+
+@in_fleet(1, **THREE)
+async def test_at_a_stop_each_child_is_told_as_soon_as_it_has_answered(world):
+    """The two that have nothing in hand checkpoint at once, and do not wait for the slow one."""
+    world.recorder = Stuck(world.clock)
+    world.recorder.stuck = frozenset({1})
+    worker = world.start()
+    put(world, 0, b"a")
+    put(world, 1, b"b")
+    await world.until(lambda: len(world.recorder.data()) == 1)
+    stop = asyncio.create_task(worker.stop())
+    await world.advance(2)
+    assert world.recorder.actions_of(SHARD_0)[-2:] == ["shutdownRequested"] * 2
+    world.recorder.stuck = frozenset()
+    assert await stop
+    assert world.recorder.actions_of(SHARD_0)[-4:] == ["shutdownRequested"] + ["leaseLost"] * 3
+
+
+class Starting:
+    """A child that starts when told, and then runs until it is killed."""
+
+    def __init__(self) -> None:
+        self.may_start = asyncio.Event()
+        self.state = "starting"
+
+    async def start(self) -> Any:
+        await self.may_start.wait()
+        self.state = "running"
+        return self
+
+    async def kill(self) -> str:
+        self.state = "killed"
+        return self.state
+
+
+async def test_children_that_have_started_are_killed_if_the_start_of_all_is_given_up():
+    fast, slow = Starting(), Starting()
+    fast.may_start.set()
+    starting = asyncio.create_task(all_or_none([fast.start(), slow.start()]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert fast.state == "running"
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert (fast.state, slow.state) == ("killed", "starting")
 
 
 @in_fleet(1, **THREE, timeoutInSeconds="5")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mld.protocol.codec import PIECE_BYTES, encode_process_records
 from mld.protocol.messages import Record
-from mld.protocol.sharing import SharedLine, line_of_texts
+from mld.protocol.sharing import SharedLine, is_ordered, line_of_texts
 
 KEYS = st.text(max_size=8) | st.sampled_from(["", '"', "\\", '\\"', "a\\", "}", '},{"data":"', "é", "\ud800", "😀"])
 RECORDS = st.lists(
@@ -55,6 +55,20 @@ def test_the_children_get_what_one_would(records, children, cuts):
         [one for one, (_, _, child) in zip(expected, shares.order, strict=True) if child == number]
         for number in range(children)
     ]
+    assert shares.counts == {number: len(own) for number in range(children) if (own := of_child(shares, number))}
+    assert shares.first_of == {number: of_child(shares, number)[0] for number in shares.counts}
+    assert shares.last_of == {number: of_child(shares, number)[-1] for number in shares.counts}
+    assert shares.is_ordered == is_ordered(shares.order)
+
+
+def of_child(shares: SharedLine, number: int) -> list:
+    return [record for record in shares.order if record[2] == number]
+
+
+def test_what_is_certainly_in_order():
+    assert is_ordered([(b"10", 0, 0), (b"10", 1, 1), (b"11", 0, 0)])
+    assert not is_ordered([(b"11", 0, 0), (b"10", 0, 1)])
+    assert not is_ordered([(b"9", 0, 0), (b"10", 0, 1)])  # texts of two lengths do not sort as numbers
 
 
 @given(RECORDS, st.integers(2, 8))
@@ -90,6 +104,7 @@ def test_a_large_record_comes_in_pieces_and_goes_in_pieces(size):
     pieces = list(line_of_texts(shares.texts[0], 7))
     assert b"".join(pieces) == whole(records)
     assert max(map(len, pieces)) <= 2 * PIECE_BYTES
+    assert max(map(len, shares.texts[0])) <= 2 * PIECE_BYTES  # its parts are not joined
 
 
 @pytest.mark.parametrize("text", ['"}', "}", ',"action":"record"}', '":0', "\\"])
