@@ -97,6 +97,8 @@ class OtherServices:
             response = self._run(app, request, call.account)
         except Exception as error:
             # Whatever moto raises becomes an answer, and the one thread goes on.
+            if "Index already exists" in str(error):  # two workers that start at once both want to make it
+                return _error("ValidationException", "Attempting to create an index which already exists")
             log.exception("moto failed", extra={"action": "local_moto_failed"})
             return HttpResponse(ServiceError("InternalFailure", str(error)).body, 500)
         if response.status == 400 and b"Invalid index: " in response.body:

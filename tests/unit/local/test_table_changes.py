@@ -132,3 +132,21 @@ def test_a_control_that_cannot_be_understood_says_so(aws: EmbeddedAws, body: Any
         aws.control("POST", "dynamodb/split", body)
     assert refused.value.code == 400
     assert json.loads(refused.value.read())["error"]
+
+
+def test_an_index_that_exists_already_is_refused_as_dynamodb_refuses_it(aws: EmbeddedAws, table: str) -> None:
+    """Workers that start at the same time all want to make the index of owners."""
+    index = {
+        "IndexName": "by-r",
+        "KeySchema": [{"AttributeName": "r", "KeyType": "HASH"}],
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+    }
+    wanted = {
+        "TableName": table,
+        "AttributeDefinitions": [{"AttributeName": "r", "AttributeType": "S"}],
+        "GlobalSecondaryIndexUpdates": [{"Create": index}],
+    }
+    dynamodb = aws.client("dynamodb")
+    dynamodb.update_table(**wanted)
+    with pytest.raises(ClientError, match=r"ValidationException.*already exists"):
+        dynamodb.update_table(**wanted)
