@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -145,6 +146,41 @@ def test_whoever_says_nothing_keeps_no_probe_out_and_is_not_ended_for_it(monkeyp
                 writer.close()
 
     run(check)
+
+
+FLOOD = {
+    "nothing": b"",
+    "half a head": b"GET /broken HTTP/1.1\r\nHost: ",
+    "a request after the other": request("GET /broken").replace(b"Connection: close\r\n", b"") * 20,
+    "a body that does not end": request("POST /hello", "localhost", "Content-Length: 9999999") + b"x" * 1000,
+    "no HTTP": b"\x16\x03\x01\x02\x00",
+}
+
+
+@pytest.mark.parametrize("is_one_peer", [True, False], ids=["one peer", "many peers"])
+def test_probes_are_answered_in_a_flood_of_500_connections(is_one_peer: bool) -> None:
+    async def check() -> None:
+        server = HttpServer({"/hello": hello, "/broken": broken}, RULE, probes=("/hello",))
+        port = await server.start("127.0.0.1", 0)
+        flood: list[asyncio.StreamWriter] = []
+        async with asyncio.timeout(PATIENCE_S):
+            for number, data in zip(range(500), itertools.cycle(FLOOD.values()), strict=False):
+                source = "127.0.0.2" if is_one_peer else f"127.0.1.{1 + number % 250}"
+                _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+                writer.write(data)
+                flood.append(writer)
+                assert len(server._places) <= http.PLACES_MAX
+                assert len(server._waiting) <= http.WAITING_MAX
+                if number % 50 == 49:
+                    assert status(await exchange(port, request("GET /hello"))) == 200
+            for writer in flood:
+                writer.transport.abort()
+            while server._places or server._waiting:
+                await asyncio.sleep(0.01)
+            assert status(await exchange(port, request("GET /broken"))) == 500, "and any page after it"
+        await server.close()
+
+    asyncio.run(check())
 
 
 def test_a_connection_gets_the_place_that_becomes_free_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
