@@ -1,11 +1,10 @@
 """`BotoService`: the `Service` port over a botocore client, called in a few threads of its own.
 
-This is the only place where the daemon blocks. A call is one HTTP attempt of the client (retries belong to the caller),
-its answer crosses back to the loop as a plain dict, its failure as an error of `mld.core.errors`. Whoever awaits may
-give up at any time: a call that is still queued is then never sent; one that is under way ends by the client's own read
-time-out and its outcome is dropped.
+A call is one HTTP attempt; retries belong to the caller. Its answer comes back to the event loop as a plain dict, its
+failure as an error of `mld.core.errors`. The caller may give up at any time. A call that is still queued is then never
+sent. A call under way ends by the client's own read timeout, and its outcome is dropped.
 
-Importing this module must stay cheap: botocore is imported by the first thread that needs it.
+Importing this module must stay cheap, so botocore is imported by the first thread that needs it.
 """
 
 from __future__ import annotations
@@ -21,33 +20,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.threads import GivenUpError, Workers
-from mld.aws.wire.answers import BODY_BYTES_MAX
-from mld.core.errors import AwsError, AwsUnreachableError, MldError, StartupError
+from mld.core.errors import AwsUnreachableError, StartupError
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
-    from botocore.exceptions import ClientError
+from mld.aws.aws_failures import aws_failure, limit_words
+from mld.aws.botocore_answers import RAW_BODY
 
 logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 CALL_TIMEOUT_S = 90.0
 """Backstop of a call without a limit of its own: above any sensible read time-out, for an answer that only trickles."""
 OPEN_TIMEOUT_S = 60.0
 """Reading the service model takes about 0.1 s; more than this means a hanging disk or credential source."""
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls under way before it leaves them to the end of the process."""
-
 SILENCE_S_MIN = 0.5
 """Without an answer for so long a connection is doubted, and those that were made before it."""
-STATUS_UNKNOWN = 400
-READ_BYTES = 64 * 1024
-FIRST_ERROR_STATUS = 300
-RAW_BODY = "RawBody"
-"""Under this name an answer that `keep_raw_body` has let through has its body."""
-PARAMETERS_REFUSED = "ParamValidationError"
-"""Code of a request that botocore itself refused to send, for example an empty name."""
 
 
 class BotoService:
@@ -185,103 +174,3 @@ class BotoService:
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
         return read(self._call_in_thread(operation, params)[RAW_BODY])
-
-
-def limit_answers(client: BaseClient) -> BaseClient:
-    """Let the client hang up on an answer of more than BODY_BYTES_MAX, and refuse one that was cut off.
-
-    botocore would read the one to its end, and take the other for whole.
-    """
-    from botocore.exceptions import HTTPClientError
-
-    session: Any = client._endpoint.http_session  # type: ignore[attr-defined]
-    send = session.send
-
-    def send_and_read(request: Any) -> Any:
-        is_read_later, request.stream_output = request.stream_output, True
-        response = send(request)
-        if not is_read_later or response.status_code >= FIRST_ERROR_STATUS:
-            body = bytearray()
-            try:
-                while piece := response.raw.read(READ_BYTES):
-                    body += piece
-                    if len(body) > BODY_BYTES_MAX:
-                        response.raw.close()
-                        raise ValueError(f"more than {BODY_BYTES_MAX} bytes")
-                if response.raw.length_remaining:
-                    raise ValueError(f"cut off, {response.raw.length_remaining} bytes are missing")
-            except Exception as error:
-                raise HTTPClientError(error=error) from error
-            response._content = bytes(body)
-        return response
-
-    session.send = send_and_read
-    return client
-
-
-def keep_raw_body(client: BaseClient, operation: str) -> None:
-    """Let good answers of `operation` through unparsed, for `BotoService.fetch`; its other calls are empty then.
-
-    A body is taken away before botocore parses it, which costs a hundred times as much as reading it.
-    """
-
-    def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
-        if response_dict["status_code"] < 300:
-            customized_response_dict[RAW_BODY] = response_dict["body"]
-            response_dict["body"] = b"{}"
-
-    service = client.meta.service_model.service_id.hyphenize()
-    client.meta.events.register(f"before-parse.{service}.{operation}", take_body, unique_id=f"mld-raw-{operation}")
-
-
-def aws_failure(operation: str, error: Exception) -> MldError:
-    """Return what an exception of botocore, of a provider of credentials, or of the machine means."""
-    from botocore.exceptions import ClientError, ParamValidationError
-
-    if isinstance(error, MldError):
-        return error
-    if isinstance(error, ClientError):
-        return _aws_error(operation, error)
-    if isinstance(error, ParamValidationError):
-        return AwsError(operation, PARAMETERS_REFUSED, str(error))
-    return AwsUnreachableError(operation, reason_of(error))  # a provider may raise anything: there is no answer
-
-
-def limit_words(client: BaseClient, error: Exception) -> str | None:
-    """Return which limit of botocore's own ended a call, with its seconds; None if it was none of them."""
-    from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
-
-    if not isinstance(error, ReadTimeoutError | ConnectTimeoutError):
-        return None
-    limits: Any = client.meta.config
-    is_read = isinstance(error, ReadTimeoutError)
-    limit = f"answer within {limits.read_timeout:g} s" if is_read else f"connection within {limits.connect_timeout:g} s"
-    return f"no {limit}: {reason_of(error)}"
-
-
-def is_surprise(error: Exception) -> bool:
-    """Return whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    from mld.aws.credentials import CredentialsExpiredError
-
-    return not isinstance(error, OSError | BotoCoreError | ClientError | CredentialsExpiredError | MldError)
-
-
-def _aws_error(operation: str, error: ClientError) -> AwsError:
-    response: Any = error.response
-    details = response.get("Error", {})
-    return AwsError(
-        operation,
-        plain_code(str(details.get("Code", "Unknown"))),
-        str(details.get("Message", "")),
-        status=int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", STATUS_UNKNOWN)),
-        item=response.get("Item"),
-    )
-
-
-def plain_code(code: str) -> str:
-    """Return an error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation
-    address.
-    """
-    return code.split(":", 1)[0].rsplit("#", 1)[-1]

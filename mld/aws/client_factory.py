@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld import __version__
-from mld.aws.client import BotoService, keep_raw_body, limit_answers
+from mld.aws.botocore_answers import keep_raw_body, limit_answers
+from mld.aws.client import BotoService
 from mld.aws.service import FrameSource
 from mld.aws.service_time import ServiceTime
 from mld.aws.table_calls import REFUSED_CODE, THROTTLING_CODES

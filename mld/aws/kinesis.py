@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+from mld.aws.aws_failures import PARAMETERS_REFUSED
 from mld.aws.boundary import raises_only
-from mld.aws.client import PARAMETERS_REFUSED
 from mld.aws.service import PartwiseRead, RawService, Service
 from mld.aws.table_calls import THROTTLING_CODES
 from mld.core.errors import (

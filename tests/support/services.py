@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from botocore.credentials import Credentials
 
-from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.botocore_answers import keep_raw_body
+from mld.aws.client import BotoService
 from mld.aws.service_time import ServiceTime
 from mld.aws.wire.client import WireService
 from tests.support.patience import PATIENCE_S

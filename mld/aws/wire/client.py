@@ -24,8 +24,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mld.aws.aws_failures import aws_failure, is_surprise
 from mld.aws.boundary import OUR_OWN, Surprises
-from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
+from mld.aws.client import CALL_TIMEOUT_S, BotoService
 from mld.aws.service import PartwiseRead
 from mld.aws.service_time import ServiceTime
 from mld.aws.threads import GivenUpError, Job, Workers

@@ -26,7 +26,8 @@ from botocore.exceptions import (
 from botocore.stub import Stubber
 
 from mld.aws import client as client_module
-from mld.aws.client import BotoService, plain_code
+from mld.aws.aws_failures import plain_code
+from mld.aws.client import BotoService
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError
 from tests.support.patience import PATIENCE_S
 

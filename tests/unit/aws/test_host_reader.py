@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mld.aws.host_reader import HostReader, HostReadError
+from tests.support.patience import PATIENCE_S
 from tests.unit.aws.test_hostile_endpoint import ENDLESS, SENT_MAX, Endless
 from tests.unit.aws.test_wire import Server, answer
 
@@ -18,7 +19,7 @@ REDIRECT = b"HTTP/1.1 %d Elsewhere\r\nLocation: http://127.0.0.1:%d/\r\nContent-
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[HostReader]:
-    reader = HostReader(tmp_path)
+    reader = HostReader(tmp_path, timeout_s=PATIENCE_S)
     yield reader
     reader.close()
 

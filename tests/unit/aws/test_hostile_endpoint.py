@@ -10,9 +10,10 @@ from unittest.mock import ANY
 
 import pytest
 
-import mld.aws.client
+from mld.aws import botocore_answers
 from mld.aws.client import BotoService
 from mld.aws.client_factory import client_factory
+from mld.aws.credentials import CredentialsUnavailableError
 from mld.aws.wire import answers
 from mld.aws.wire.proxies import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError
@@ -92,7 +93,7 @@ async def test_botocore_hangs_up_on_an_answer_without_an_end(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
-    monkeypatch.setattr(mld.aws.client, "BODY_BYTES_MAX", BODY_MAX)
+    monkeypatch.setattr(botocore_answers, "BODY_BYTES_MAX", BODY_MAX)
     attack = Endless(*ENDLESS[name])
     with Server(attack) as server:
         factory = client_factory(
@@ -224,3 +225,21 @@ def test_a_proxy_that_goes_on_talking_connects_nobody(make: Callable[[], Endless
             with pytest.raises(OSError, match="proxy"):
                 open_tunnel(to_proxy, Proxy("127.0.0.1", server.port), "aws", 443, timeout_s=5)
     assert attack.sent <= SENT_MAX
+
+
+@pytest.mark.parametrize("provider", ["InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"])
+@pytest.mark.parametrize("name", ["chunks", "a body without a length", "a header"])
+def test_a_metadata_service_that_does_not_end_yields_no_credentials_and_is_hung_up_on(
+    name: str, provider: str, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attacks = [Endless(*ENDLESS[name]) for _ in range(4)]
+    with Server(*attacks) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
+        with pytest.raises(CredentialsUnavailableError, match=provider):
+            client_factory(configure(provider)).create_client(
+                "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
+            )
+    assert all(attack.sent <= SENT_MAX for attack in attacks)

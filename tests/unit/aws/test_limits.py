@@ -14,7 +14,8 @@ import pytest
 from botocore.credentials import Credentials
 from botocore.exceptions import ConnectTimeoutError
 
-from mld.aws.client import BotoService, limit_words
+from mld.aws.aws_failures import limit_words
+from mld.aws.client import BotoService
 from mld.aws.service import Service
 from mld.aws.service_time import ServiceTime
 from mld.aws.table_calls import TableCalls

@@ -27,7 +27,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
 
-from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.botocore_answers import keep_raw_body
+from mld.aws.client import BotoService
 from mld.aws.service_time import ServiceTime
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming
 from mld.aws.wire.client import WireService

@@ -1,0 +1,85 @@
+"""How clients of botocore read answers: never without a limit, and the bodies of records unparsed.
+
+Importing this module must stay cheap, so botocore is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mld.aws.wire.answers import BODY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from botocore.credentials import CredentialResolver
+
+
+READ_BYTES = 64 * 1024
+METADATA_BYTES_MAX = 64 * 1024
+"""Keys and a token of a session are some 2 KB."""
+FIRST_ERROR_STATUS = 300
+RAW_BODY = "RawBody"
+"""Under this name an answer that `keep_raw_body` has let through has its body."""
+
+
+def limit_answers(client: BaseClient) -> BaseClient:
+    """Let the client hang up on an answer of more than BODY_BYTES_MAX, and refuse one that was cut off.
+
+    botocore would read the first to its end, and take the second for whole. Return the client.
+    """
+    _limit(client._endpoint.http_session, BODY_BYTES_MAX)  # type: ignore[attr-defined]
+    return client
+
+
+def limit_metadata(resolver: CredentialResolver) -> CredentialResolver:
+    """Let the providers that ask the metadata service of a container or an instance hang up on a long answer.
+
+    Return the resolver.
+    """
+    for provider in resolver.providers:
+        fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)
+        if (session := getattr(fetcher, "_session", None)) is not None:
+            _limit(session, METADATA_BYTES_MAX)
+    return resolver
+
+
+def _limit(session: Any, body_bytes_max: int) -> None:
+    """Limit what an HTTP session of botocore reads of an answer. A stream of events is left to its reader."""
+    from botocore.exceptions import HTTPClientError
+
+    send = session.send
+
+    def send_and_read(request: Any) -> Any:
+        is_read_later, request.stream_output = request.stream_output, True
+        response = send(request)
+        if not is_read_later or response.status_code >= FIRST_ERROR_STATUS:
+            body = bytearray()
+            try:
+                while piece := response.raw.read(READ_BYTES):
+                    body += piece
+                    if len(body) > body_bytes_max:
+                        response.raw.close()
+                        raise ValueError(f"more than {body_bytes_max} bytes")
+                if response.raw.length_remaining:
+                    raise ValueError(f"cut off, {response.raw.length_remaining} bytes are missing")
+            except Exception as error:
+                raise HTTPClientError(error=error) from error
+            response._content = bytes(body)
+        return response
+
+    session.send = send_and_read
+
+
+def keep_raw_body(client: BaseClient, operation: str) -> None:
+    """Let good answers of `operation` through unparsed, for `BotoService.fetch`; its other calls are empty then.
+
+    A body is taken away before botocore parses it, which costs a hundred times as much as reading it.
+    """
+
+    def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
+        if response_dict["status_code"] < 300:
+            customized_response_dict[RAW_BODY] = response_dict["body"]
+            response_dict["body"] = b"{}"
+
+    service = client.meta.service_model.service_id.hyphenize()
+    client.meta.events.register(f"before-parse.{service}.{operation}", take_body, unique_id=f"mld-raw-{operation}")
