@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mld.processors.spark.session.computed_once import computed_once
@@ -160,53 +161,83 @@ def handed(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    def letters(frame: DataFrame, reason: Column, sinks: Sequence[str]) -> DataFrame:
-        missed = F.array(*map(F.lit, sinks)) if sinks else F.lit(None)
-        return frame.select(
-            *COLUMNS,
-            reason.alias(REASON),
-            F.lit(letter.application).alias(APPLICATION),
-            F.lit(letter.pipeline).alias(PIPELINE_ID),
-            missed.cast("array<string>").alias(SINKS),
-        )
-
-    def because(reasons: Sequence[str], sinks: Sequence[str]) -> DataFrame:
-        reason = F.array(*map(F.lit, reasons))[F.col(ROW_INDEX).cast("int")]
-        return letters(raw.select(*map(F.expr, NAMED), reason.alias(REASON)), F.col(REASON), sinks)
-
+    because = partial(_because, raw, letter)
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
     found = decoding(raw.sparkSession, format, schema, rescued)
     # Spark analyses the whole plan again for each step below, so there are few steps. Values are made columns before
     # they are counted, because Spark interprets an expression within a count instead of compiling it.
     decoded = raw.select(*map(F.expr, NAMED), found.decoded.alias(PAYLOAD))
-    parsed, bad = decoded.select("*", found.bad.alias(BAD), found.stray_names.alias(NAMES)), F.col(BAD)
-    counts = Observation()
-    observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
-    observed += [F.count(NAMES).alias("stray"), F.max(NAMES).alias("stray_names")]
+    parsed = decoded.select("*", found.bad.alias(BAD), found.stray_names.alias(NAMES))
+    counts, is_good = Observation(), ~F.col(BAD)
+    seen = parsed.observe(counts, *_figures(with_bitmap=divert))
     if divert:
-        observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT.format("shardId")))).alias("bitmap"))
-    seen = parsed.observe(counts, *observed)
-    good = seen.filter(~bad) if divert else seen
-    clean = found.clean if divert else F.when(~bad, found.clean)
-    if format is Format.JSON_LINES:
-        # Without a dead letter, a malformed record becomes one row whose payload is null.
-        records = good.select(*COLUMNS, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
+        records = _with_payloads(seen.filter(is_good), found.clean, format)
     else:
-        records = good.select(*COLUMNS, clean.alias(PAYLOAD))
+        records = _with_payloads(seen, F.when(is_good, found.clean), format)
+    return Handed(
+        records,
+        lambda: _letters(parsed.filter(BAD), found.reason, letter),
+        because,
+        lambda: _counted(counts),
+        lambda: _look(parsed, found.reason),
+    )
 
-    def malformed() -> DataFrame:
-        return letters(parsed.filter(bad), found.reason, ())
 
-    def look() -> Counted:
-        of_bad = parsed.select(bad.alias(BAD), F.when(bad, found.reason).alias(REASON))
-        alike = of_bad.groupBy(BAD, F.substring_index(REASON, IS, 1)).agg(F.count("*").alias("n"), F.min(REASON))
-        rows = [(row[0], row.n, row[3]) for row in alike.collect()]
-        wrong = sorted((n, reason) for is_bad, n, reason in rows if is_bad)
-        most = f"{wrong[-1][1]} ({wrong[-1][0]} of them)" if wrong else None
-        return Counted(sum(n for _, n, _ in rows), sum(n for n, _ in wrong), reason=most)
+def _letters(frame: DataFrame, reason: Column, letter: WriterIdentity, sinks: Sequence[str] = ()) -> DataFrame:
+    """Return dead letters of the records of a frame. `sinks`: those that miss the records (none: all)."""
+    from pyspark.sql import functions as F
 
-    return Handed(records, malformed, because, lambda: _counted(counts), look)
+    missed = F.array(*map(F.lit, sinks)) if sinks else F.lit(None)
+    return frame.select(
+        *COLUMNS,
+        reason.alias(REASON),
+        F.lit(letter.application).alias(APPLICATION),
+        F.lit(letter.pipeline).alias(PIPELINE_ID),
+        missed.cast("array<string>").alias(SINKS),
+    )
+
+
+def _because(raw: DataFrame, letter: WriterIdentity, reasons: Sequence[str], sinks: Sequence[str]) -> DataFrame:
+    """Return dead letters of the records of a page, from a reason for each."""
+    from pyspark.sql import functions as F
+
+    reason = F.array(*map(F.lit, reasons))[F.col(ROW_INDEX).cast("int")]
+    return _letters(raw.select(*map(F.expr, NAMED), reason.alias(REASON)), F.col(REASON), letter, sinks)
+
+
+def _figures(*, with_bitmap: bool) -> list[Column]:
+    """Return what the jobs over decoded records count: the fields of `Counted`, except for the reason."""
+    from pyspark.sql import functions as F
+
+    figures = [F.count(F.lit(1)).alias("seen"), F.count_if(BAD).alias("malformed")]
+    figures += [F.count(NAMES).alias("stray"), F.max(NAMES).alias("stray_names")]
+    if with_bitmap:
+        bit = F.when(F.col(BAD), F.expr(BIT.format("shardId")))
+        figures.append(F.bitmap_construct_agg(bit).alias("bitmap"))
+    return figures
+
+
+def _with_payloads(frame: DataFrame, clean: Column, format: Format) -> DataFrame:
+    """Return the `records` of a pipeline. Without a dead letter, a malformed record of `Format.JSON_LINES` becomes one
+    row whose payload is null."""
+    from pyspark.sql import functions as F
+
+    if format is Format.JSON_LINES:
+        return frame.select(*COLUMNS, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
+    return frame.select(*COLUMNS, clean.alias(PAYLOAD))
+
+
+def _look(parsed: DataFrame, reason: Column) -> Counted:
+    """Count by a job of its own, with the reason of the field that is wrong most often."""
+    from pyspark.sql import functions as F
+
+    of_bad = parsed.select(BAD, F.when(F.col(BAD), reason).alias(REASON))
+    alike = of_bad.groupBy(BAD, F.substring_index(REASON, IS, 1)).agg(F.count("*").alias("n"), F.min(REASON))
+    rows = [(row[0], row.n, row[3]) for row in alike.collect()]
+    wrong = sorted((n, reason) for is_bad, n, reason in rows if is_bad)
+    most = f"{wrong[-1][1]} ({wrong[-1][0]} of them)" if wrong else None
+    return Counted(sum(n for _, n, _ in rows), sum(n for n, _ in wrong), reason=most)
 
 
 def _counted(counts: Observation) -> Counted | None:
