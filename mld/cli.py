@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 import mld
+from mld.command_list import MODULE_OF, SECTIONS
 from mld.core.errors import MldError
 from mld.core.installed import NotReadyError
 from mld.core.terminal import (
@@ -41,18 +43,6 @@ NEARNESS_MIN = 0.7
 _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
-_ELSEWHERE = {
-    "mld.operating.act_commands": (
-        *("drain", "export", "leave-3x", "move", "pause", "release", "reset", "restart-child", "restore"),
-        *("resume", "skip"),
-    ),
-    "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
-    "mld.operating.here": ("status", "tap"),
-    "mld.operating.doctor_command": ("doctor",),
-    "mld.operating.fleet_commands": ("apps", "events", "lag", "leases", "workers"),
-    "mld.operating.stream_commands": ("peek", "replay"),
-}
-"""Modules that define commands, each imported only when one of its commands is called."""
 _REMOVED = {
     "log-level": "set mld.logLevel in the file, and send the daemon SIGHUP, as `systemctl reload` does",
     "top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`",
@@ -60,7 +50,6 @@ _REMOVED = {
     "migrate-streams": "use `mld export`, then `mld restore --from-another` with a file of the other form",
 }
 """Commands of earlier versions of mld."""
-_MODULE_OF = {command: module for module, commands in _ELSEWHERE.items() for command in commands}
 
 
 class _Commands(click.Group):
@@ -85,14 +74,27 @@ class _Commands(click.Group):
         return f"there is no command {name!r}: " + (f"did you mean `mld {near[0]}`?" if near else "`mld help` has all")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_MODULE_OF])
+        return sorted([*super().list_commands(ctx), *MODULE_OF])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _MODULE_OF:
+        if cmd_name not in MODULE_OF:
             return super().get_command(ctx, cmd_name)
         say_what_is_logged()
-        found: click.Command = getattr(import_module(_MODULE_OF[cmd_name]), cmd_name.replace("-", "_"))
+        found: click.Command = getattr(import_module(MODULE_OF[cmd_name]), cmd_name.replace("-", "_"))
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list by sections, without an import of the commands."""
+        width = max(len(name) for listed in SECTIONS.values() for name in listed)
+        for title, listed in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in listed.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, for a shell, without an import of the commands."""
+        listed = {name: text for section in SECTIONS.values() for name, text in section.items()}
+        named = [CompletionItem(name, help=text) for name, text in listed.items() if name.startswith(incomplete)]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 @click.group(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,9 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import pytest
 
 import mld as package
+from mld.cli import commands
+from mld.command_list import SECTIONS
 from tests.acceptance.commands import CRON_PATH, MLD, ROOT, mld
 from tests.support.patience import PATIENCE_S
 
@@ -50,6 +54,30 @@ def test_help_names_every_command_and_fits_a_terminal() -> None:
         assert page.startswith("Usage: mld " + command)
         assert max(map(len, page.splitlines())) <= 80
     assert max(map(len, result.stdout.splitlines())) <= 80
+    assert not re.search(r"[a-z,]\.\.\.$", result.stdout, re.MULTILINE), "no line is cut"
+
+
+def test_the_list_of_commands_names_each_once() -> None:
+    named = [name for section in SECTIONS.values() for name in section]
+    assert sorted(named) == commands.list_commands(click.Context(commands))
+
+
+def test_the_help_and_the_completion_import_no_command() -> None:
+    """They answer a person who waits."""
+    words = {"_MLD_COMPLETE": "bash_complete", "COMP_WORDS": "mld le", "COMP_CWORD": "1"}
+    for arguments, environment, answer in ((["--help"], {}, "Look:"), ([], words, "leases")):
+        run = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "mld", *arguments],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
+        assert answer in run.stdout
+        assert not imported & {"asyncio", "boto3", "botocore", "h11", "pyspark", "ssl"}
+        assert not any(name.startswith("mld.operating") for name in imported)
 
 
 def test_help_is_a_command_too() -> None:
