@@ -1,1 +1,1 @@
-"""Lease rows, conditional writes, and what this worker holds."""
+"""Leases: rows of the lease table, conditional writes, and the leases that this worker holds."""

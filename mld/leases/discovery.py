@@ -1,12 +1,13 @@
-"""`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, and makes them held.
+"""`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, and has the keeper hold them.
 
-Rules: leases#discovery-of-assigned-leases, leases#owner-index. Java begins to hold a lease when it has read the row.
-Here the row is renewed first, and the lease is held from the sending of that renewal on, so that no belief rests on a
-read alone.
+Rules: leases#discovery-of-assigned-leases, leases#owner-index. Java holds a lease as soon as it has read the row. Here
+the row is renewed first, and the lease is held from the sending of that renewal, so that no belief rests on a read
+alone.
 
-The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
-whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. The failover
-watcher tells us what the whole table shows (`saw_table`), and the next query is made a period after that.
+The index is eventually consistent: it may name rows that are not ours any more, which costs only a read. If the
+previous owner of a row is still finishing, the row is read again twice a second until it belongs to us or to a third
+worker. The failover watcher passes on each scan of the whole table (`saw_table`), and the next query of the index is
+due one period after that.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from mld.metrics.registry import Metrics
 log = logging.getLogger(__name__)
 
 PENDING_POLL_S = 0.5  # the old owner may finish at any moment, and until we notice nobody reads the shard
-DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
-GETS_CONCURRENT_MAX = 10  # leaves half of the renewals' requests to the renewals
+DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds its work due
+GETS_CONCURRENT_MAX = 10  # leaves half of the requests at a time to renewals
 
 
 @dataclass(eq=False)
@@ -51,14 +52,14 @@ class LeaseDiscovery:
         self._listed_at = self.clock.monotonic()
         self._shown_at = self.clock.monotonic()
         self._leads_alone = False
-        self._waiting: dict[str, None] = {}  # keys to look at, in order, each once
+        self._waiting: dict[str, None] = {}  # keys of rows to read, in order, each once
         self._has_waiting = asyncio.Event()
         self._looking: set[str] = set()
-        self._pending: dict[str, float] = {}  # when to look again at the rows that others are finishing
+        self._pending: dict[str, float] = {}  # rows that previous owners are finishing: when to read them again
         self._pending_changed = asyncio.Event()
 
     def wake(self, keys: Iterable[str] = ()) -> None:
-        """Look now: at these rows, or without any at the index."""
+        """Read these rows now; without `keys`, query the index now."""
         keys = tuple(keys)
         if keys:
             self._enqueue(keys)
@@ -66,15 +67,17 @@ class LeaseDiscovery:
             self._list_due.set()
 
     def saw_table(self, leases: Iterable[Lease], *, leads_alone: bool) -> None:
-        """Take note of all rows, just read. `leads_alone`: there is nobody who could assign a lease to us unheard."""
+        """Note the rows of a scan of the whole table. `leads_alone`: this worker leads, and no other worker could
+        assign a lease to it without our knowledge.
+        """
         self._shown_at = self.clock.monotonic()
         self._leads_alone = leads_alone
         self._enqueue_new(lease.key for lease in leases if self.worker_id in (lease.owner, lease.checkpoint_owner))
 
     async def run(self) -> None:
-        """Discover until cancelled. What fails is logged and tried again; a lease is held as soon as it is ours.
+        """Discover leases until cancelled. Failures are logged and retried; a lease is held as soon as it is ours.
 
-        To be ended before leases are given away, else those that could not be given come back.
+        Cancel this before leases are given away; otherwise leases that could not be given are discovered again.
         """
         async with asyncio.TaskGroup() as tasks:
             for _ in range(GETS_CONCURRENT_MAX):
@@ -100,7 +103,7 @@ class LeaseDiscovery:
 
     def _next_list_at(self) -> float:
         latest = self._listed_at + QUERY_SPACING_S_MAX
-        if self._leads_alone:  # all that it can find is what it has lost itself
+        if self._leads_alone:  # nobody else assigns leases, so a query only finds leases that this worker has lost
             return latest
         return min(latest, max(self._listed_at, self._shown_at) + DISCOVERY_PERIOD_S)
 

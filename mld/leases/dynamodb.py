@@ -1,7 +1,7 @@
-"""The lease table in DynamoDB: one request per call, no retries.
+"""`DynamoLeaseTable`: the lease table in DynamoDB, one request per call, without retries.
 
-Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. Never
-writes without a condition and never hides an error: an answer that is not definite leaves as a `TableError`.
+Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. It
+never writes without a condition and never hides an error: if an answer is not definite, it raises a `TableError`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
 TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 GETS_PER_BATCH = 100  # DynamoDB's limit
-RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
+RESTORES_AT_ONCE = 20  # rows of a lost table that are created at the same time; as many as renewals
 
 
 @raises_only(TableUnavailableError)
 class DynamoLeaseTable:
-    """The `StoredTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for.
+    """The `StoredTable` port over a DynamoDB `Service`. `scan_segments` 0: chosen by the table's size.
 
-    `settings` count when the table is created.
-    `key_name` is the key of a table that is written to and not read: one of reports, which operators mark.
+    `settings` are used only if the table is created.
+    `key_name` is the hash key if this is a table of reports, which operators' commands write and nobody reads here.
     """
 
     def __init__(
@@ -80,12 +80,13 @@ class DynamoLeaseTable:
         self._size_segments = 1
         self._size_known_until = clock.monotonic()
         self._known: dict[str, Lease] = {}
-        """The rows as seen last, of which the table is made again."""
+        """The rows as last seen, from which a lost table is restored."""
         self._lost_since: float | None = None
         self._corrupt_reported: dict[str, tuple[str, float]] = {}
-        """What was logged of unreadable rows, and when, by key."""
+        """Unreadable rows by key: the reason that was logged, and when."""
         self._creates_from = -math.inf
-        """No rows for shards before this: as long after our part as we waited, all workers have done theirs."""
+        """Until this time after a restoration no rows are created for shards: other workers may still restore rows with
+        positions. They get as much time after our restoration as passed between the loss and that."""
 
     # --- the table itself ---------------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class DynamoLeaseTable:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
-        """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
+        """See `LeaseTable.scan`. Raises TableError, but not for corrupt rows: these are in the result."""
         segments = 1 if part is not None else await self._segments()
         found = _Found()
         params: dict[str, Any] = {"ConsistentRead": consistent}
@@ -132,7 +133,7 @@ class DynamoLeaseTable:
                 self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found)
                 for segment in range(segments)
             )
-        if self._lost_since is None:  # else somebody may be making it again, row by row
+        if self._lost_since is None:  # else other workers may be restoring the table, row by row
             seen = {lease.key: lease for lease in found.leases}
             self._known = seen if part is None else self._known | seen
         self._report_corrupt(found.corrupt, is_whole=part is None)
@@ -140,7 +141,7 @@ class DynamoLeaseTable:
         return TableScan(tuple(leases), tuple(found.corrupt), tuple(found.others))
 
     def _report_corrupt(self, corrupt: Sequence[tuple[str, str]], *, is_whole: bool) -> None:
-        """Log each row that cannot be read when it is first seen so, and once an hour as long as that lasts."""
+        """Log each unreadable row when it is first seen, and then once an hour until it is repaired."""
         now_s, reported = self._clock.monotonic(), {}
         for key, reason in corrupt:
             before = self._corrupt_reported.get(key)
@@ -159,9 +160,7 @@ class DynamoLeaseTable:
             await _parse_page(page, found)
 
     async def _segments(self) -> int:
-        """Return how many parallel segments to scan. Asks for the size only of tables that have filled more than a
-        page.
-        """
+        """Return how many parallel segments to scan. The table's size is asked for only if a scan had several pages."""
         if self._scan_segments > 0:
             return self._scan_segments
         if self._had_many_pages and self._clock.monotonic() >= self._size_known_until:
@@ -185,7 +184,7 @@ class DynamoLeaseTable:
         return {lease.key: lease for lease in found.leases}
 
     async def _get_batch(self, keys: list[str], found: _Found) -> list[str]:
-        """Read these rows; returns the keys that DynamoDB has left for another request, never all of them."""
+        """Read these rows. Return the keys that DynamoDB has not processed, which are never all of them."""
         wanted = {"Keys": [{rows.KEY: {"S": key}} for key in keys], "ConsistentRead": True}
         params = {"RequestItems": {self._table_name: wanted}}
         try:
@@ -209,8 +208,8 @@ class DynamoLeaseTable:
     # --- writes -------------------------------------------------------------------------------------------------------
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """See `LeaseTable.apply`. Raises TableError; while workers may still bring back rows of a lost table, no row is
-        created, and TableMissingError says so.
+        """See `LeaseTable.apply`. Raises TableError; in particular TableMissingError if the write creates a row while
+        other workers may still restore rows of a lost table.
         """
         if write.creates is not None and (self._lost_since is not None or self._clock.monotonic() < self._creates_from):
             raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")
@@ -235,35 +234,36 @@ class DynamoLeaseTable:
         return write.accepted(answer.get("Attributes", {}))
 
     async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
-        """Return the row that refused a write: as the service sent it, else read (it may be gone, or the server
-        cannot).
+        """Return the row that refused a write: from the answer, else by a read (it may be gone, or the server does not
+        return rows).
         """
         return rows.parse_row(refused.row) if refused.row else await self.get(key)
 
 
 def may_restore(lease: Lease, worker: str) -> bool:
-    """Return whether `worker` may make a lost row again as it saw it last.
+    """Return whether `worker` may restore a lost row as it last saw it.
 
-    An old position costs repeated records, except LATEST, which would skip what its owner has checkpointed since.
+    An old position only repeats records. But LATEST would skip records if the owner has checkpointed since, so only the
+    owner restores that.
     """
     return lease.checkpoint != LATEST or lease.actual_owner == worker
 
 
 def segments_for(table_bytes: int) -> int:
-    """Return how many parallel scan segments a table of this size takes (leases#table-reads)."""
+    """Return into how many parallel segments to divide the scan of a table of this size (leases#table-reads)."""
     full, rest = divmod(table_bytes, SEGMENT_BYTES)
     return min(max(int(full) + (1 if rest else 0), 1), SEGMENTS_MAX)
 
 
 @dataclass(slots=True)
 class _Found:
-    """What a scan has found so far."""
+    """The rows that a scan has found so far."""
 
     leases: list[Lease] = field(default_factory=list)
     corrupt: list[tuple[str, str]] = field(default_factory=list)
     others: list[Row] = field(default_factory=list)
     is_marked: bool = False
-    """Whether a lease is kept by the heartbeat of its owner, see `rows.HEARTBEAT`."""
+    """Whether some lease has the mark of mld 0.2, see `rows.HEARTBEAT`."""
 
     def note(self, row: Row) -> None:
         try:
@@ -279,7 +279,7 @@ class _Found:
 
 
 async def _with_heartbeats(found: _Found) -> list[Lease]:
-    """Return the leases, each marked one with its owner's heartbeat as that was written last (leases#marked-rows)."""
+    """Return the leases; a marked lease gets its owner's newest heartbeat in place of the mark (leases#marked-rows)."""
     beats, leases = rows.heartbeats_in(found.others), []
     for number, lease in enumerate(found.leases, start=1):
         beat = beats.get(lease.actual_owner or "", "")
@@ -298,7 +298,7 @@ async def _parse_page(page: Sequence[Row], found: _Found) -> None:
 
 
 async def _all_or_first_error(works: Iterable[Any]) -> None:
-    """Run the coroutines together; on the first error cancel the others and raise it by its own type."""
+    """Run the coroutines concurrently. On the first error cancel the others and raise that error, not a group."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)

@@ -1,10 +1,11 @@
-"""`GivingAway`: the writes by which a holder gives a lease to another worker or to nobody. The keeper's collaborator.
+"""`GivingAway`: writes by which the keeper gives a held lease to another worker, or releases it to nobody.
 
 Rules: leases#handoff-on-the-owner-side, leases#handoff-deadline, leases#release-on-stop.
 
-A holder gives its row to the next owner of a pending handoff or to nobody; when its worker leaves, to a living worker
-or to nobody. These writes are conditional on the owners, not on the counter, so that they also work right after a
-renewal whose reply was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
+A lease goes to the next owner of a pending handoff. If this worker is leaving, it goes to a living worker. If there is
+no such receiver, the lease is released: it belongs to nobody. These writes are conditional on the owners and not on the
+counter, so that they also work right after a renewal whose reply was lost. If such a write is refused, somebody else
+has changed the row's owners, and this worker has nothing left to give.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from mld.metrics.worker import LeaseMove
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
-HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
+RELEASE_ATTEMPTS_MAX = 4  # a release only saves other workers time, so shutdown must not wait long for it
+HAND_OVER_ATTEMPTS_MAX = 2  # after that the lease is released; the next owner finds a released lease almost as fast
 
 ReceiverOf = Callable[[Lease], Awaitable[str | None]]
 
 
 @dataclass(eq=False)
 class GivingAway:
-    """Gives away what `worker_id` holds."""
+    """Gives away leases that `worker_id` holds."""
 
     table: LeaseTable
     clock: Clock
@@ -49,15 +50,17 @@ class GivingAway:
         self._receiver_of: ReceiverOf | None = None
 
     def leave_to(self, receiver_of: ReceiverOf) -> None:
-        """Let each lease go to its receiver from now on, and to nobody where it has none: this worker leaves."""
+        """Note that this worker leaves: from now on each lease goes to the worker that `receiver_of` returns for it, or
+        to nobody if that is None.
+        """
         self._receiver_of = receiver_of
 
     async def give(self, holding: Holding) -> bool:
-        """Give it with the owners as they are known, and a second time with those that a refusal shows. True if the row
-        is known to be in other hands, or free.
+        """Give the lease of `holding` away. If the write is refused because the row has other owners than we knew, try
+        once more with those owners. Return True if the row is known to belong to somebody else, or to nobody.
 
-        A handoff is tried until it works or the lease expires, as nobody else can complete it sooner; not so by a
-        worker that leaves.
+        A handoff is tried until it works or the lease expires, because no other worker can complete it sooner. A worker
+        that leaves tries only a few times.
         """
         leaving = self._receiver_of
         for _ in range(writes.RELEASE_WRITES_MAX):
@@ -99,9 +102,9 @@ class GivingAway:
     async def _give(
         self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
     ) -> T | None:
-        """Return the write's answer, None if it stays unknown.
+        """Send a write until it is answered; return the answer, or None if the outcome stays unknown.
 
-        `make` gets whether an earlier attempt may have worked.
+        `make` makes the write; its argument is whether an earlier attempt may have been applied.
         """
         key, valid_until = holding.lease.key, holding.until
         attempt, resent = 0, False

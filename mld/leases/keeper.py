@@ -1,22 +1,24 @@
-"""`LeaseKeeper`: what this worker holds. Renews, checkpoints, gives away, and stops believing in time.
+"""`LeaseKeeper`: the leases that this worker holds. Renews, checkpoints, gives away, and stops believing in time.
 
 Rules: leases#holding-tokens, leases#send-time-validity, leases#renewal-rhythm, leases#local-expiry,
 leases#overlapping-writes, leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-deadline.
 
 A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
-giving it away, by `drop`, or by a new adoption of the same key. Its writes do not wait for one another: each says what
-those before it may have made of the row (`own_writes`), so that a slow answer, a lost reply, a time-out and a cancelled
-caller all lead to the same place. An answer counts whenever it comes, for whatever holding there is by then. What the
-table says is ours although no holding says so is the business of `resumer`.
+giving the lease away, by `drop`, or by a new adoption of the same key. Its writes do not wait for one another: each
+allows for all states in which the writes before it may have left the row (`own_writes`). So a slow answer, a lost
+reply, a time-out and a cancelled caller are all handled in the same way. An answer counts whenever it comes, for the
+holding of that key that exists by then. If a row names us but we have no holding of it, `resumer` takes care of it.
 
-A holding that is not believed any more is *suspended* before it ends: nothing is delivered or stored for it, but it is
-renewed as before, and the answer that explains the row by our own writes alone brings it back under its token.
+A holding that is no longer believed is first *suspended*: nothing is delivered or stored for it, but it is renewed as
+before. An answer which shows that only our own writes have changed the row brings it back under the same token.
+Otherwise it ends after some time.
 
-A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
-is transferred we go on as before. Once we have begun to give a lease away it is not renewed, but expires, and others
-take it. `validity` says how long a lease is believed, and why.
+If the leader asks for a handoff, the answer to our next write shows it. The handoff is reported, and gets a deadline;
+until it is completed, nothing else changes. Once we have begun to give a lease away, it is not renewed any more; if the
+write fails, the lease expires, and others take it. `validity` explains how long a lease is believed, and why.
 
-What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
+Two things must never happen here: a write under a token that is not current, and a belief that outlives the lease
+duration.
 """
 
 from __future__ import annotations
@@ -65,27 +67,31 @@ from mld.properties.settings import LeaseSettings
 log = logging.getLogger(__name__)
 
 SLOW_S = 300.0
-"""How long leases are renewed at every other tick after the last tick at which renewals of the one before waited."""
+"""How long leases are renewed at every other tick only, after a tick at which renewals of the tick before were unsent.
+"""
 FRESH_SHARE = 1.5
-"""Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
+"""As a share of the renewal interval: meanwhile leases confirmed more recently than this are skipped at a tick. When
+they are renewed, a third of the lease is left."""
 LATENESS_SHARE = 0.1
-"""Of the lease duration: an answer that takes longer is late, and may come so much later than the one before."""
+"""As a share of the lease duration: an answer that takes longer is late. An answer may also be that much slower than
+the one before."""
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
-EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
+EXPIRY_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds the lease expired
 
 STORE_AGAIN_SHARE = 0.5
-"""A checkpoint without an answer for this share of the renewal interval is sent along instead of a renewal."""
+"""If a checkpoint is unanswered for this share of the renewal interval, the next renewal sends it again."""
 
 MakeWrite = Callable[[Lease, Span], writes.HolderWrite]
 
 
 @dataclass(eq=False)
 class LeaseKeeper:
-    """Owner of the fact "which leases are ours now".
+    """The only authority on which leases are ours now.
 
-    `on_change` is called after every change of that set and after every news of a handoff. It must return at once.
-    `status_of` gives what a renewal tells people.
+    `on_change` is called when that set changes, when a handoff is asked for, and when an operator's requests change. It
+    must return at once.
+    `status_of` returns the status of a lease's shard, which renewals write into the row.
     """
 
     table: LeaseTable
@@ -109,13 +115,13 @@ class LeaseKeeper:
         self._late_said_until = -math.inf
         self._times_changed = asyncio.Event()
         self._minded_at = math.inf
-        """When the holdings are looked at next, unless something happens before."""
+        """When the deadlines of the holdings are checked next, unless something happens before."""
         self.resumer = Resumer(
             self, self._rows, self._slots, self.clock, self.rng, worker_id=self.worker_id, settings=self.settings
         )
         self.giving = GivingAway(self.table, self.clock, self.rng, self.worker_id, self.metrics)
 
-    # --- what is held -------------------------------------------------------------------------------------------------
+    # --- the held leases ----------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, HeldLease]:
         """Return the leases that are ours and not expired, by key."""
@@ -126,16 +132,16 @@ class LeaseKeeper:
         return {key: holding.token for key, holding in self._holdings.items()}
 
     def has(self, key: str) -> bool:
-        """Return whether there is a holding of this key, be it suspended."""
+        """Return whether there is a holding of this key, even a suspended one."""
         return key in self._holdings
 
     def forget_table(self) -> None:
-        """Forget what was known of other writes of rows that are gone with their table."""
+        """Forget the open writes and the twins of a table that is gone."""
         self._rows.forget()
         self.resumer.forget_table()
 
     def look_again(self) -> None:
-        """See which leases are to be brought back, and which suspended ones are believed again."""
+        """Check now which leases have to be resumed, and which suspended ones are believed again."""
         self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
@@ -153,10 +159,10 @@ class LeaseKeeper:
     def adopt(
         self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED, *, answered_at: float | None = None
     ) -> HeldLease | None:
-        """Hold `lease`, which a write that counts from `sent_at` has just made or confirmed ours; it was sent at
-        `answered_at`, by default then. A new token every time.
+        """Hold `lease` under a new token, because a write has just made or confirmed it ours.
 
-        None if the answer came so late that the lease has expired already.
+        The write counts from `sent_at`. It was sent at `answered_at`, by default the same. Return None if the answer
+        came so late that the lease has already expired.
         """
         throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
         holding = Holding(lease, "", throughput, self.settings.duration_s, confirmed_at=sent_at)
@@ -182,7 +188,7 @@ class LeaseKeeper:
         return HeldLease(lease, holding.token)
 
     def drop(self, key: str, token: str) -> bool:
-        """Stop holding a lease without telling the table. False if it is not held under this token."""
+        """Stop holding a lease without writing its row. Return False if it is not held under this token."""
         holding = self._holding(key, token)
         if holding is None:
             return False
@@ -196,9 +202,9 @@ class LeaseKeeper:
             holding.throughput.record(data_bytes)
 
     def note_failing(self, key: str, token: str, note: Failing) -> None:
-        """Have the next renewal say on the row that the record processor failed; the next checkpoint takes it off.
+        """Write a note with the next renewal that the record processor keeps failing; the next checkpoint removes it.
 
-        A lease that is given away before that renewal goes without the note.
+        If the lease is given away before that renewal, the note is lost.
         """
         holding = self._holding(key, token)
         if holding is not None:
@@ -207,11 +213,11 @@ class LeaseKeeper:
     # --- writes on behalf of a consumer -------------------------------------------------------------------------------
 
     async def checkpoint(self, key: str, token: str, position: Position) -> Position:
-        """Store `position` in the row, which keeps a later one (leases#checkpoints-only-advance). Waits while the
-        holding is suspended.
+        """Store `position` in the row, unless the row has a later one (leases#checkpoints-only-advance). Waits while
+        the holding is suspended.
 
-        Returns it, or SHARD_END if the row was complete before. Raises LeaseLostError, or TableError if it is unknown
-        whether the position is stored; the lease is kept then.
+        Return `position`, or SHARD_END if the row was complete before. Raises LeaseLostError, or TableError if it is
+        unknown whether the position is stored; then the lease is kept.
         """
         holding = self._current(key, token)
         async with holding.storing_one:
@@ -224,10 +230,10 @@ class LeaseKeeper:
             finally:
                 holding.storing = None
                 if not stored.cancel():
-                    stored.exception()  # fetched so that nobody reports it
+                    stored.exception()  # so that asyncio does not log it as never retrieved
 
     async def _store(self, holding: Holding, storing: Storing) -> Position:
-        """Send a checkpoint until it is stored. Whatever else is sent of the row meanwhile may store it first."""
+        """Send a checkpoint until it is stored. Meanwhile a renewal may send it too, and store it first."""
         attempt = 0
         while True:
             attempt += 1
@@ -255,7 +261,7 @@ class LeaseKeeper:
                     return storing.stored.result()
 
     async def _store_once(self, holding: Holding, position: Position) -> MldError | None:
-        """Send it once; what the row shows then is noted. Return why there is no answer."""
+        """Send a checkpoint once, and note the row in the answer. Return the error if there is no answer, else None."""
         try:
             await self._write(holding, self._checkpoint_of(holding, position), position)
         except LeaseLostError as lost:
@@ -272,7 +278,7 @@ class LeaseKeeper:
         )
 
     def _end_storing(self, holding: Holding, lost: LeaseLostError | None = None) -> None:
-        """Tell whoever waits for a checkpoint that the row has it, or that the lease is lost."""
+        """End the wait for a checkpoint if the row has it, or if the lease is `lost`."""
         storing, row = holding.storing, holding.lease
         if storing is None or storing.stored.done():
             return
@@ -284,10 +290,10 @@ class LeaseKeeper:
     # --- giving a lease away ------------------------------------------------------------------------------------------
 
     async def give_away(self, key: str, token: str) -> bool:
-        """Give the lease to the next owner of a pending handoff, else to nobody, so that others may take it at once.
+        """Give the lease to the next owner of a pending handoff, or else to nobody, so that others may take it at once.
 
-        Whatever the outcome, it is not ours any more afterwards. True if the row is known to be in other hands, or
-        free.
+        Afterwards the lease is not ours any more, whatever the outcome. Return True if the row is known to belong to
+        somebody else, or to nobody.
         """
         holding = self._holding(key, token)
         if holding is None:
@@ -301,7 +307,7 @@ class LeaseKeeper:
     # --- renewals -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Renew and expire until cancelled. Nothing in the table changes when it ends."""
+        """Renew and expire leases until cancelled. Its end changes nothing in the table."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._mind_times(tasks))
@@ -311,18 +317,18 @@ class LeaseKeeper:
             self.resumer.abandon()
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
-        """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
+        """Start the renewals at a fixed rate. Missed ticks are skipped."""
         tick_at = self.clock.monotonic()
         while True:
             self.metrics.ticked(len(self._holdings), self.clock.monotonic(), self.renew_interval_s)
             await self._start_renewals(tasks)
-            # A loop may wake its timers a hair early; a negative "late" would make this tick its own next one.
+            # Timers may fire slightly early; with a negative `late_s` the next tick would be this one again.
             late_s = max(0.0, self.clock.monotonic() - tick_at)
             tick_at += self.renew_interval_s * (late_s // self.renew_interval_s + 1)
             await self.clock.sleep(max(0.0, tick_at - self.clock.monotonic()))
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
-        """Start a task per lease that has none, the most urgent first."""
+        """Start a renewal of each lease that is due for one, the most urgent first."""
         urgent_first = sorted(self._holdings.values(), key=lambda holding: holding.until)
         is_late = self._slots.locked() and any(holding.renewing for holding in urgent_first)
         fresh_since = self._fresh_since(len(urgent_first), is_late=is_late)
@@ -334,9 +340,9 @@ class LeaseKeeper:
                 await asyncio.sleep(0)
 
     def _fresh_since(self, leases: int, *, is_late: bool) -> float:
-        """Return since when a lease must have been confirmed to be passed over at this tick (leases#renewal-rhythm).
+        """Return a time: leases confirmed after it are skipped at this tick (leases#renewal-rhythm).
 
-        `is_late`: renewals of the tick before have not been sent. The first time that is a warning.
+        `is_late`: renewals of the tick before have not been sent yet. The first time, a warning is logged.
         """
         now = self.clock.monotonic()
         if is_late and now >= self._slow_until:
@@ -351,12 +357,12 @@ class LeaseKeeper:
             self._slow_until = now + SLOW_S
         if now >= self._slow_until:
             return now
-        answered_in_s = self.renew_interval_s + self._slots.took_s  # what goes out at the next tick
+        answered_in_s = self.renew_interval_s + self._slots.took_s  # until renewals of the next tick are answered
         lasts_s = (1 - LATENESS_SHARE) * self.settings.duration_s
         return now + max(-FRESH_SHARE * self.renew_interval_s, answered_in_s - lasts_s)
 
     def _is_renewal_due(self, holding: Holding) -> bool:
-        """Return whether to renew a lease at this tick, whether or not earlier renewals are answered."""
+        """Return whether to renew a lease at this tick: not if several writes are unanswered and the last is recent."""
         key = holding.lease.key
         newest_at, waiting = self._rows.newest_at(key), self._rows.waiting(key)
         if newest_at is None or waiting <= 1:
@@ -368,8 +374,8 @@ class LeaseKeeper:
         tasks.create_task(self._renew(holding))
 
     async def _renew(self, holding: Holding) -> None:
-        """Renew one lease, after errors again until it is renewed, lost, or expired. While one renewal waits for its
-        answer others may be sent. What goes wrong concerns this lease only.
+        """Renew one lease; after errors retry until it is renewed, lost, or expired. Other renewals of it may be sent
+        while this one waits for its answer. Errors affect this lease only.
         """
         key = holding.lease.key
         attempt = 0
@@ -391,9 +397,9 @@ class LeaseKeeper:
                     failure = survived(error, "renewing a lease", key)
                     self.metrics.renewed(key, False, sent_at, self.clock.monotonic())
                     if holding.renewing or holding.confirmed_at >= sent_at:
-                        return None  # another renewal is on the way, or a later one was answered first
+                        return None  # another renewal is under way, or a later one was answered first
                     delay_s = self._retry_delay_s(holding, attempt, None)
-                    is_told = attempt == 1 or delay_s is None  # and no more once it is suspended, which says enough
+                    is_told = attempt == 1 or delay_s is None  # but not while suspended: that was logged already
                     level = logging.WARNING if is_told and self._is_believed(holding) else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=about("renew_failed", key))
                     if delay_s is None:
@@ -405,7 +411,7 @@ class LeaseKeeper:
             survived(error, "renewing a lease", key)
 
     async def _renew_once(self, holding: Holding, kbps: float | None) -> None:
-        """Send a renewal, or the checkpoint that is late."""
+        """Send a renewal, or instead of it a checkpoint that has not been answered in time."""
         storing, again_s = holding.storing, STORE_AGAIN_SHARE * self.renew_interval_s
         is_late = storing is not None and self.clock.monotonic() - storing.sent_at >= again_s
         if storing is not None and is_late and self._is_believed(holding):
@@ -423,7 +429,7 @@ class LeaseKeeper:
         )
 
     async def _mind_times(self, tasks: asyncio.TaskGroup) -> None:
-        """End each holding when its time is over, suspended before, and each handoff at its deadline, unasked."""
+        """Act at each deadline: suspend and end holdings, complete handoffs, renew again, and resume lapsed leases."""
         while True:
             self._times_changed.clear()
             now = self.clock.monotonic()
@@ -442,20 +448,20 @@ class LeaseKeeper:
             await wait_for_event(self._times_changed, wait_s)
 
     def _due_at(self, holding: Holding) -> float:
-        """Return when something must be done about this holding at the latest."""
+        """Return the next deadline of this holding: suspension or end, the next renewal, or a handoff."""
         ends_at = holding.until if holding.believed.is_set() else holding.ends_at
         due_at = min(ends_at, self._again_at(holding))
         return due_at if holding.handoff_by is None or holding.leaving else min(due_at, holding.handoff_by)
 
     def _again_at(self, holding: Holding) -> float:
-        """Return when a renewal goes out beside those that wait for their answers."""
+        """Return when to send another renewal while the last is unanswered; infinity if none is."""
         key = holding.lease.key
         newest_at = self._rows.newest_at(key)
         if newest_at is None or newest_at <= holding.answered_at or holding.renewing or holding.leaving:
             return math.inf
         if self._rows.waiting(key) >= OPEN_MAX:
             return math.inf
-        # A belief that counts from a later write than was answered must not make us write less often.
+        # The belief may count from a write that is not answered yet; that must not make us write less often.
         until = min(holding.until, holding.answered_at + self.settings.duration_s)
         return again_at(newest_at, until, self.settings.duration_s)
 
@@ -474,16 +480,17 @@ class LeaseKeeper:
     # --- the one way to write -----------------------------------------------------------------------------------------
 
     async def _write(self, holding: Holding, make: MakeWrite, position: Position | None = None) -> None:
-        """Make one conditional write of a holding; afterwards it has the row as it is known then.
+        """Make one conditional write for a holding, and update the holding from the answer.
 
-        Raises LeaseLostError if the holding is over or the row refused; after any other exception it is unknown.
+        Raises LeaseLostError if the holding is over or the write is refused. After any other exception the outcome is
+        unknown.
         """
         if not self.is_current(holding):
             raise LeaseLostError(holding.lease.key, "expired or given up")
         before = holding.lease
         shown = await self.send(before, lambda span: make(before, span), position)
         if isinstance(shown, Refusal):
-            # While it was not believed, others may have had it as often as they liked.
+            # While the holding was suspended, others may have had the lease, so this proves no twin.
             self.lose(holding, shown if self._is_believed(holding) else replace(shown, by_twin=False))
             raise LeaseLostError(before.key, shown.why)
         self._note(holding, shown)
@@ -491,8 +498,8 @@ class LeaseKeeper:
     async def send(
         self, seen: Lease, make: Callable[[Span], writes.HolderWrite], position: Position | None = None
     ) -> RowShown | Refusal:
-        """Send one write over the row as `seen`; what its answer shows. Raises TableError if the outcome is unknown,
-        and it is after any other exception, too.
+        """Send one write, based on the row as `seen`; return the row that the answer shows, or the refusal. Raises
+        TableError if the outcome is unknown; after any other exception it is unknown too.
         """
         key = seen.key
         sent = self._rows.send(seen, self.clock.monotonic(), position)
@@ -517,7 +524,7 @@ class LeaseKeeper:
         return shown
 
     def confirmed(self, shown: RowShown) -> None:
-        """Note what an answer to a renewal of a lease shows that was resumed meanwhile."""
+        """Note the answer to one of the resumer's renewals; the lease was resumed by another one meanwhile."""
         holding = self._holdings.get(shown.row.key)
         if holding is not None:
             self._note(holding, shown)
@@ -531,7 +538,7 @@ class LeaseKeeper:
         return from_s
 
     def _note_late(self, took_s: float) -> None:
-        """Count an answer that confirmed a lease after most of its duration, and say so now and then."""
+        """Count an answer that took most of the lease duration, and log a warning at most every `SLOW_S`."""
         now, duration_s = self.clock.monotonic(), self.settings.duration_s
         words = f"answers of DynamoDB take {took_s:.1f} s, and leases last {duration_s:g} s"
         self.metrics.worker.answered_late(words, now, duration_s)
@@ -547,7 +554,7 @@ class LeaseKeeper:
         )
 
     def _note(self, holding: Holding, shown: RowShown) -> None:
-        """Note what an answer to a write of this holding shows, for whatever holding of the row there is."""
+        """Note the answer to a write of `holding`, for the present holding of the same lease, if there is another."""
         row = shown.row
         current = self._holdings.get(row.key, holding)
         before = current.lease
@@ -570,9 +577,7 @@ class LeaseKeeper:
         self._note_news(current, before, row)
 
     def _note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
-        """Report what the answer `row` tells: that the lease is believed again, a handoff that it asks for, unless that
-        was done before, and wishes that came or went.
-        """
+        """Report news in the answer `row`: a handoff that is asked for (once), or changed requests of an operator."""
         is_current = self.is_current(holding)
         if row.handoff_to is not None and holding.handoff_by is None and is_current:
             log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=about("handoff_asked", row.key))
@@ -596,7 +601,7 @@ class LeaseKeeper:
         return self.clock.monotonic() < holding.until
 
     def is_current(self, holding: Holding) -> bool:
-        """Return whether a holding still is one, be it suspended. When due it is suspended, brought back or ended."""
+        """Return whether a holding still exists, perhaps suspended. If due, it is suspended, brought back or ended."""
         key = holding.lease.key
         if self._holdings.get(key) is not holding:
             return False

@@ -1,6 +1,7 @@
 """A lease in memory: the values of one lease row. Pure. Rule: leases#row-attributes.
 
-Values only. What a row looks like in DynamoDB is `rows`, what may be written is `writes`, who holds what is `keeper`.
+`rows` converts rows of DynamoDB into these values, `writes` makes the writes of rows, and `keeper` knows which leases
+this worker holds.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A note on a row whose record processor keeps failing, for the next owner and for people who read the table.
+    """A note in the row of a shard whose record processor keeps failing, for the next owner and for people who read the
+    table.
 
-    It is about one `checkpoint`: once the row has another, there was progress, and the note means nothing any more.
+    The note is about one `checkpoint`: if the row has another one, there was progress, and the note is obsolete.
     """
 
     failures: int
-    """Failures in a row without checkpoint progress; 0 takes the note off the row: the processor works again."""
+    """Consecutive failures without checkpoint progress. 0: the processor works again, and the note is removed."""
     since_s: int
     """When the first of them happened, in epoch seconds."""
     checkpoint: Position
@@ -42,20 +44,22 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """What the holder of a lease tells people with each renewal; nothing is decided by it."""
+    """The state of a shard, which its holder writes into the row with each renewal. It is for people: no decision uses
+    it.
+    """
 
     activity: str
     """processing, idle, stalled, unreadable, failing, parked, ending or paused."""
     at_s: int
     """When this was so, in epoch seconds of the holder's clock."""
     behind_ms: int | None = None
-    """How far the shard was behind; None if Kinesis has not said."""
+    """How far the shard was behind the tip; None if Kinesis has not reported it."""
     delivered: Position | None = None
     """The newest position that was given to the child."""
     why: str | None = None
-    """Since when it is in trouble, and why, in words; None if it is not, or nobody says."""
+    """Since when the shard is in trouble, and why, in words; None if it is not, or if unknown."""
     trend: str | None = None
-    """Lag in the last hour, see `metrics.shard.Trend`; None if nobody says."""
+    """Lag in the last hour, see `metrics.shard.Trend`; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +81,30 @@ class Lease:
     hash_range: HashRange | None = None
     throughput_kbps: float | None = None
     heartbeat: str | None = None
-    """The mark that a worker of mld 0.2 wrote instead of renewing the row. A scan of the whole table has that worker's
-    heartbeat here, which moves while the worker lives. Our first write of the row takes the mark away.
+    """The mark that a worker of mld 0.2 wrote instead of renewing the row. A scan of the whole table replaces it by
+    that worker's heartbeat, which changes as long as the worker lives. Our first write of the row removes the mark.
     """
     failing: Failing | None = None
     paused: str | None = None
-    """Who has paused the shard, when and why, in words; None if nobody has. Its holder delivers nothing meanwhile."""
+    """Who has paused the shard, when and why, in words; None if it is not paused. A paused shard delivers nothing."""
     left_out: frozenset[str] = frozenset()
-    """Records that are not to be delivered, because an operator has saved them: ``SEQUENCE`` or ``SEQUENCE/SUB``."""
+    """Records that must not be delivered, because an operator has saved them: ``SEQUENCE`` or ``SEQUENCE/SUB``."""
     restart: str | None = None
-    """Who last asked for a new child, when and why; the holder acts when these words change."""
+    """Who last asked for a new child, when and why. The holder starts a new child when this text changes."""
     pinned_until_s: int | None = None
-    """Until when the lease stays with the worker that an operator gave it to, in epoch seconds."""
+    """Until when the lease stays with the worker to which an operator gave it, in epoch seconds."""
     stream: str | None = None
     """The stream's identifier, ``account:name:epoch``, in a table of several streams; the key begins with it."""
     status: ShardStatus | None = field(default=None, compare=False)
 
     @property
     def shard_id(self) -> str:
-        """The shard's own name; the key, in a table with one stream."""
+        """The shard's own name. In a table of one stream that is the key."""
         return self.key if self.stream is None else self.key.removeprefix(f"{self.stream}:")
 
     @property
     def actual_owner(self) -> str | None:
-        """Who may renew and checkpoint now: the old owner while a handoff is pending."""
+        """The worker that may renew and checkpoint now; while a handoff is pending, that is the old owner."""
         return self.checkpoint_owner if self.checkpoint_owner is not None else self.owner
 
     @property
@@ -110,7 +114,7 @@ class Lease:
 
     @property
     def wishes(self) -> tuple[str | None, frozenset[str], str | None]:
-        """What an operator wants of the holder."""
+        """The operator's requests to the holder: the pause, the records to leave out, the restart of the child."""
         return self.paused, self.left_out, self.restart
 
     @property
@@ -119,16 +123,16 @@ class Lease:
 
     @property
     def is_load(self) -> bool:
-        """Whether it counts against maxLeasesForWorker (leases#load-of-a-worker): its shard has a reader to come."""
+        """Whether the lease counts towards maxLeasesForWorker (leases#load-of-a-worker): the shard has to be read."""
         return not self.is_complete
 
     @property
     def failing_now(self) -> Failing | None:
-        """The note of failures, unless there was progress since, made by a worker that does not know of notes."""
+        """The note of failures; None if the checkpoint has moved since, by a worker that does not know such notes."""
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
 
     def lacking(self, note: Failing | None) -> Failing | None:
-        """Return `note` if it is about this row as it is now and not on it yet."""
+        """Return `note` if it is about this row's checkpoint and still has to be written (or removed); else None."""
         if note is None or note.checkpoint != self.checkpoint:
             return None
         is_there = note == self.failing if note.failures else self.failing is None
@@ -136,11 +140,11 @@ class Lease:
 
 
 def loads_of(leases: Iterable[Lease]) -> Counter[str]:
-    """Return how many open leases each worker owns or is promised (leases#load-of-a-worker).
+    """Return how many unfinished leases each worker owns or is about to get (leases#load-of-a-worker).
 
-    A finished shard has no reader; its row is kept until its children have begun. If it counted, it would take the
-    place that its own children need. One that is being handed over is load of both workers: the old owner still reads
-    it, and the next one will.
+    A finished shard has no reader, but its row is kept until its children have begun. If it counted, it would take the
+    place that its own children need. A lease that is being handed over counts for both workers: the old owner still
+    reads the shard, and the next one will.
     """
     load = [lease for lease in leases if lease.is_load]
     counts = Counter(lease.owner for lease in load if lease.owner is not None)
@@ -149,7 +153,7 @@ def loads_of(leases: Iterable[Lease]) -> Counter[str]:
 
 
 def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
-    """Return what the row of a shard tells people at `wall_s`; None if nobody works on it."""
+    """Return the status of a shard at `wall_s` (epoch seconds) from its metrics; None if it has none."""
     if part is None:
         return None
     lag_ms, why = part.lag_ms(wall_s), part.why_at(wall_s)
@@ -158,9 +162,9 @@ def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
 
 
 def read_to_s(lease: Lease) -> float | None:
-    """Return until when all that arrived lies before the checkpoint, by the last report in the row (epoch seconds).
+    """Return a time (epoch seconds): all records that arrived before it are checkpointed, by the status in the row.
 
-    None if nobody reported it, or if records were delivered whose checkpoint is not there.
+    None if the row has no such status, or if delivered records are not checkpointed yet.
     """
     told = lease.status
     if told is None or told.behind_ms is None or (told.delivered is not None and told.delivered > lease.checkpoint):

@@ -1,8 +1,8 @@
 """`OwnAttribute`: an attribute that mld adds to rows of its tables: its type, its bounds, its value if damaged. Pure.
 
-Rule: leases#attributes-of-mld. Whoever may write the table may put anything there that DynamoDB takes. So reading an
-attribute of ours never raises, whatever its `meaning` stumbles over. A damaged value counts as absent, or as what
-`if_damaged` declares.
+Rule: leases#attributes-of-mld. Anybody with write access to the table can store any value of DynamoDB in such an
+attribute. So reading one never raises, whatever exception its `meaning` raises. A damaged value is read as absent, or
+as `if_damaged` if that is set.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Any, Generic, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""A row as DynamoDB gives it: a value by its type, by the name of the attribute."""
+"""A row as DynamoDB returns it: for each attribute name a value by its type, as in ``{"leaseCounter": {"N": "7"}}``."""
 
-ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's; for texts that are compared with what we wrote, and not shown
-INTEGER_DIGITS_MAX = 19  # of a long, in Java
+ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's limit; for texts that are only compared with our own, and not shown
+INTEGER_DIGITS_MAX = 19  # a Java long has at most that many
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAttribute(Generic[T]):
-    """One attribute: its name, its type in DynamoDB, what a value of that type says, and one as mld writes it.
+    """One attribute: its name, its type in DynamoDB (`kind`), how to convert a value of that type (`meaning`), and an
+    example as mld writes it.
 
-    Whatever `meaning` raises is damage.
+    If `meaning` raises anything, the value is damaged.
     """
 
     name: str
@@ -34,7 +35,7 @@ class OwnAttribute(Generic[T]):
     if_damaged: T | None = None
 
     def read(self, row: Row) -> T | None:
-        """Return what the row says; None if it says nothing."""
+        """Return the attribute's value in the row; None if absent, `if_damaged` if damaged."""
         value = row.get(self.name)
         if value is None:
             return None
@@ -45,7 +46,7 @@ class OwnAttribute(Generic[T]):
 
 
 def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
-    """Return a meaning: the text itself, which is not empty."""
+    """Return a `meaning` that accepts a text which is not empty."""
 
     def read(found: Any) -> str:
         if not isinstance(found, str) or not 0 < len(found) <= characters_max:
@@ -56,12 +57,12 @@ def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
 
 
 def words(characters_max: int) -> Callable[[Any], str]:
-    """Return a meaning: what somebody wrote for people, of which the beginning is enough."""
+    """Return a `meaning` for a text written for people: it is cut to `characters_max`."""
     return lambda found: some_text()(found)[:characters_max]
 
 
 def integer(high: int, low: int = 0) -> Callable[[Any], int]:
-    """Return a meaning: plain ASCII digits, as mld writes them, from `low` to `high`."""
+    """Return a `meaning` for an integer from `low` to `high`, in plain ASCII digits, as mld writes it."""
 
     def read(found: Any) -> int:
         if not (found.isascii() and found.isdigit() and len(found) <= INTEGER_DIGITS_MAX and low <= int(found) <= high):
@@ -72,5 +73,5 @@ def integer(high: int, low: int = 0) -> Callable[[Any], int]:
 
 
 def binary(found: Any) -> bytes:
-    """Return the bytes themselves, as what they mean."""
+    """Return a binary value as bytes; used as a `meaning`."""
     return bytes(memoryview(found))

@@ -1,25 +1,29 @@
-"""Our own writes of a lease row, several of which may be under way at once: what they may have made of it. Pure.
+"""`OwnWrites`: our own writes of each lease row, several of which may be under way at once, and the counters and
+checkpoints that they may have left in the row. Pure.
 
 Rules: leases#overlapping-writes, leases#lost-replies, leases#duplicate-worker-ids.
 
-A renewal that waits for its answer keeps nobody from sending the next one. Each write raises the counter by one, on
-condition that the counter is one that our writes before it may have left: from the counter last seen (`over`) to that
-and one for each write that may yet be applied (`up_to`). So a write is refused neither because one before it was
-applied, nor because one before it was not. It is over as soon as the row is seen beyond `up_to`.
+The next renewal may be sent while earlier ones still wait for their answers. Each write raises the counter by one. Its
+condition allows every counter that our earlier writes may have left: from the counter last seen (`over`) to that plus
+one for each write that may yet be applied (`up_to`). So a write is refused neither because an earlier write was
+applied, nor because it was not. As soon as the row is seen with a counter above `up_to`, the write can no longer be
+applied.
 
     n     the counter last seen
-    n..k  where the row may stand when the next write arrives: k - n writes of ours may be applied before
+    n..k  the counters that the next write may find: up to k - n writes of ours may be applied before it
     c     `ceiling`: the highest counter that our writes explain
 
-`ceiling` is raised by each write that is sent, lowered by each that is known not to have been applied. A row beyond it
-was written by a twin, another process with our worker id. While an outcome is unknown a write of a twin may pass for
-ours; once all are known the count is exact, be it by the word that a write of ours was not applied. What was never ours
-is never called a twin's, and the reverse of that is given up only for as long as answers are missing. The last counter
-is kept when all is known: who sends over an older look is refused because of us, and not because of a twin. A holding
-begins without suspicion: what a former process under our id had on its way is nobody's fault.
+Each write that is sent raises `ceiling`; each that is known not to have been applied lowers it. If the row's counter is
+above `ceiling`, a twin wrote it: another process with our worker id. While the outcome of a write of ours is unknown, a
+write of a twin may be taken for ours. Once all outcomes are known, the count is exact. So our own write is never taken
+for a twin's, and a twin's write is taken for ours only while answers are missing. The last counter is remembered even
+when all outcomes are known: if a caller then writes over an older read of the row, it is our own write that refuses it,
+not a twin's. A new holding begins without suspicion: writes that a former process with our id had under way are not
+held against anybody.
 
-A checkpoint names the positions that it may replace: the one seen, and those of our own that may be stored by now. So
-one that was late can never undo a later one, though the counter would admit it.
+A checkpoint names the positions that it may replace: the one in the row as last seen, and those of our own checkpoints
+that may be stored by now. So a delayed checkpoint can never undo a later one, although its range of counters would
+allow that.
 """
 
 from __future__ import annotations
@@ -31,21 +35,23 @@ from mld.core.positions import Position
 from mld.leases.lease import Lease
 
 OPEN_MAX = 24
-"""Writes of a row that may be applied one after the other: more answers than that are not waited for."""
+"""How many writes of one row may be open at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a write finds if nobody else has written: a counter in a range, one of some checkpoints."""
+    """The state in which a write may find the row if nobody else has written it: a counter from `over` to `up_to`, and
+    the checkpoint last seen or one of `replaces`.
+    """
 
     over: int
     up_to: int
     replaces: frozenset[Position] = frozenset()
-    """Beside the one seen. Of no meaning while the counter is exact."""
+    """Checkpoints besides the one last seen. Not used if the counter is exact."""
 
     @classmethod
     def exactly(cls, lease: Lease) -> Span:
-        """Return the span of a row that no write of ours is on the way to."""
+        """Return the span for a row of which no other write of ours is under way."""
         return cls(lease.counter, lease.counter)
 
     @property
@@ -55,18 +61,20 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
-    """A write that was sent at `at` (monotonic), perhaps with a checkpoint."""
+    """A write that was sent at `at` (monotonic); `position` if it stores a checkpoint."""
 
     at: float
     span: Span
     position: Position | None = None
     is_old: bool = False
-    """Whether our writes had raised the counter beyond the look that it was sent over."""
+    """Whether the write was based on a read of the row that was older than our own last write."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowShown:
-    """A row of ours, and from when the write that was accepted counts; None if it has changed nothing."""
+    """A row of ours as an answer showed it, and the time from which the accepted write counts; None if nothing was
+    written.
+    """
 
     row: Lease
     sent_at: float
@@ -81,13 +89,13 @@ class _Row:
     def __init__(self, counter: int) -> None:
         self.counter = self.ceiling = counter
         self.is_of_twin = False
-        """Whether our writes do not explain the counter that was seen, which the next answer tells."""
+        """Whether our writes do not explain the counter that was seen. The next answer reports it."""
         self.waiting: list[Sent] = []
         self.unknown: Counter[tuple[int, Position | None]] = Counter()
-        """Writes without an answer that may yet be applied, by the end of their spans and what they store."""
+        """Failed writes that may yet be applied, counted by (`up_to` of their span, the checkpoint that they store)."""
 
     def saw(self, counter: int) -> None:
-        """Note the row as it was read: what could be applied only over a lower counter is over."""
+        """Note the counter of the row as read. Open writes that need a lower counter can no longer be applied."""
         if counter != self.counter:
             self.counter, self.is_of_twin = counter, False
             self.unknown = Counter({one: count for one, count in self.unknown.items() if one[0] >= counter})
@@ -95,11 +103,11 @@ class _Row:
         self.ceiling = min(self.ceiling, pending) if self.ceiling >= counter else pending
 
     def pending(self, counter: int) -> int:
-        """Return where all writes that may yet be applied would leave a row that stands at `counter`."""
+        """Return the counter that the row would have if all open writes were applied to it at `counter`."""
         return counter + len(self.waiting) + self.unknown.total()
 
     def span(self) -> Span:
-        """Return what the next write may find."""
+        """Return the span for the next write."""
         open_ones = [(sent.span.up_to, sent.position) for sent in self.waiting] + list(self.unknown.elements())
         live = [position for up_to, position in open_ones if up_to >= self.counter]
         reach = min(self.ceiling, self.counter + min(len(live), OPEN_MAX - 1))
@@ -107,30 +115,30 @@ class _Row:
 
 
 class OwnWrites:
-    """Our writes of each row, which may outlive the holding that sent them."""
+    """Our open writes of each row. They may outlive the holding that sent them."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
         self._told: dict[str, int] = {}
-        """The counter of each row whose writes are all known, so that an older look is told from a twin's write."""
+        """The last counter of each row without open writes, so that an old read of ours is not taken for a twin."""
 
     def waiting(self, key: str) -> int:
-        """Return how many writes of the row wait for their answers."""
+        """Return how many writes of the row are unanswered."""
         return len(self._rows[key].waiting) if key in self._rows else 0
 
     def newest_at(self, key: str) -> float | None:
-        """Return when the newest of the writes that wait for an answer was sent."""
+        """Return when the newest unanswered write of the row was sent; None if there is none."""
         waiting = self._rows[key].waiting if key in self._rows else ()
         return waiting[-1].at if waiting else None
 
     def sent_at(self, key: str) -> list[float]:
-        """Return when the writes were sent that wait for their answers, in order."""
+        """Return the send times of the unanswered writes of the row, in order."""
         return [one.at for one in self._rows[key].waiting] if key in self._rows else []
 
     def send(self, seen: Lease, at: float, position: Position | None = None) -> Sent:
-        """Note that a write is sent over the row as `seen`; returns what it may find."""
+        """Note that a write is sent, based on the row as `seen`; return it with its span."""
         row = self._rows.setdefault(seen.key, _Row(max(seen.counter, self._told.pop(seen.key, 0))))
-        if seen.counter < row.counter:  # an older look, which says nothing of what we have written since
+        if seen.counter < row.counter:  # read before our own last write
             sent = Sent(at, Span.exactly(seen), position, is_old=True)
         else:
             row.saw(seen.counter)
@@ -140,14 +148,14 @@ class OwnWrites:
         return sent
 
     def begin(self, key: str) -> None:
-        """Note that a holding begins: how often others have written until now is not held against them."""
+        """Note that a holding begins: no counter that the row has until now is taken for a twin's."""
         row = self._rows.get(key)
         if row is not None:
             row.ceiling, row.is_of_twin = row.pending(row.counter), False
             self._tidy(key, row)
 
     def failed(self, key: str, sent: Sent, *, may_be_applied: bool) -> None:
-        """Note that there is no answer, or one that says that nothing was written."""
+        """Note that a write failed: either its outcome is unknown (`may_be_applied`), or it was not applied."""
         row = self._ended(key, sent)
         if row is None:
             return
@@ -159,11 +167,13 @@ class OwnWrites:
         self._tidy(key, row)
 
     def answered(self, key: str, sent: Sent, counter: int, *, accepted: bool) -> bool:
-        """Note the row's counter from an answer; False if our writes do not explain it, or a higher one seen before."""
+        """Note the row's counter as an answer shows it. Return False if our writes do not explain this counter, or a
+        higher one that was seen before.
+        """
         row = self._ended(key, sent)
         if row is None:
             return True
-        if accepted and sent.is_old:  # nothing raises a counter back to it: the row was made again
+        if accepted and sent.is_old:  # counters never fall, so the row must have been deleted and created again
             del self._rows[key]
             return True
         if not accepted:
@@ -176,7 +186,7 @@ class OwnWrites:
         return explained
 
     def gone(self, key: str, sent: Sent) -> None:
-        """Note that the row is not ours any more: nothing of unknown outcome can be applied to it."""
+        """Note that the row is not ours any more: open writes can no longer be applied to it."""
         row = self._ended(key, sent)
         if row is not None:
             row.unknown.clear()
@@ -184,12 +194,12 @@ class OwnWrites:
             self._tidy(key, row)
 
     def forget(self) -> None:
-        """Forget all writes: their table is gone. Answers that come later explain themselves."""
+        """Forget all writes, because their table is gone. Later answers to them are accepted without a check."""
         self._rows.clear()
         self._told.clear()
 
     def _ended(self, key: str, sent: Sent) -> _Row | None:
-        """Return the row of a write that does not wait any more; None if that was forgotten."""
+        """Remove a write from the unanswered ones; return its row, or None if that was forgotten."""
         row = self._rows.get(key)
         if row is None or sent not in row.waiting:
             return None

@@ -1,7 +1,8 @@
-"""`OwnerIndex`: the index of the lease table by lease owner: creates it, asks for its status, reads it.
+"""`OwnerIndex`: creates and reads the index of the lease table by lease owner.
 
-Rule: leases#owner-index. While the index is missing, still filling, or forbidden to us, a scan answers instead. A scan
-reads the whole table, so one is begun at most once in `SCAN_SPACING_S`, and it serves every worker asked for.
+Rule: leases#owner-index. While the index is missing, is still being filled, or may not be read by us, the table is
+scanned instead. A scan reads the whole table, so at most one begins in `SCAN_SPACING_S`; its result answers for all
+workers.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ log = logging.getLogger(__name__)
 
 FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied")
 INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
-SCAN_SPACING_S = 10.0  # Java's discovery period: a fleet without the index costs no more than a few takers' scans
-KEYS_PER_SLICE = 256  # keys noted before the loop gets a turn: well below 2 ms
+SCAN_SPACING_S = 10.0  # Java's discovery period; so a fleet without the index reads no more than in a mode of 2.x
+KEYS_PER_SLICE = 256  # keys processed before the loop gets a turn: well below 2 ms
 BUSY_CODES = (
     "ResourceInUseException",
     "ValidationException",
     "LimitExceededException",
-)  # what a creator gets that comes too late
+)  # answers to a worker whose request to create the index comes too late
 UNUSABLE_CODES = ("ValidationException", *FORBIDDEN_CODES)
 _QUERY = {
     "IndexName": INDEX_NAME,
@@ -55,7 +56,7 @@ class OwnerIndex:
         self._told_code: str | None = None
 
     async def ensure(self) -> IndexStatus:
-        """Create the index if no index of that name exists, in whatever state. Raises TableError."""
+        """Create the index unless one of that name exists, in any state. Raises TableError."""
         try:
             table = await self._describe()
             if _find(table) is not None:
@@ -66,7 +67,9 @@ class OwnerIndex:
             return IndexStatus.FORBIDDEN
 
     async def _create(self, table: Mapping[str, Any]) -> IndexStatus:
-        """Create the index, or see what has become of it: somebody else may be quicker, and a reply may be lost."""
+        """Create the index. If the answer does not tell, look at the index: another worker may have created it first,
+        or the reply may be lost.
+        """
         try:
             await self._calls.send("UpdateTable", creation(table), refusals=BUSY_CODES + FORBIDDEN_CODES)
         except (RefusedError, TableError) as error:
@@ -133,7 +136,7 @@ class OwnerIndex:
             return self._scanned
 
     async def _scan(self) -> dict[str, tuple[str, ...]]:
-        """Return the keys of the whole table by owner."""
+        """Read the whole table; return the keys of leases by owner."""
         found: dict[str, list[str]] = {}
         async for page in self._calls.pages("Scan", _OWNED_KEYS):
             for number, row in enumerate(page, start=1):
@@ -144,7 +147,10 @@ class OwnerIndex:
 
 
 def creation(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return UpdateTable's parameters for the index of a table as DescribeTable shows it, with its present capacity."""
+    """Return UpdateTable's parameters that create the index, with the same capacity as the table.
+
+    `table` is the table as DescribeTable shows it.
+    """
     index: dict[str, Any] = {
         "IndexName": INDEX_NAME,
         "KeySchema": [
@@ -166,7 +172,7 @@ def creation(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_in(table: Mapping[str, Any]) -> IndexStatus:
-    """Return the status of the index in a DescribeTable answer. It can be read while its capacity is being changed."""
+    """Return the status of the index in a DescribeTable answer. An index that is being updated can be read."""
     index = _find(table)
     match None if index is None else index.get("IndexStatus", "ACTIVE"):
         case None | "DELETING":

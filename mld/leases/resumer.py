@@ -1,17 +1,17 @@
-"""`Resumer`: leases that the table says are ours although we do not hold them. The keeper's collaborator.
+"""`Resumer`: resumes leases whose rows name this worker although it does not hold them. The keeper's collaborator.
 
-Rules: leases#resumed-leases, leases#lost-replies, leases#duplicate-worker-ids. Nothing is held on the word of a read:
-one guarded renewal makes it ours again, and it is valid from the sending of that (leases#send-time-validity).
+Rules: leases#resumed-leases, leases#lost-replies, leases#duplicate-worker-ids. A lease is never held because of a read
+alone: one guarded renewal makes it ours again, and it is valid from the sending of that (leases#send-time-validity).
 
-* *Found*: somebody has read rows that name us, at the start or later.
-* *Lapsed*: no renewal of a held lease came through in time. If its row still stands as we wrote it last, nobody else
-  has had it. It is tried as often as it would be renewed, until there is an answer. So is a lease that was lost and
-  whose row names us again: it was taken and given back, or restored from a backup.
+* *Found*: a row that names us was read, at the start or later.
+* *Lapsed*: no renewal of a held lease was answered in time. If its row is still as we wrote it last, nobody else has
+  had it. The lease is tried as often as it would be renewed, until there is an answer. The same is done for a lease
+  that was lost and whose row names us again: it was taken and given back, or restored from a backup.
 
-A try that waits for its answer keeps nobody from the next one, as with renewals: a lease that is got by a late answer
-has to be confirmed by another one soon. A row that has moved otherwise than our own writes may have moved it since
-somebody read it is read again: only who holds a lease knows each write of its row, and can tell a twin, another process
-with our worker id, from ourselves.
+As with renewals, the next try may be sent while earlier ones still wait for their answers: a lease that is resumed by a
+late answer must soon be confirmed by another one. If the row has changed in a way that our own writes since the read do
+not explain, it is read again: only the holder of a lease knows every write of its row, and can distinguish a twin
+(another process with our worker id) from itself.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ log = logging.getLogger(__name__)
 
 REACQUIRE_ATTEMPTS_MAX = 6  # a lease that fails here is found again later
 PAUSE_SHARE_MIN = 0.5
-"""The shortest pause between two tries for a lapsed lease, as a share of the renewal interval, which is the longest: so
-it costs what a held lease does."""
+"""The shortest pause between two tries for a lapsed lease, as a share of the renewal interval, which is the longest
+pause: so a lapsed lease costs about as much as a held one."""
 AGAIN_SHARE = 0.1
-"""The time between two tries that wait for their answers, as a share of the lease duration: one that is answered after
-0.8 of it leaves a fifth until the next must be."""
+"""The time after which another try is sent while one is unanswered, as a share of the lease duration. If an answer
+takes 0.8 of the duration, a fifth is left until the next answer is needed."""
 
 
 class _Tries:
-    """What has come of the renewals of one row that is not held."""
+    """The renewals of one row that is not held, and their outcome."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.is_held: bool | None = None
         self.failure: MldError | None = None
-        """Of the last one, until it is dealt with."""
+        """The error of the last renewal, until it is handled."""
         self.changed = asyncio.Event()
-        """One of them has come to something, be it a failure."""
+        """Set when a renewal has ended, even if it failed."""
         self.settled = asyncio.Event()
-        """It is known whether it is held."""
+        """Set when it is known whether the lease is held."""
         self.is_queued = False
-        """One of them waits for a slot. A second would only be another one in the queue."""
+        """Whether a renewal waits for a slot; a second one would only make the queue longer."""
 
 
 class Holdings(Protocol):
-    """The part of `LeaseKeeper` by which a lease is held again."""
+    """The part of `LeaseKeeper` that `Resumer` uses."""
 
     def has(self, key: str) -> bool: ...
 
@@ -85,7 +85,7 @@ class Holdings(Protocol):
 
 @dataclass(eq=False)
 class Resumer:
-    """`slots` bounds the keeper's requests, `rows` is the keeper's own."""
+    """See the page. `slots` and `rows` are shared with the keeper: its limit of requests, and its open writes."""
 
     keeper: Holdings
     rows: OwnWrites
@@ -100,22 +100,22 @@ class Resumer:
         self._lease_duration_s = self.settings.duration_s
         self._under_way: set[str] = set()
         self._lapsed: dict[str, Lease] = {}
-        """As we wrote them last."""
+        """Lapsed leases by key, each as we wrote it last."""
         self._contested: Stillness[str, int] = Stillness()
         """Counters of the leases that a twin renews."""
         self._closed = False
         self._trying = BackgroundTasks()
 
-    # --- what the keeper says -----------------------------------------------------------------------------------------
+    # --- reports of the keeper ----------------------------------------------------------------------------------------
 
     def lapsed(self, lease: Lease) -> None:
-        """Bring back a lease that has expired; this is the row as we wrote it last."""
+        """Resume a lease that has expired; `lease` is the row as we wrote it last."""
         if not self._closed and lease.actual_owner == self.worker_id:
             self._lapsed[lease.key] = lease
             self.keeper.look_again()
 
     def adopted(self, key: str) -> None:
-        """Forget what was remembered of a lease that is held now."""
+        """Forget a lease that is now held."""
         self._lapsed.pop(key, None)
         self._contested.forget(key)
 
@@ -136,29 +136,30 @@ class Resumer:
         )
 
     def forget_table(self) -> None:
-        """Suspect nobody of what was written to a table that is gone."""
+        """Forget twins that were seen in a table that is gone."""
         self._contested.forget_all()
 
     def close(self) -> None:
-        """Bring nothing back that is not held now: this worker stops."""
+        """Resume no more leases, because this worker stops."""
         self._closed = True
         self._lapsed.clear()
 
     def abandon(self) -> None:
-        """End what is under way."""
+        """Cancel the renewals that are under way."""
         self._trying.cancel()
 
     def is_resuming(self, key: str) -> bool:
-        """Return whether the lease is about to be brought back."""
+        """Return whether the lease is being resumed, or soon will be."""
         return key in self._lapsed or key in self._under_way
 
     # --- found leases -------------------------------------------------------------------------------------------------
 
     async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
-        """Renew in parallel the leases that the table says are ours; each is held as soon as it is renewed.
+        """Renew in parallel those of `leases` whose rows name us; each is held as soon as it is renewed.
 
-        Rows of others, or held already, are passed over; so are those that a twin has taken from us, until they have
-        stood still for a lease duration. One failure does not touch the others. Returns the keys held by this call.
+        Rows of other workers and leases already held are skipped. So are leases that a twin has taken from us, until
+        their counters have been unchanged for a lease duration. Failures do not affect other leases. Return the keys of
+        the leases that this call has made held.
         """
         mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
         self._under_way |= mine.keys()
@@ -166,7 +167,7 @@ class Resumer:
             held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
         finally:
             self._under_way -= mine.keys()
-            self.keeper.look_again()  # a lapsed one that it has not got is tried again
+            self.keeper.look_again()  # lapsed leases that were not resumed are tried again
         return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
@@ -175,7 +176,7 @@ class Resumer:
         return is_ours and is_free and not self._is_a_twins(lease)
 
     def _is_a_twins(self, lease: Lease) -> bool:
-        """Return whether a twin renews it: two processes with our worker id would take it from each other for ever."""
+        """Return whether a twin renews the lease. Otherwise the two of us would take it from each other for ever."""
         if lease.key not in self._contested:
             return False
         now = self.clock.monotonic()
@@ -203,15 +204,13 @@ class Resumer:
     # --- lapsed leases ------------------------------------------------------------------------------------------------
 
     def due(self) -> list[Lease]:
-        """Return the lapsed leases that are not being brought back yet. The caller must pass each of them to
-        `resume`.
-        """
+        """Return the lapsed leases that are not being resumed yet. The caller must pass each of them to `resume`."""
         found = [lease for key, lease in self._lapsed.items() if key not in self._under_way]
         self._under_way.update(lease.key for lease in found)
         return found
 
     async def resume(self, lease: Lease) -> None:
-        """Renew a lapsed lease until there is an answer. If it is not ours any more, others look for what is."""
+        """Renew a lapsed lease until there is an answer. If it is not ours any more, it is forgotten."""
         key = lease.key
         tries = _Tries(lease)
         try:
@@ -230,8 +229,8 @@ class Resumer:
     # --- the write ----------------------------------------------------------------------------------------------------
 
     async def _try_again(self, tries: _Tries, how: LeaseMove) -> MldError | None:
-        """Renew the row once more, beside tries that wait for their answers. Return what went wrong with one, None if
-        nothing has until the next is due.
+        """Send another renewal, even if earlier ones are unanswered, and wait until one ends or the next is due. Return
+        the error of a renewal that failed, else None.
         """
         tries.failure = None
         tries.changed.clear()
@@ -246,7 +245,7 @@ class Resumer:
             async with self.slots.one():
                 tries.is_queued = False
                 found = await self._confirm(tries, how) if tries.is_held is None else None
-                if found is None and tries.is_held is None:  # the row has moved by writes of ours, and is known now
+                if found is None and tries.is_held is None:  # our own writes had changed the row; now we know how
                     found = await self._confirm(tries, how)
             if tries.is_held is None:
                 tries.is_held = found
@@ -258,12 +257,12 @@ class Resumer:
             tries.changed.set()
 
     async def _confirm(self, tries: _Tries, how: LeaseMove) -> bool | None:
-        """Make one guarded renewal of a row that names us and is not held. Return whether it is held now; None if the
-        row has to be tried again as it is now. Raises as `LeaseKeeper.send`.
+        """Make one guarded renewal of a row that names us and is not held. Return whether `Resumer` made it held; None
+        if nothing was written and the row, as it is now, has to be renewed again. Raises as `LeaseKeeper.send`.
         """
         seen = tries.lease
         if self.keeper.has(seen.key):
-            return False  # somebody adopted it first, or the answer to a write of ours came late
+            return False  # it was adopted meanwhile, perhaps because of a late answer to another write of ours
         row = replace(seen, throughput_kbps=None)
         shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span))
         if isinstance(shown, Refusal):

@@ -1,11 +1,11 @@
-"""Lease rows: DynamoDB JSON (typed attribute values) to `Lease` and back. Pure.
+"""Converts lease rows between DynamoDB JSON (typed attribute values) and `Lease`. Pure.
 
 Rules: leases#row-attributes, leases#row-kinds, leases#lenient-reading (one bad row never hides the others) and
-leases#strict-creation. Existing rows are never rewritten from here: `new_row` is for creation only, everything else is
-a partial update in `writes`.
+leases#strict-creation. `new_row` is only for creation; existing rows are only changed by the partial updates of
+`writes`.
 
-Anybody may have written anything that DynamoDB takes into a row: any type, 38 digits, exponents up to 125, 400 KB of
-text. A value out of bounds makes the row corrupt, or is ignored where nothing depends on it.
+A row may contain anything that DynamoDB accepts: any type, 38 digits, exponents up to 125, 400 KB of text. A value out
+of bounds makes the row corrupt, or is ignored if nothing depends on it.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ THROUGHPUT = "throughputKBps"
 ENTITY_TYPE = "entityType"
 STREAM = "streamName"
 SHARD = "shardId"
-"""Both are only in tables of several streams: the stream's identifier, and the shard's own name."""
+"""STREAM and SHARD are only in tables of several streams: the stream's identifier, and the shard's own name."""
 HEARTBEAT = "mldHeartbeat"
-"""Written by mld 0.2 with `mld.heartbeat=worker`, never now: on a report the worker's heartbeat, which is an
-epoch, a dot and a number that grows; on a lease the epoch of the heartbeat that its owner sent instead of renewals."""
+"""Written by mld 0.2 with `mld.heartbeat=worker`, and never now. In a report it is the worker's heartbeat: an epoch, a
+dot and a growing number. In a lease it is the epoch of the heartbeat that its owner sent instead of renewals."""
 
 FAILING = "mldFailing"
-"""Ours: the record processor fails on and on; see `lease.Failing`. Java keeps it as well."""
+"""Added by mld: the record processor keeps failing, see `lease.Failing`. Java workers ignore and preserve it."""
 
 PAUSED = "mldPaused"
-"""Ours: an operator's words, while nothing of the shard is to be delivered. Java keeps and ignores it."""
+"""Added by mld: the shard is paused, and an operator's note about it. Java workers ignore and preserve it."""
 
 LEFT_OUT = "mldLeftOut"
-"""Ours: records that an operator has saved and that are not to be delivered, ``SEQUENCE`` or ``SEQUENCE/SUB``."""
+"""Added by mld: records that an operator has saved and that must not be delivered, ``SEQUENCE`` or ``SEQUENCE/SUB``."""
 
 RESTART = "mldRestart"
-"""Ours: the words of the operator who last asked for a new child."""
+"""Added by mld: the note of the operator who last asked for a new child."""
 
 PINNED_UNTIL = "mldPinnedUntil"
-"""Ours: until when no leader of ours moves the lease to even out the load, in epoch seconds."""
+"""Added by mld: until then no mld leader moves the lease to balance the load, in epoch seconds."""
 
 STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy", "mldTrend")
 STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND = STATUS
-"""Ours: what the holder tells people; see `lease.ShardStatus`. Java keeps these, too."""
+"""Added by mld: the holder's status for people, see `lease.ShardStatus`. Java workers preserve these."""
 
 UNKNOWN_KEY = "(no leaseKey)"
 NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage, not a counter
@@ -118,12 +118,12 @@ class Place:
 
 
 def names_in(expressions: str) -> dict[str, str]:
-    """Return the attribute names of expressions, in which each stands under its own name with a `#`."""
+    """Return `ExpressionAttributeNames` for expressions that name each attribute by its own name after a `#`."""
     return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
 
 
 class CorruptRowError(TableError):
-    """A row claims to be a lease and cannot be read. `key` names it, `reason` says which attribute and why."""
+    """A row claims to be a lease but cannot be read. `key` is the row's, `reason` names the attribute and the fault."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"lease row {key} cannot be read: {reason}; repair or delete the row")
@@ -137,16 +137,16 @@ def is_lease(row: Row) -> bool:
 
 
 def heartbeats_in(others: Iterable[Row]) -> dict[str, str]:
-    """Return the heartbeats by worker in rows that are no leases, see `HEARTBEAT`."""
+    """Return the heartbeats in reports (rows that are no leases), by worker; see `HEARTBEAT`."""
     found = ((row.get(KEY, {}).get("S"), HEARTBEAT_OF.read(row)) for row in others if HEARTBEAT in row)
     return {worker: value for worker, value in found if worker and value}
 
 
 def parse_row(row: Row) -> Lease | None:
-    """Return the lease of a row, None if the row is something else.
+    """Return the lease of a row; None if the row is something else.
 
-    Raises CorruptRowError. Tolerated: exponents in numbers, missing sub numbers (0), empty texts (absent), a hash range
-    of one key, half a hash range (absent), attributes we do not know.
+    Raises CorruptRowError. Tolerated: exponents in numbers, missing sub numbers (read as 0), empty texts (as absent), a
+    hash range of one key, half a hash range (as absent), unknown attributes.
     """
     if not is_lease(row):
         return None
@@ -161,8 +161,8 @@ def parse_row(row: Row) -> Lease | None:
 def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
     """Return the full row to create for `lease` (leases#strict-creation).
 
-    Raises ValueError for what no row may be born with. A hash range of one key is left out, because Java readers refuse
-    such rows and can do without the range.
+    Raises ValueError for values that no new row may have. A hash range of one key is left out, because Java readers
+    refuse such rows and can do without the range.
     """
     if not lease.key:
         raise ValueError("a lease needs a key")
@@ -198,15 +198,15 @@ def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
 
 
 def reborn(lease: Lease) -> Lease:
-    """Return what to create for a lease whose row is lost: its position, its place in the stream and its pause, for
-    nobody.
+    """Return the lease to create if a row is lost: with its position, its place in the stream and its pause, but
+    without an owner.
     """
     keeps = ("key", "checkpoint", "parents", "children", "hash_range", "paused", "stream")
     return Lease(**{name: getattr(lease, name) for name in keeps})
 
 
 def number_text(value: float) -> str:
-    """Return a throughput as DynamoDB takes it: at most six decimals, no exponent."""
+    """Return a throughput as the text of a DynamoDB number: at most six decimals, no exponent."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
@@ -240,7 +240,7 @@ def _parse(row: Row, key: str | None) -> Lease:
 
 
 def _stream(row: Row, key: str) -> str | None:
-    """Return the stream of a row; None in a table with one. Raises ValueError if the attributes contradict the key."""
+    """Return the stream of a row; None in a table of one stream. Raises ValueError if the row's key contradicts it."""
     stream = row[STREAM].get("S") if STREAM in row else None
     if not isinstance(stream, str) or parse_stream_id(stream) is None:
         return None
@@ -325,7 +325,7 @@ def _hash_range(row: Row) -> HashRange | None:
 
 @lru_cache(maxsize=RANGES_KEPT_MAX)
 def _range_of(first: str, last: str) -> HashRange:
-    """Return the range of hash keys. A lease keeps its range for life, and every scan and renewal reads it again."""
+    """Return the range of hash keys. Cached: a lease never changes its range, and every scan and renewal reads it."""
     if not all(text.isascii() and text.isdigit() for text in (first, last)):
         raise ValueError(f"{HASH_START} and {HASH_END} are not decimal integers")
     start, end = int(first), int(last)
@@ -335,7 +335,7 @@ def _range_of(first: str, last: str) -> HashRange:
 
 
 def _throughput(row: Row) -> float | None:
-    """Return the throughput. It is informational, so a damaged value is no reason to lose the row."""
+    """Return the throughput; None if damaged. It is informational, so damage is no reason to refuse the row."""
     try:
         kbps = float(row[THROUGHPUT]["N"])
     except (KeyError, ValueError):
@@ -344,7 +344,7 @@ def _throughput(row: Row) -> float | None:
 
 
 def failing_value(note: Failing) -> dict[str, Any]:
-    """Return the attribute of a note, readable in the table."""
+    """Return a note of failures as an attribute that people can read in the table."""
     value: dict[str, Any] = {
         "failures": {"N": str(note.failures)},
         "since": {"S": datetime.fromtimestamp(note.since_s, UTC).isoformat()},
@@ -359,7 +359,7 @@ def failing_value(note: Failing) -> dict[str, Any]:
 
 
 def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
-    """Return the attributes of a status, by name; those of what is not known must go from the row."""
+    """Return the attributes of a status, by name. Attributes of `STATUS` that are not among them must be removed."""
     told = (
         (STATE, "S", status.activity),
         (BEHIND_AT, "N", status.at_s),
@@ -372,7 +372,7 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
 
 
 def _status(row: Row) -> ShardStatus | None:
-    """Return the status. It is informational, so damage makes it unknown."""
+    """Return the status; None if damaged. It is informational, so damage is no reason to refuse the row."""
     activity, at_s = _ACTIVITY.read(row), _AT.read(row)
     if activity is None or at_s is None:
         return None
@@ -387,7 +387,7 @@ def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any
     return {HASH_START: {"S": str(hash_range.start)}, HASH_END: {"S": str(hash_range.end)}}
 
 
-# --- attributes of ours -----------------------------------------------------------------------------------------------
+# --- attributes that mld adds -----------------------------------------------------------------------------------------
 
 
 def _note(value: Row) -> Failing:
@@ -409,7 +409,7 @@ def _note(value: Row) -> Failing:
 
 
 def _records(found: Collection[str]) -> frozenset[str]:
-    """Return the records to leave out. Raises ValueError for a set that we would not have written."""
+    """Return the records to leave out. Raises ValueError for a set that mld would not have written."""
     if len(found) > LEFT_OUT_MAX or not all(map(_RECORD.fullmatch, found)):
         raise ValueError("not all are records")
     return frozenset(found)

@@ -1,12 +1,14 @@
-"""`Slots`: how many requests for leases wait for their answers at a time.
+"""`Slots`: limits how many requests for leases wait for their answers at the same time, and adapts that limit.
 
-Answers are late because the way is long, or because the table is busy. On a long way more requests bring more answers.
-A busy table (a server on a busy machine, a proxy; DynamoDB itself throttles) answers each of them later, until every
-lease is renewed too late. Which of the two it is shows when there is more room, or less: while answers are late and
-somebody waits for a slot, room is doubled, and halved again if requests take longer then. Where it has been doubled and
-that was wrong once, half of it is tried before more: the table may have become quicker just when there was more room.
+Answers are late either because the network path is long or because the table is busy. On a long path, more requests at
+a time bring more answers. A busy table (a server on a busy machine, a proxy; DynamoDB itself would throttle) answers
+each of them later, until every lease is renewed too late. To find out which of the two it is, the limit is changed:
+while answers are late and requests wait for a slot, the limit is doubled, and halved again if requests then take
+longer. Once a doubling has turned out wrong, half the limit is tried before double, because the table may have become
+quicker just when the limit was raised.
 
-A request gives its slot away when none was answered for some time: the connections that have them may lead nowhere.
+If no request has been answered for some time, a waiting request gives its slot to the next one: the connections of the
+waiting requests may be dead.
 """
 
 from __future__ import annotations
@@ -17,20 +19,24 @@ from contextlib import asynccontextmanager
 from statistics import median_high
 
 ROOM_MAX = 96
-"""Requests at a time, if `size` is not more: each needs a connection of its own."""
+"""The highest limit (or `size`, if that is higher): each request needs a connection of its own."""
 LONGER = 1.25
-"""Requests that take so many times as long with twice the room show a table that is busy."""
+"""If requests take this many times as long with twice the limit, the table is busy."""
 SILENT = 3
-"""No answer to anything for so many times what is late: a request gives its slot away."""
+"""In multiples of `late_s`: if nothing was answered for this long, a request gives its slot away."""
 REST = 20
-"""Nothing is tried for so many times what is late, after room was halved the first time; then twice as long each time.
-"""
+"""In multiples of `late_s`: how long the limit is not raised after the table was first found busy. Each further time
+the rest is twice as long."""
 RESTS_MAX = 16
-"""But no longer than so many times that."""
+"""The longest rest, in multiples of the first."""
 
 
 class Slots:
-    """Room for `size` requests, and for more while that helps. An answer that takes longer than `late_s` is late."""
+    """Slots for `size` requests, and for more while more help. An answer that takes longer than `late_s` is late.
+
+    The limit (`room`) is judged once a round. A round ends when as many of its requests are answered as there are
+    slots.
+    """
 
     def __init__(self, size: int, late_s: float) -> None:
         self.room = size
@@ -39,20 +45,19 @@ class Slots:
         self._late_s = late_s
         self._free = asyncio.Semaphore(size)
         self.took_s = 0.0
-        """How long requests took in the last round, half of them at least."""
+        """The (high) median of how long requests took in the last round."""
         self._to_be_taken_back = 0
-        """Slots that are gone as soon as who has them leaves them."""
+        """How many slots in use disappear when their requests leave them, because the limit was lowered."""
         self.answered_at = 0.0
-        """When a request was answered last."""
-        # Room is judged by the first requests of a round, as many as there is room for.
+        """When a request was last answered."""
         self._round_at = 0.0
         self._took_s: list[float] = []
         self._was_short = False
         self._tried: tuple[int, float] | None = None
-        """The room in the round before, and how long requests took then, if another is tried since."""
+        """If a new limit is being tried: the limit of the round before, and how long requests took then."""
         self._rests = 1
         self._rests_until = 0.0
-        """When something is tried again after the table was found busy; 0 if it was not, or the way is long."""
+        """When the limit may be raised again after the table was found busy; 0 if it was not, or the path is long."""
 
     def locked(self) -> bool:
         """Return whether the next request would have to wait."""
@@ -60,7 +65,9 @@ class Slots:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Have a slot while the body waits for its answer; it is somebody else's before if there is silence."""
+        """Hold a slot while the body waits for its answer. If nothing is answered for `SILENT`, the next request gets
+        the slot before that.
+        """
         self._was_short = self._was_short or self.locked()
         await self._free.acquire()
         slot = _Slot(self, SILENT * self._late_s)
@@ -77,7 +84,7 @@ class Slots:
             self._free.release()
 
     def _judge(self, begun_at: float) -> None:
-        """Note that a request was answered; give more room or less at the end of a round."""
+        """Note that a request was answered; at the end of a round, raise or lower the limit."""
         now = asyncio.get_running_loop().time()
         self.answered_at = now
         if begun_at < self._round_at:
@@ -113,12 +120,12 @@ class Slots:
 
 
 def _is_busy(room_before: int, took_before_s: float, room: int, took_s: float) -> bool:
-    """Return whether more requests at a time took longer, or fewer less long."""
+    """Return whether the table is busy: more requests at a time took longer, or fewer took less time."""
     return took_s > LONGER * took_before_s if room > room_before else took_before_s > LONGER * took_s
 
 
 class _Slot:
-    """What one request has of `slots`, until it is left."""
+    """The slot of one request, until the request leaves it or it is given away."""
 
     def __init__(self, slots: Slots, silent_s_max: float) -> None:
         self._slots: Slots | None = slots

@@ -1,11 +1,13 @@
 """The `LeaseTable` port: every read and conditional write of the lease table (leases#conditional-writes).
 
-A write is a value, made by a function of `writes` and carried out by `apply`. It is fenced by its conditions, and says
-itself what an answer means: a `Refusal` or False means *refused*, somebody else changed the row. An exception
-(`errors.TableError`) means *unknown*, except `TableThrottledError` and `TableMissingError`, which mean *not applied*.
-Implementations do not repeat writes by themselves: a holder's next write says what those before it may have made of the
-row (leases#overlapping-writes), a caller of another write repeats it with `resent=True`, and only then is a row that an
-earlier attempt of ours left behind accepted as our own success (leases#lost-replies).
+A write is a value, made by a function of `writes` and carried out by `apply`. It is fenced by its conditions, and it
+contains the functions that interpret its answer. A `Refusal` or False means *refused*: somebody else changed the row.
+An exception (`errors.TableError`) means that the outcome is *unknown*, except `TableThrottledError` and
+`TableMissingError`, which mean *not applied*.
+
+Implementations never repeat writes. A holder's next write allows for all states in which its earlier writes may have
+left the row (leases#overlapping-writes). Other callers repeat a write with `resent=True`. Only then is a row that looks
+as our earlier attempt would have left it accepted as our own success (leases#lost-replies).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class TableScan:
     corrupt: tuple[tuple[str, str], ...] = ()
     """Keys of the rows that are leases but cannot be read, with the reason."""
     others: tuple[Row, ...] = ()
-    """The raw rows that are no leases."""
+    """Rows that are no leases, as DynamoDB returned them."""
 
     @property
     def is_empty(self) -> bool:
@@ -38,7 +40,7 @@ class TableScan:
 
     @property
     def lease_counts(self) -> tuple[int, int]:
-        """Leases, and those of open shards; both count what cannot be read."""
+        """How many leases there are, and how many of open shards. Unreadable leases count in both."""
         unread = len(self.corrupt)
         return len(self.leases) + unread, sum(not lease.is_complete for lease in self.leases) + unread
 
@@ -54,14 +56,15 @@ class IndexStatus(Enum):
     MISSING = "missing"  # also while it is being deleted
     CREATING = "creating"  # cannot be read before it is filled
     ACTIVE = "active"
-    FORBIDDEN = "forbidden"  # we may not create it, or may not ask
+    FORBIDDEN = "forbidden"  # we may not create it, or may not read its status
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A conditional write was refused. `by_twin`: the row still names us, yet somebody else has moved its counter.
+    """A conditional write was refused. `by_twin`: the row still names us, but another process has raised its counter.
 
-    `row` is the row as it is, where it was refused for other owners than were seen, or is ours to find anew.
+    `row` is the row as it is now; set only if the owners differ from those that the writer had seen, or if the row is
+    ours and the lease may be held anew.
     """
 
     why: str
@@ -71,7 +74,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """A write of a holder has changed nothing, and the row still is ours: other writes of ours were faster, or it is
+    """A holder's write changed nothing, although the row is still ours: other writes of ours were faster, or the row is
     complete.
     """
 
@@ -83,7 +86,7 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value in DynamoDB's form, under the name that expressions have for it."""
+    """A value in DynamoDB's form (`typed`), and the placeholder (`name`) that stands for it in expressions."""
 
     name: str
     typed: Mapping[str, Any]
@@ -91,11 +94,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A term of a condition expression: each attribute under its own name with a `#`, as KCL writes it."""
+    """A term of a condition expression. It names each attribute by its own name after a `#`, as KCL does."""
 
     text: str
     values: tuple[Value, ...] = ()
-    """Those that it names, except ``:key``, which is the row's."""
+    """The values of its placeholders, except ``:key``, which is always the row's key."""
 
     @classmethod
     def equal(cls, attribute: str, value: Value) -> Condition:
@@ -112,19 +115,20 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWrite(Generic[AnswerT]):
-    """One conditional write of one row: a new row (`item`), changes of a row, or neither: its deletion."""
+    """One conditional write of one row: it creates a row (`item`), changes one, or, if it has neither, deletes it."""
 
     verb: str
-    """The name of the function that made it."""
+    """The name of the function in `writes` that made it."""
     key: str
     conditions: tuple[Condition, ...]
-    """All of them must hold."""
+    """All conditions must hold."""
     accepted: Callable[[Row], AnswerT]
-    """The answer if the row was written; gets the row as it is then if `wants_row`, else nothing."""
+    """Returns the answer if the row was written; gets the new row if `wants_row`, else an empty one."""
     refused: Callable[[Lease | None], AnswerT | LeaseWrite[AnswerT]]
-    """The answer if the conditions did not hold, or what to write instead; gets the row as it is if `wants_row`."""
+    """Returns the answer if the conditions did not hold, or another write to try; gets the present row if `wants_row`.
+    """
     creates: Lease | None = None
-    """The lease that `item` is read as."""
+    """The lease that `item` contains."""
     item: Row | None = None
     """A new row."""
     sets: tuple[tuple[str, Value], ...] = ()
@@ -146,26 +150,26 @@ class LeaseTable(Protocol):
         ...
 
     async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
-        """Return every row, in one pass of pages, in parallel segments where the table is large.
+        """Return all rows, page by page; large tables are read in parallel segments.
 
-        `part` (number, of how many): only the rows of one part of the table. The same row is always in the same part.
-        `consistent`: with all that was written before, for twice the price.
+        `part` (number, of how many): read only one part of the table. A row is always in the same part.
+        `consistent`: include all writes made before the scan, for twice the price.
         """
         ...
 
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
-        """Return one lease, strongly consistent; None if there is no such row or the row is not a lease.
+        """Return one lease; None if there is no such row, or if the row is not a lease.
 
-        Not `consistent`: the row may be shown as it was a moment ago, for half the price.
+        If not `consistent`, the row may be a little out of date, for half the price.
         """
         ...
 
     async def get_many(self, keys: Sequence[str]) -> Mapping[str, Lease]:
-        """Read many leases, strongly consistent. Rows that are absent, unreadable or no leases are left out."""
+        """Read many leases, strongly consistent. Missing and unreadable rows and rows that are no leases are left out."""
         ...
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """Carry out a write of `writes`: what became of it, in the terms of the function that made it."""
+        """Carry out a write made by `writes`; return the answer that the function which made it describes."""
         ...
 
 
@@ -173,37 +177,40 @@ class LeaseIndex(Protocol):
     """The rows by owner."""
 
     async def ensure(self) -> IndexStatus:
-        """Create the owner index if it is missing, without waiting for it; how it stands afterwards.
+        """Create the owner index if it is missing, without waiting until it is filled; return its status.
 
-        A concurrent creator or a missing permission is no error: the status tells.
+        If another worker creates it at the same time, or we lack the permission, that is no error but a status.
         """
         ...
 
     async def status(self) -> IndexStatus: ...
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Return keys of the rows whose owner is `worker`, pending handoffs to it included; eventually consistent.
+        """Return the keys of rows whose owner is `worker`, including pending handoffs to it; eventually consistent.
 
-        Read from the owner index, and while that cannot be used from a scan, which is made only every few seconds.
+        They are read from the owner index. While the index cannot be used, the table is scanned, every few seconds at
+        most.
         """
         ...
 
 
 class StoredTable(LeaseTable, Protocol):
-    """The table as it is stored, with its index, and what is known of it in case that somebody deletes it."""
+    """The lease table with its index. It can be restored from the rows as last seen if somebody deletes it."""
 
     types_rows: bool
-    """Whether new rows say by `entityType` that they are leases: not while 2.x may use the table
-    (coordination#bare-tables)."""
+    """Whether new rows have an `entityType`; False while workers of 2.x may use the table (coordination#bare-tables).
+    """
 
     @property
     def index(self) -> LeaseIndex: ...
 
     @property
     def lost_since(self) -> float | None:
-        """Since when a table that was there is gone, in monotonic seconds; None if it is not, or was made again."""
+        """Since when the table has been missing, after it existed, in monotonic seconds; None if it exists."""
         ...
 
     async def restore(self, worker: str) -> int:
-        """Create a lost table, and in it, for nobody, the rows as `worker` saw them last; how many were not there."""
+        """Create a lost table, and its rows as `worker` saw them last, without owners. Return how many rows were
+        created.
+        """
         ...

@@ -1,6 +1,6 @@
-"""`TableMaker`: creates a table of DynamoDB as the properties describe it, and waits until it can be used.
+"""`TableMaker`: creates a DynamoDB table as the properties describe it, and waits until it can be used.
 
-Rules: leases#lease-table, coordination#legacy-tables. What is no definite answer leaves as a `TableError`.
+Rules: leases#lease-table, coordination#legacy-tables. If an answer is not definite, a `TableError` is raised.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READY_STATES = frozenset({"ACTIVE", "UPDATING"})
 
 
 def on_demand(name: str) -> TableSettings:
-    """Return the settings of a table that is paid by the request, without settings."""
+    """Return settings for a table that is paid by the request, for callers without settings of their own."""
     return TableSettings(
         name=name,
         billing_mode=BillingMode.PAY_PER_REQUEST,
@@ -44,11 +44,11 @@ def on_demand(name: str) -> TableSettings:
 
 @raises_only(TableUnavailableError)
 class TableMaker:
-    """Creates one table with the hash key `key`; `on_missing` hears of each answer that there is none."""
+    """Creates one table with the hash key `key`. `on_missing` is called for each answer that the table is missing."""
 
     what, action = "lease table", "lease_table_created"
     is_patient = True
-    """Whether to try again while DynamoDB makes no more tables for this account."""
+    """Whether to retry while DynamoDB refuses to create more tables for this account."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class TableMaker:
         return True
 
     async def _enable_backups(self, deadline: float) -> None:
-        """Switch point-in-time recovery on, if it is not. A table just created may need some time for that."""
+        """Switch on point-in-time recovery unless it is on. A new table may not allow that for some time."""
         poll_s = FIRST_POLL_S
         while True:
             try:
@@ -135,7 +135,7 @@ class TableMaker:
                 poll_s = await self._pause(poll_s, deadline, str(error))
 
     async def _pause(self, poll_s: float, deadline: float, what: str) -> float:
-        """Sleep before the next poll; return the pause after that. Raises TableUnavailableError past the deadline."""
+        """Sleep until the next poll; return the next pause. Raises TableUnavailableError if that is past `deadline`."""
         if self._clock.monotonic() + poll_s > deadline:
             raise TableUnavailableError(what)
         await self._clock.sleep(poll_s)
@@ -147,18 +147,20 @@ class TableMaker:
 
 @raises_only(TableUnavailableError)
 class LegacyTable(TableMaker):
-    """A table of KCL 3.0 to 3.4, coordinator state or worker metrics: is it there, and create it if told to.
+    """A separate table of KCL 3.0 to 3.4 for coordinator state or worker metrics: checks whether it exists, and creates
+    it on request.
 
-    Newer workers never create them; `mld.metadataLayout=legacy` does, for fleets that start together with workers of
-    3.0 to 3.4. All methods raise StartupError if we may not ask, because the fleet's layout depends on the answer.
+    Newer KCL workers never create these tables; `mld.metadataLayout=legacy` does, for fleets that start together with
+    workers of 3.0 to 3.4. All methods raise StartupError if IAM forbids us the question, because the fleet's layout
+    depends on the answer.
     """
 
     what, action = "table", "legacy_table_created"
     is_patient = False
-    """A fleet that changes its form waits for this: who calls says what goes on without the table."""
+    """A fleet that changes its layout waits for this table, so the caller decides how to go on without it."""
 
     async def exists(self) -> bool:
-        """Return whether the table is there; one that is being created is waited for, one being deleted is gone."""
+        """Return whether the table exists. Waits while it is being created; one being deleted does not exist."""
         deadline = self._clock.monotonic() + READY_TIMEOUT_S
         poll_s = FIRST_POLL_S
         while (status := await self._status()) == "CREATING":
@@ -167,7 +169,7 @@ class LegacyTable(TableMaker):
         return status not in (None, "DELETING")
 
     async def ensure(self) -> bool:
-        """Do as `TableMaker.ensure`, and leave the options of a table that is there alone."""
+        """Do as `TableMaker.ensure`, but do not change the options of a table that exists."""
         return not await self.exists() and await super().ensure()
 
     async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:

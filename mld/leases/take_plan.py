@@ -1,23 +1,24 @@
 """Which leases to take: the decision of the 2.x-mode taker. Pure; the shell is `taker`.
 
 Rules: leases#taker-observation, leases#taker-target, leases#very-old-leases, leases#stealing-of-leases,
-leases#even-shares. There is an explicit "never" instead of time 0, and very old leases do not end the pass: what is
-merely free or expired is taken up to the target at once, where Java comes back for it one period later. Even shares
-differ from Java, too.
+leases#even-shares. Three things differ from Java. The time of the last change may be "never", where Java has time 0.
+Very old leases do not end the pass: leases that are merely free or expired are taken up to the target in the same pass,
+and not one period later. Shares are even.
 
-*Even shares.* Java's target is the fair share rounded up, for everyone, and nobody steals from a worker that has it.
-When 500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good:
-half the fleet, possibly another cluster or machine size, carries 60 % of the load. With even shares the shares are
-whole numbers that add up: `leases mod workers` workers have the fair share rounded up, the others rounded down. Which
-ones is a lottery by hash of worker id that everybody draws alike, so age and cluster have no part in it. A worker below
-its own share steals from one above its own, but not its only lease: with fewer leases than workers nothing would be
-gained.
+*Even shares.* Java's target is the fair share rounded up, for every worker, and nobody steals from a worker that has
+no more than that. When 500 leases of 100 workers are spread over 200, the old workers therefore stay at 3 and the new
+ones at 2: half the fleet, possibly another cluster or machine size, carries 60 % of the load for good. Even shares are
+whole numbers that add up: `leases mod workers` workers have the fair share rounded up, the others rounded down. A
+lottery by hash of the worker id, which has the same result in every worker, decides who is rounded up, so that age and
+cluster play no part. A worker below its own share steals from a worker above its own share, but never that worker's
+only lease: with fewer leases than workers nothing would be gained.
 
-Java workers in the same table know nothing of it and need not: the write is the same conditional take, and they steal
-as before. The two kinds cannot keep a lease going round. A steal of Java's kind makes the loads more even (from a
-worker to one with at least two less). One by share never makes them less even (to one with at least one less) and
-brings both workers nearer to their shares. So each steal lowers the pair (unevenness, distance from the shares), and
-they end; `test_take_plan` walks through random mixed fleets. It costs at most one more move for each worker.
+Java workers in the same table need not know of this: a steal is the same conditional take, and they steal as before.
+The two kinds of steals cannot move a lease round and round. A steal by Java's rule makes the loads more even, as it
+goes to a worker with at least two leases less. A steal by share goes to a worker with at least one less: it never makes
+the loads less even, and brings both workers nearer to their shares. So each steal lowers the pair (unevenness, distance
+from the shares), and stealing ends; `test_take_plan` tries random mixed fleets. Even shares cost at most one more move
+for each worker.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from mld.leases.lease import Lease
 from mld.properties.settings import LeaseSettings
 
 VERY_OLD_LEASE_DURATIONS = 3
-LOT_BYTES = 8  # two of 10,000 workers draw the same lot once in 10^11 fleets; then the order of their ids decides
+LOT_BYTES = 8  # two of 10,000 workers have the same hash once in 10^11 fleets; then the order of their ids decides
 _KEY = attrgetter("key")
 
 
 SeenCounters: TypeAlias = Stillness[str, int]
-"""Since when the counter of each lease is unchanged: `NEVER` seen to change if it was nobody's at first sight."""
+"""Since when the counter of each lease is unchanged; `NEVER` if the lease had no owner when it was first seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A lease to take. A stolen one still belongs to a worker that seems alive: `lease.owner`."""
+    """A lease to take. `is_steal`: its owner seems to be alive."""
 
     lease: Lease
     is_steal: bool = False
@@ -58,21 +59,21 @@ class TakePlan:
     target: int = 0
     """How many leases this worker should have."""
     needed: int = 0
-    """How many it lacks; less than 0 if it has too many."""
+    """How many leases this worker lacks; negative if it has too many."""
     spillover: int = 0
-    """How many more it should have if its maximum allowed that."""
+    """How many more it should have, but must not because of its maximum."""
     workers: int = 0
     """Workers with a lease that they renew, and this one."""
     available: int = 0
-    """Leases that are nobody's or expired."""
+    """Leases without an owner, or expired."""
     very_old: int = 0
-    """Those of `choices` that nobody has touched for very long."""
+    """How many of `choices` are very old: nobody has written them for three lease durations."""
     left: frozenset[str] = frozenset()
     """Available leases of open shards for which this worker has no room."""
 
 
 def observe(seen: SeenCounters, leases: Collection[Lease], now: float) -> None:
-    """Take note of a scan that ended at `now`. Rows that are gone are forgotten."""
+    """Note the counters of a scan that ended at `now`, and forget rows that are gone."""
     for lease in leases:
         seen.saw(lease.key, lease.counter, now, NEVER if lease.owner is None else now)
     seen.keep({lease.key for lease in leases})
@@ -88,9 +89,9 @@ def decide(
     *,
     even_shares: bool = True,
 ) -> TakePlan:
-    """Return what worker `me` should take. `seen` holds an observation of each lease.
+    """Return the leases that worker `me` should take. `seen` must have an observation of each lease.
 
-    Without `even_shares` it decides as Java does.
+    Without `even_shares` the decision is Java's.
     """
     if not leases:
         return TakePlan()
@@ -100,7 +101,7 @@ def decide(
     room = max(0, settings.held_max - loads[me])
 
     very_old: list[Lease] = []
-    if settings.very_old_first:  # owned or not, leases that nobody has touched for three lease durations
+    if settings.very_old_first:  # leases, owned or not, that nobody has written for three lease durations
         before = now - VERY_OLD_LEASE_DURATIONS * settings.duration_s
         very_old = [lease for lease in available if seen.since(lease.key) < before]
     chosen = [Choice(lease) for lease in _some(very_old, room, rng)]
@@ -124,10 +125,10 @@ def decide(
 def _survey(
     leases: Iterable[Lease], seen: SeenCounters, me: str, now: float, dead_after_s: float
 ) -> tuple[list[Lease], list[Lease], dict[str, int]]:
-    """Return (available leases, those of finished shards, the load of each live worker), in one walk over the table.
+    """Return (available leases of open shards, those of finished shards, the load of each live worker), in one pass.
 
-    Available is a lease without an owner, or whose counter has not moved for more than a lease duration. One of a
-    finished shard costs nothing: whoever has it sees to its deletion.
+    A lease is available if it has no owner, or if its counter has not moved for more than a lease duration. A lease of
+    a finished shard is no load: its owner only sees to its deletion.
     """
     available: list[Lease] = []
     ended: list[Lease] = []
@@ -142,7 +143,7 @@ def _survey(
 
 
 def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
-    """Return (target, spillover): how many leases each worker should have, and how many of them I must not have."""
+    """Return (target, spillover): how many leases each worker should have, and by how many the maximum lowers that."""
     fair = 1 if workers >= leases else -(-leases // workers)
     target = min(fair, leases_max)
     return target, fair - target
@@ -151,7 +152,9 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
 def _victim(
     loads: Mapping[str, int], me: str, target: int, rng: random.Random, settings: LeaseSettings, *, even_shares: bool
 ) -> tuple[str | None, int]:
-    """Choose from whom to steal, and how many (leases#stealing-of-leases). Every lease has a live owner here."""
+    """Choose a worker to steal from, and how many leases (leases#stealing-of-leases). All leases have live owners
+    here.
+    """
     most = max(loads.values())
     needed = target - loads[me]
     if needed <= 0 or most < target:
@@ -170,8 +173,9 @@ def _victim(
 def _victim_by_share(
     loads: Mapping[str, int], me: str, most: int, rng: random.Random, settings: LeaseSettings
 ) -> tuple[str | None, int]:
-    """Return the victim and how many: one lease of a most loaded worker that is above its own share, if I am below
-    mine; nobody's only lease.
+    """Choose by even shares: if I am below my share, steal one lease from a most loaded worker above its own share.
+
+    Return (victim, how many). A worker's only lease is never stolen.
     """
     if most <= 1:
         return None, 0
@@ -183,17 +187,17 @@ def _victim_by_share(
 
 
 def shares_of(loads: Mapping[str, int]) -> dict[str, int]:
-    """Return how many leases each worker should have, in whole numbers that add up; a lottery decides who has one
-    more.
+    """Return how many leases each worker should have, in whole numbers that add up. A lottery decides which workers
+    have one more than the others.
     """
     share, remainder = divmod(sum(loads.values()), len(loads))
-    # Unlike a checksum, a real hash has no memory of a common prefix or of numbers at the end of ids.
+    # With a checksum, ids that differ only in a number at the end would not be drawn independently.
     drawn = sorted(loads, key=lambda w: (hashlib.blake2b(w.encode(), digest_size=LOT_BYTES).digest(), w))
     return {worker: share + (place < remainder) for place, worker in enumerate(drawn)}
 
 
 def _some(leases: Iterable[Lease], count: int, rng: random.Random) -> list[Lease]:
-    """Draw at most `count` of them: shuffling is what keeps several takers apart."""
+    """Draw at most `count` leases at random, so that several takers seldom choose the same ones."""
     shuffled = sorted(leases, key=_KEY)  # so that the same random seed gives the same choice
     rng.shuffle(shuffled)
     return shuffled[: max(0, count)]

@@ -1,4 +1,4 @@
-"""`Throughput`: how fast a shard delivers, as its lease row says in `throughputKBps`. Rule: metrics#lease-throughput.
+"""`Throughput`: how fast a shard delivers, for `throughputKBps` of its lease row. Rule: metrics#lease-throughput.
 
 One sample per renewal: the bytes since the previous sample over the renewal interval, smoothed by an exponential moving
 average.
@@ -14,7 +14,7 @@ _SIX_DECIMALS = Decimal("0.000001")
 
 
 class Throughput:
-    """Measures one holding. It starts from the value of the previous holder, if the row has one."""
+    """Measures one holding. The first average starts from the previous holder's value, if the row has one."""
 
     def __init__(self, seed_kbps: float | None, interval_s: float) -> None:
         self._interval_s = interval_s

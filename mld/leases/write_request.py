@@ -1,6 +1,6 @@
-"""`request_of`: makes a conditional write of a lease row a request of DynamoDB, without TableName. Pure.
+"""`request_of`: translates a conditional write of a lease row into a DynamoDB request, without TableName. Pure.
 
-Each attribute stands in the expressions under its own name with a `#`, as KCL writes it.
+The expressions name each attribute by its own name after a `#`, as KCL does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mld.leases.writes import EXISTS
 
 
 def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
-    """Return the operation and its parameters."""
+    """Return the DynamoDB operation and its parameters."""
     clauses = (
         ("SET", [f"#{attribute} = {value.name}" for attribute, value in write.sets]),
         ("REMOVE", [f"#{attribute}" for attribute in write.removes]),

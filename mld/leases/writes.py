@@ -1,23 +1,23 @@
-"""Every conditional write of a lease row, and what a refusal means. Pure.
+"""Makes every conditional write of a lease row, and decides what a refusal means. Pure.
 
 Rules: leases#conditional-writes, leases#refused-writes, leases#lost-replies, leases#completed-rows and
-leases#owner-switches. Each function says what its write does, and what `LeaseTable.apply` answers to it: the row as it
-is now or a `Refusal`, or whether anything was written.
+leases#owner-switches. The return type of each function gives the answer of `LeaseTable.apply` to its write: the row as
+it is now or a `Refusal`, or whether anything was written.
 
 The holder's guard (leases#holder-guard), used by renew and checkpoint:
 
     leaseCounter = n AND ((leaseOwner = me AND no checkpointOwner) OR (checkpointOwner = me AND leaseOwner <> me))
 
-It holds before and during a handoff, so that one write also learns of one; the last clause leaves alone a row that
-names one worker twice, which nobody may renew. While writes of ours are under way the counter may be any of those that
-they leave (`own_writes.Span`), and a checkpoint names what it may replace. When the guard is refused, the old row
-decides (`judge_refused`):
+The guard holds before and during a handoff, so that the holder learns of a handoff by its own write. Its last clause
+excludes a row that names one worker as both owners, which nobody may renew. While other writes of ours are under way,
+the counter may be any that they leave (`own_writes.Span`), and a checkpoint names the positions that it may replace. If
+the guard is refused, the present row shows why (`judge_refused`):
 
-    row                            meaning
+    present row                    meaning
     gone, or another actual owner  lost
     ours, lower counter            recreated or restored: lost
-    ours, and it has changed       lost
-    hands meanwhile
+    ours, but another worker has   lost
+    had it meanwhile
     ours                           `Overtaken`: nothing was written. `own_writes` knows whether our other writes explain
                                    the counter; if not, it is lost to a twin: same worker id, other process
 """
@@ -38,14 +38,14 @@ from mld.leases.own_attribute import Row
 from mld.leases.own_writes import Span
 from mld.leases.table import AnswerT, Condition, LeaseWrite, Overtaken, Refusal, Value
 
-RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
+RELEASE_WRITES_MAX = 2  # the second write uses the owners that the refusal of the first has shown
 
 RowWrite: TypeAlias = LeaseWrite[Lease | Refusal]
-"""Answered by the row as it is now."""
+"""A write whose answer is the row as it is now, or a refusal."""
 HolderWrite: TypeAlias = LeaseWrite[Lease | Refusal | Overtaken]
-"""The same, or by the row of ours that it has not changed."""
+"""A write whose answer may also be that it did not change the row, which is still ours."""
 YesOrNo: TypeAlias = LeaseWrite[bool]
-"""Answered by whether anything was written."""
+"""A write whose answer is whether anything was written."""
 
 EXISTS = Condition("#leaseKey = :key")
 NOT_HANDED = Condition.absent(rows.CHECKPOINT_OWNER)
@@ -69,12 +69,12 @@ def renew(
     failing: Failing | None = None,
     status: ShardStatus | None = None,
 ) -> HolderWrite:
-    """Raise the counter by one if the row still is `lease`'s holding; writes the throughput if `lease` has one.
+    """Raise the counter by one if the holder's guard holds; write the throughput if `lease` has one.
 
-    A handoff that somebody else began shows as `checkpoint_owner` of the answer. `span`: what earlier writes of ours
-    may have made of the row; None: no such write is under way.
-    `failing` is a note for the row, one of no failure takes it off; without one the row keeps its own.
-    `status` is for people; without one the row keeps its own, which grows old.
+    If another worker has begun a handoff, the answer has a `checkpoint_owner`. `span` tells how earlier writes of ours
+    may have changed the row; None: none is under way.
+    `failing` is a note to write; a note with no failures removes the one in the row; None leaves it.
+    `status` is the status to write; None leaves the old one in the row.
     """
     span = span or Span.exactly(lease)
     sets, adds = _raised(span)
@@ -95,10 +95,11 @@ def renew(
 
 
 def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) -> HolderWrite:
-    """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
+    """Store `position`, remove a prepared checkpoint, and raise the counter, so that it is also a renewal. SHARD_END is
+    replaced only by SHARD_END.
 
-    It is progress, so a note of failures goes. `span` is as for `renew`; a counter in a range alone would let a late
-    checkpoint undo a later one.
+    A checkpoint is progress, so it also removes a note of failures. `span` is as for `renew`. If the span is a range, a
+    condition on the counter alone would let a late checkpoint undo a later one, so the replaced positions are named.
     """
     span = span or Span.exactly(lease)
     raised, adds = _raised(span)
@@ -120,10 +121,10 @@ def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) ->
 
 
 def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
-    """Remove the owners as seen, raise the counter, so that others may take the lease at once; ends a pending handoff.
+    """Remove the owners and raise the counter, so that others may take the lease at once. This ends a pending handoff.
 
-    It depends on the owners only, so that it also works right after a renewal whose reply was lost; and where the
-    actual owner is the same, but a handoff began or ended meanwhile, on those.
+    The only condition is that the owners are as seen, so that it also works right after a renewal whose reply was lost.
+    If the actual owner is the same, but a handoff has begun or ended meanwhile, it is tried again with these owners.
     """
     assert lease.actual_owner is not None, "only an owned lease can be released"
 
@@ -139,9 +140,9 @@ def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
 
 
 def take(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
-    """Change the owner if the counter stands where it was read; ends a pending handoff. May be an owner switch.
+    """Change the owner if the counter is as seen. This ends a pending handoff, and may count as an owner switch.
 
-    `resent`: an earlier take of this very lease and counter by `owner` has an unknown outcome.
+    `resent`: the outcome of an earlier take of this same lease and counter by `owner` is unknown.
     """
     return LeaseWrite(
         "take",
@@ -156,7 +157,7 @@ def take(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
-    """Name the next owner, the present one keeps renewing and checkpointing; the counter stays for its sake.
+    """Name the next owner. The present owner continues to renew and checkpoint; for its sake the counter stays.
 
     Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
     """
@@ -170,10 +171,10 @@ def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
 
 
 def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
-    """Change the owner if the owners are as seen; ends a pending handoff. The counter is raised, but no condition.
+    """Change the owner if the owners are as seen. This ends a pending handoff. The counter is raised.
 
-    So the present holder's renewals do not hinder it. With `resent`, a row that belongs to `owner` is a success,
-    whoever made it so.
+    There is no condition on the counter, so renewals of the present holder do not get in the way. With `resent`, a row
+    that belongs to `owner` is a success, whoever wrote that.
     """
     counted = (rows.COUNTER, ONE)
     return LeaseWrite(
@@ -189,41 +190,39 @@ def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def assign_expired(lease: Lease, owner: str) -> RowWrite:
-    """Make an `assign` only if the counter stands where it was seen: for workers that judge expiry without leading."""
+    """Make an `assign` that also requires the counter as seen: for workers that take expired leases without leading."""
     write = assign(lease, owner)
     return replace(write, verb="assign_expired", conditions=(*write.conditions, _seen(lease)))
 
 
 def pinned(write: RowWrite, until_s: int) -> RowWrite:
-    """Return the same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch
-    seconds).
-    """
+    """Return the same change of owner, plus a pin: mld leaders leave the lease there until `until_s` (epoch seconds)."""
     return replace(write, sets=((rows.PINNED_UNTIL, _number(":pinnedUntil", until_s)), *write.sets))
 
 
-# --- wishes of an operator --------------------------------------------------------------------------------------------
-# The holder's renewals go on, so the counter stays.
+# --- requests of an operator ------------------------------------------------------------------------------------------
+# They leave the counter, so that the holder's renewals are not refused.
 
 
 def pause(lease: Lease, words: str) -> RowWrite:
-    """Ask the holder to deliver nothing from now on."""
+    """Ask the holder to stop delivering; `words` say who asks, and why."""
     assert words, "somebody pauses it"
     conditions = (EXISTS, Condition.absent(rows.PAUSED), *_owners_as_seen(lease))
     return _wish("pause", lease, conditions, (rows.PAUSED, _words(words)))
 
 
 def resume(lease: Lease) -> RowWrite:
-    """Take the pause away, whoever owns the lease by now."""
+    """Remove the pause, whoever owns the lease by now."""
     return replace(_wish("resume", lease, (EXISTS, Condition.present(rows.PAUSED))), removes=(rows.PAUSED,))
 
 
 def ask_restart(lease: Lease, words: str) -> RowWrite:
-    """Ask the holder for a new child of its record processor."""
+    """Ask the holder to start a new child of its record processor; `words` say who asks, and why."""
     return _wish("ask_restart", lease, (EXISTS, *_owners_as_seen(lease)), (rows.RESTART, _words(words)))
 
 
 def leave_out(lease: Lease, records: frozenset[str]) -> RowWrite:
-    """Ask whoever holds the lease not to deliver `records`, in the place of those of `lease`."""
+    """Ask the holder not to deliver `records`. They replace the records to leave out that `lease` has."""
     before = Value(":before", {"SS": sorted(lease.left_out)})
     as_seen = Condition.equal(rows.LEFT_OUT, before) if lease.left_out else Condition.absent(rows.LEFT_OUT)
     conditions = (EXISTS, *_owners_as_seen(lease), as_seen)
@@ -243,17 +242,17 @@ def _wish(verb: str, lease: Lease, conditions: tuple[Condition, ...], *sets: tup
 
 
 def create(lease: Lease) -> YesOrNo:
-    """Put the row if the key is free. Raises ValueError as `rows.new_row` does."""
+    """Create a row if its key is free. Raises ValueError as `rows.new_row` does."""
     return put("create", lease, rows.new_row(lease))
 
 
 def put(verb: str, lease: Lease | None, item: Row) -> YesOrNo:
-    """Put a row, which is read as `lease`, if its key is free."""
+    """Create the row `item`, which contains `lease`, if its key is free."""
     return yes_or_no(verb, item[rows.KEY]["S"], Condition.absent(rows.KEY), creates=lease, item=item)
 
 
 def record_children(key: str, children: frozenset[str]) -> YesOrNo:
-    """Note the child shards on an existing row; the counter stays. `children` must not be empty."""
+    """Record the child shards in an existing row; the counter stays. `children` must not be empty."""
     assert children, "DynamoDB has no empty sets"
     value = Value(":children", {"SS": sorted(children)})
     return yes_or_no("record_children", key, EXISTS, sets=((rows.CHILDREN, value),))
@@ -267,21 +266,21 @@ def fill_hash_range(key: str, hash_range: HashRange) -> YesOrNo:
 
 
 def delete_completed(key: str) -> YesOrNo:
-    """Delete the row only while its checkpoint is SHARD_END: it may have been recreated meanwhile."""
+    """Delete the row if its checkpoint is SHARD_END. It may have been recreated meanwhile, with another checkpoint."""
     return yes_or_no("delete_completed", key, Condition.equal(rows.CHECKPOINT, SHARD_END_VALUE))
 
 
 def delete_unchanged(lease: Lease) -> YesOrNo:
-    """Delete the row only while the counter stands where it was seen, and the owners are as seen.
+    """Delete the row if the counter and the owners are as seen.
 
-    For streams that the application has given up: the checkpoint is lost with the row. It is for the caller to know
-    that nobody renews the lease.
+    For streams that the application has given up: the checkpoint is lost with the row. The caller must know that nobody
+    renews the lease.
     """
     return yes_or_no("delete_unchanged", lease.key, EXISTS, _seen(lease), *_owners_as_seen(lease))
 
 
 def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
-    """Return the same write of a shard's row in a table of several streams."""
+    """Return the same write for a table of several streams, in which the stream's identifier is part of the key."""
     key, lease, item = key_of(stream, write.key), write.creates, write.item
     names = {rows.KEY: {"S": key}, rows.STREAM: {"S": stream}, rows.SHARD: {"S": write.key}}
     return replace(
@@ -293,7 +292,7 @@ def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
 
 
 def yes_or_no(verb: str, key: str, *conditions: Condition, **more: Any) -> YesOrNo:
-    """Make a write that is answered by whether anything was written; `more` are fields of `LeaseWrite`."""
+    """Make a write whose answer is whether anything was written; `more` are fields of `LeaseWrite`."""
     return LeaseWrite(verb, key, conditions, _yes, lambda _: False, wants_row=False, **more)
 
 
@@ -301,7 +300,7 @@ def yes_or_no(verb: str, key: str, *conditions: Condition, **more: Any) -> YesOr
 
 
 def the_row(row: Row) -> Lease:
-    """Return the row that was written. Raises TableUnavailableError, or CorruptRowError."""
+    """Return the lease in the row that was written. Raises TableUnavailableError or CorruptRowError."""
     lease = rows.parse_row(row)
     if lease is None:
         raise TableUnavailableError(f"row {row.get(rows.KEY)} has stopped being a lease")
@@ -313,7 +312,7 @@ def _yes(_row: Row) -> bool:
 
 
 def judge_refused(lease: Lease, row: Lease | None) -> Refusal | Overtaken:
-    """Return what a refused renew or checkpoint of our `lease` means, given the row as it is: see the module's page."""
+    """Return what a refused renew or checkpoint of our `lease` means; `row` is the present row. See the table above."""
     me = lease.actual_owner
     if row is None:
         return Refusal("the row was deleted")
@@ -331,28 +330,28 @@ def judge_refused(lease: Lease, row: Lease | None) -> Refusal | Overtaken:
 
 
 def unexplained(lease: Lease, row: Lease) -> Refusal:
-    """Return the refusal by a row of ours whose counter no write of ours explains."""
+    """Return the refusal if `row` is ours, but its counter is not explained by our writes."""
     if has_changed_hands(lease, row):
         return given_back(row)
     return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
 
 
 def given_back(row: Lease) -> Refusal:
-    """Return the refusal by a row that is ours again."""
+    """Return the refusal if another worker took the lease and gave it back: `row` is ours again."""
     return Refusal("another worker took it, and it was given back to us", row=row)
 
 
 def has_changed_hands(before: Lease, row: Lease) -> bool:
-    """Return whether the owner changed between two looks at a row, though both show the same one.
+    """Return whether another worker owned the lease between two reads of its row, although both show the same owner.
 
-    Every change of an owner counts in `owner_switches`, and each checkpoint begins that count anew.
+    `owner_switches` counts changes of the owner, and each checkpoint resets it to 0.
     """
     as_before = (row.owner_switches, row.checkpoint) == (before.owner_switches, before.checkpoint)
     return row.owner_switches > 0 and not as_before
 
 
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Return whether a refused take was in truth our own earlier attempt; else why it was refused."""
+    """Return `row` if our own earlier attempt has made it ours (a take was sent twice); else why it was refused."""
     if row is None:
         return Refusal("the row was deleted")
     ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
@@ -368,9 +367,7 @@ def _refused_by_owners(lease: Lease, row: Lease | None) -> Refusal:
 
 
 def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Return whether the row belongs to `owner` all the same, after an attempt of unknown outcome; else why it was
-    refused.
-    """
+    """Return `row` if it belongs to `owner` after an earlier attempt of unknown outcome; else why it was refused."""
     if row is None:
         return Refusal("the row was deleted")
     if resent and (row.owner, row.checkpoint_owner) == (owner, None) and row.counter > lease.counter:
@@ -381,8 +378,8 @@ def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent:
 
 
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
-    """Return the lease to give away instead: ours, but a handoff began or ended since it was seen. None: nothing to
-    give.
+    """Return the present row if it is still ours, but a handoff has begun or ended since it was seen: it has to be
+    given away with these owners. None: there is nothing to give.
     """
     if row is None or row.actual_owner != lease.actual_owner:
         return None
@@ -391,7 +388,7 @@ def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
 
 
 def is_owner_switch(seen: Lease, owner: str) -> bool:
-    """Return whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
+    """Return whether this change of owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
     return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
 
 
@@ -399,7 +396,7 @@ def is_owner_switch(seen: Lease, owner: str) -> bool:
 
 
 def _guard(lease: Lease, span: Span) -> tuple[Condition, ...]:
-    """Return the holder's guard: see the page."""
+    """Return the holder's guard, see the module's header."""
     assert lease.actual_owner is not None, "only a held lease can be written"
     me = _text(":me", lease.actual_owner)
     return (_within(span), Condition(f"({HOLDS} OR {STILL_HOLDS})", (me,)))
@@ -413,7 +410,7 @@ def _within(span: Span) -> Condition:
 
 
 def _raised(span: Span) -> tuple[list[tuple[str, Value]], tuple[tuple[str, Value], ...]]:
-    """Return what is set and what is added to raise the counter by one."""
+    """Return (sets, adds) that raise the counter by one: a set if the counter is known exactly, else an add."""
     if span.is_exact:
         return [(rows.COUNTER, _number(":next", span.over + 1))], ()
     return [], ((rows.COUNTER, ONE),)
