@@ -165,7 +165,7 @@ class LeaseTable(Protocol):
         ...
 
     async def get_many(self, keys: Sequence[str]) -> Mapping[str, Lease]:
-        """Read many leases, strongly consistent. Missing and unreadable rows and rows that are no leases are left out."""
+        """Read many leases, strongly consistent. Missing or unreadable rows, and other than leases, are left out."""
         ...
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:

@@ -196,7 +196,7 @@ def assign_expired(lease: Lease, owner: str) -> RowWrite:
 
 
 def pinned(write: RowWrite, until_s: int) -> RowWrite:
-    """Return the same change of owner, plus a pin: mld leaders leave the lease there until `until_s` (epoch seconds)."""
+    """Return the same change of owner with a pin: mld leaders leave the lease there until `until_s` (epoch seconds)."""
     return replace(write, sets=((rows.PINNED_UNTIL, _number(":pinnedUntil", until_s)), *write.sets))
 
 
