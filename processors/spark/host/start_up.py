@@ -22,6 +22,8 @@ from mld.processors.spark.commit import network_files
 from mld.processors.spark.fatal import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
 from mld.processors.spark.sentences import sentence
 from mld.processors.spark.session import decoding, handover, session_health, spark_session
+from mld.processors.spark.session.error_classes import causes_of, is_of, kind_of
+from mld.processors.spark.session.error_kinds import ErrorKind
 from mld.processors.spark.session_errors import SessionError, SessionGone, SessionUnreachable
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused
@@ -37,7 +39,9 @@ DEAD_LETTER = "deadLetter"
 """Name of the sink of dead letters."""
 PROBES = 4
 """How many files executors read at the start, so that probably more than one executor reads one."""
-NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException", "AccessDenied", "Permission denied")
+UNSEEN = (ErrorKind.GONE, ErrorKind.FORBIDDEN)
+NOT_THERE = ("PATH_NOT_FOUND", "java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
+"""Classes and error conditions of a file that executors do not find or may not open, besides the kinds of `UNSEEN`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
         raise SessionUnreachable(str(error)) from error
     except Exception as error:
         why = sentence(str(error))
-        if not any(words in str(error) for words in NOT_THERE):
+        if kind_of(causes_of(error)) not in UNSEEN and not is_of(error, *NOT_THERE):
             raise SessionUnreachable(f"{where} runs no job: {why}; see the lines of Spark above") from error
     if why:
         raise SessionError(

@@ -15,10 +15,18 @@ from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, 
 from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.host.start_up import check_spool
 from mld.processors.spark.positions import StreamShard
+from mld.processors.spark.session.error_classes import ANALYSIS
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
 from mld.processors.spark.session_errors import SessionError, SessionUnreachable
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
+from tests.unit.spark.java_errors import FromJava, of
 from tests.unit.spark.twins import offer_to, settings_of
+
+SPARK = "org.apache.spark.SparkException"
+JOB = of(SPARK, text="Job aborted due to stage failure")
+GONE = of(SPARK, condition="FAILED_READ_FILE.FILE_NOT_EXIST", text="no such file")
+UNREADABLE = of(SPARK, condition="FAILED_READ_FILE.NO_HINT", text="an error while reading")
+DENIED = "/spool/x (Permission denied)"
 
 
 class Session:
@@ -38,7 +46,7 @@ class Session:
 
     def count(self):
         if self.error:
-            raise RuntimeError(self.error)
+            raise self.error
         return self.sees
 
 
@@ -51,8 +59,10 @@ def test_a_spool_that_executors_see(tmp_path):
     ("session", "why"),
     [
         (Session(sees=2), "it sees 2 of 4 records"),
-        (Session(error="[FAILED_READ_FILE.FILE_NOT_EXIST] no such file"), "no such file"),
-        (Session(error="java.io.FileNotFoundException: /spool/x (Permission denied)"), "Permission denied"),
+        (Session(error=FromJava(JOB, GONE)), "no such file"),
+        (Session(error=FromJava(JOB, UNREADABLE, of("java.io.FileNotFoundException", text=DENIED))), DENIED),
+        (Session(error=FromJava(JOB, of("java.nio.file.AccessDeniedException", text=DENIED))), DENIED),
+        (Session(error=FromJava(of(ANALYSIS, condition="PATH_NOT_FOUND", text="does not exist"))), "does not exist"),
     ],
 )
 def test_a_spool_that_executors_do_not_see_gets_a_sentence(tmp_path, session, why):
@@ -62,9 +72,18 @@ def test_a_spool_that_executors_do_not_see_gets_a_sentence(tmp_path, session, wh
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_that_runs_no_job_may_run_one_later(tmp_path):
-    with pytest.raises(SessionUnreachable, match="spark://h runs no job: all workers are gone"):
-        check_spool(Session(error="all workers are gone"), Spool(tmp_path), "spark://h")
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("all workers are gone"), "all workers are gone"),
+        (FromJava(JOB._replace(text="executor 1 ran FileNotFoundException.class")), "executor 1 ran"),
+        (FromJava(JOB, of("java.net.ConnectException", text="Permission denied")), "Permission denied"),
+        (ConnectionRefusedError(111, "AccessDenied"), "AccessDenied"),
+    ],
+)
+def test_a_cluster_that_runs_no_job_may_run_one_later_whatever_words_it_says(tmp_path, error, words):
+    with pytest.raises(SessionUnreachable, match=f"spark://h runs no job: .*{words}"):
+        check_spool(Session(error=error), Spool(tmp_path), "spark://h")
 
 
 def test_a_named_spool_is_below_its_directory_and_what_dead_hosts_left_is_swept(tmp_path):
