@@ -44,7 +44,7 @@ from mld.fleet.assign.fleet_load import Move, Why
 from mld.fleet.assign.takeover import SECOND_CHANCE_S
 from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.report import reports
-from mld.fleet.report.reports import WorkerReport
+from mld.fleet.report.reports import SUPPORT_CODE, WorkerReport
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.rows import LEASE_TABLE_KEY, CorruptRowError, parse_row
@@ -507,7 +507,7 @@ class JavaAssigner(Assigner):
     async def _decide(
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
     ) -> Plan:
-        known = [report for report in active if report.support_code is not None]
+        known = list(active)
         if not known:
             return Plan()
         due = self._leadership is not None and self._leadership.runs % self.settings.fleet.balance_every == 0
@@ -564,8 +564,8 @@ def _java_report(report: WorkerReport) -> Report:
         lut=report.updated_at_s,
         samples={metric: list(values) for metric, values in report.samples.items()},
         limits={metric: [float(value) for value in values] for metric, values in report.ranges.items()},
-        support=report.support_code,
-        support_at=report.support_at_s,
+        support=SUPPORT_CODE,
+        support_at=report.updated_at_s,
         legacy=False,
     )
 

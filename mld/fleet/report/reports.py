@@ -101,8 +101,6 @@ class WorkerReport:
     """Averages by metric, oldest first; -1 where the metric failed."""
     ranges: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Operating ranges by metric; only index 0 counts, the highest percentage."""
-    support_code: int | None = None
-    support_at_s: int | None = None
     legacy: bool = False
     """Read from the legacy worker-metrics table."""
     mld: Mapping[str, str] = field(default_factory=dict)
@@ -196,7 +194,8 @@ def is_report(row: Row, key: str) -> bool:
 def parse_row(row: Row, key: str) -> WorkerReport:
     """Return the report in a row of a table with hash key `key`. Raises CorruptReportError.
 
-    What nobody is judged by (support code, our additions) is dropped if it is damaged.
+    What nobody is judged by (our additions) is dropped if it is damaged, and what only a Java leader reads (the support
+    code) is not looked at.
     """
     worker = row.get(key, {}).get("S")
     if not isinstance(worker, str) or not worker:
@@ -206,8 +205,6 @@ def parse_row(row: Row, key: str) -> WorkerReport:
         updated_at_s=_integer(row.get(UPDATED_AT), UPDATED_AT),
         samples={name: tuple(float(x) for x in numbers) for name, numbers in _lists(row, SAMPLES)},
         ranges={name: tuple(int(x) for x in numbers) for name, numbers in _lists(row, RANGES)},
-        support_code=_integer_or_none(row, SUPPORT),
-        support_at_s=_integer_or_none(row, SUPPORT_AT),
         legacy=key == REPORTS_TABLE_KEY,
         mld={member: found for member, attribute in OWN_MEMBERS.items() if (found := attribute.read(row)) is not None},
         ends=_ENDS.read(row) or {},
@@ -232,7 +229,7 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
 
     `report` is our own: complete, no list empty, and a range for each metric.
     """
-    assert report.updated_at_s is not None and report.support_at_s is not None
+    assert report.updated_at_s is not None
     assert report.samples.keys() == report.ranges.keys(), "both filled or both empty"
     assert all(report.samples.values()) and all(report.ranges.values()), "no list may be empty"
     written: dict[str, dict[str, Any]] = {
@@ -240,8 +237,8 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
         UPDATED_AT: {"N": str(report.updated_at_s)},
         SAMPLES: {"M": {name: _list(map(_double_text, values)) for name, values in report.samples.items()}},
         RANGES: {"M": {name: _list(map(str, values)) for name, values in report.ranges.items()}},
-        SUPPORT: {"N": str(report.support_code)},
-        SUPPORT_AT: {"N": str(report.support_at_s)},
+        SUPPORT: {"N": str(SUPPORT_CODE)},
+        SUPPORT_AT: {"N": str(report.updated_at_s)},
     }
     told = {name: value for name, value in report.mld.items() if name in TOLD}
     written |= {OWN_MEMBERS[name].name: {"S": value} for name, value in told.items()}
@@ -270,8 +267,6 @@ def own_report(
         updated_at_s=int(now_s),
         samples=samples,
         ranges=dict.fromkeys(samples, (RANGE_PERCENT,)),
-        support_code=SUPPORT_CODE,
-        support_at_s=int(now_s),
         mld={
             "version": version,
             **({"leaving": str(int(now_s))} if leaving else {}),
@@ -491,13 +486,6 @@ def _number(value: Mapping[str, Any], name: str) -> Decimal:
 def _integer(value: Mapping[str, Any] | None, name: str) -> int | None:
     """Return the whole part of a number; None if the attribute is absent or NULL."""
     return None if value is None or "NULL" in value else int(_number(value, name))
-
-
-def _integer_or_none(row: Row, name: str) -> int | None:
-    try:
-        return _integer(row.get(name), name)
-    except CorruptReportError:
-        return None
 
 
 def _lists(row: Row, name: str) -> Iterable[tuple[str, tuple[Decimal, ...]]]:

@@ -58,7 +58,7 @@ VALUES: dict[str, Any] = {
     "place": PLACE,
     "position": TRIM_HORIZON,
     "previous": ClientVersion.INIT,
-    "report": WorkerReport("w", 1, support_code=1, support_at_s=1),
+    "report": WorkerReport("w", 1),
     "row": StateRow(CLIENT_VERSION, ClientVersion.INIT, "w", 1),
     "rows": [],
     "seen": "1",

@@ -137,9 +137,7 @@ def test_the_first_report_comes_with_the_first_sample(seed: int) -> None:
 def test_a_worker_without_a_source_reports_at_once_and_without_figures() -> None:
     world = in_world(until(0.001), None)
     assert world.written_at == [0.0]
-    assert world.row == WorkerReport(
-        ME, int(EPOCH_S), support_code=1, support_at_s=int(EPOCH_S), mld={"version": "0.2"}
-    )
+    assert world.row == WorkerReport(ME, int(EPOCH_S), mld={"version": "0.2"})
 
 
 @pytest.mark.parametrize("source", [broken, lambda: ScriptedSource(itertools.repeat(None))])

@@ -45,8 +45,6 @@ MEASURED = WorkerReport(
     1_784_640_030,
     samples={"C": (41.2, 39.870001, 44.5)},
     ranges={"C": (100,)},
-    support_code=1,
-    support_at_s=1_784_640_030,
 )
 
 
@@ -69,7 +67,7 @@ def report(
         (
             UNMEASURED_ROW,
             "leaseKey",
-            WorkerReport("host-2:77aa", 1_784_640_031, support_code=1, support_at_s=1_784_640_031),
+            WorkerReport("host-2:77aa", 1_784_640_031),
         ),
         (
             LEGACY_ROW,
@@ -180,11 +178,7 @@ def test_a_worker_tells_where_it_is_and_nothing_else_is_written() -> None:
     drained = {"leaseKey": {"S": "w"}, "mldDrain": {"S": "by me"}, **reports.attributes(replace(own, mld=told))}
     read = reports.parse_row(drained, "leaseKey")
     assert read.mld == {**told, "drain": "by me"}
-    assert (
-        reports.attributes(replace(MEASURED, support_code=1, support_at_s=1, mld=read.mld))
-        .keys()
-        .isdisjoint({"mldDrain"})
-    )
+    assert reports.attributes(replace(MEASURED, mld=read.mld)).keys().isdisjoint({"mldDrain"})
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e400", "soon", "9" * 30])
