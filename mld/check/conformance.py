@@ -12,11 +12,7 @@ from typing import TextIO
 
 from mld.check.conformance_rules import Report, Rule, RuleVerdict
 from mld.check.conformance_scripts import SCRIPTS, SessionScript
-from mld.check.conformance_session import (
-    SHARD_ID,
-    Session,
-    SessionOver,
-)
+from mld.check.conformance_session import SHARD_ID, Session, SessionOver
 from mld.consumer.child import PipeChild, PipeHost
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import LoopClock
@@ -78,6 +74,3 @@ async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout
         return
     if script.rule is not None:
         report.passed(script.rule)
-
-
-# --- records

@@ -8,10 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from mld.check.conformance_rules import Report, Rule
-from mld.check.conformance_session import (
-    Replies,
-    Session,
-)
+from mld.check.conformance_session import Replies, Session
 from mld.core.positions import SHARD_END
 from mld.protocol.messages import ActionName, CheckpointErrorName, Record, StreamLabel
 

@@ -76,7 +76,6 @@ class LeaseLostError(MldError):
 
     def __init__(self, lease_key: str, why: str) -> None:
         super().__init__(f"lease {lease_key} lost: {why}")
-        self.lease_key = lease_key
 
 
 # --- the stream ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Rule: retrieval#raw-pages. A line consists of its head, its pieces without the first comma, and its tail. A piece is cut
 between two records where a checkpoint, an aggregate or a schema frame stands. Such cuts are rare, so no list of the
-records is kept: one pattern (`RecordForm`) walks over the text again. We framed the text ourselves, so the pattern
+records is kept: one pattern (`_AFTER_DATA`) walks over the text again. We framed the text ourselves, so the pattern
 matches whatever the answer of Kinesis looked like.
 """
 

@@ -238,11 +238,6 @@ class FailoverWatcher:
         """Whether there is nobody who could fall silent, and nobody else who gives leases to anybody."""
         return self.membership.is_alone and self.leader.leads
 
-    @property
-    def _is_new(self) -> bool:
-        """Whether others that start together with this worker may still come."""
-        return self.clock.monotonic() - self._began_at <= LONE_LEADER_LOOK_S
-
     def _next_look_at(self) -> float:
         """Return the next multiple of the period by the wall clock, in monotonic time."""
         period_s = self.takeover.whole_period_s()

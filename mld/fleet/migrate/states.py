@@ -92,7 +92,6 @@ class StateRow(Generic[StateT]):
 
 
 ClientVersionRow: TypeAlias = StateRow[ClientVersion]
-TableRow: TypeAlias = StateRow[TableStatus]
 
 
 def first_row(kind: Kind[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
