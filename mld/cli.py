@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -23,6 +23,7 @@ import mld
 from mld.command_list import MODULE_OF, SECTIONS
 from mld.core.errors import MldError
 from mld.core.installed import NotReadyError
+from mld.core.java_command import why_no_option, why_no_program
 from mld.core.terminal import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 NEARNESS_MIN = 0.7
 """A word that is at least this similar (0 to 1) to the name of a command is taken for a misspelling."""
 _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
+_WORDS = "mld.words"
+"""Under this name the context keeps the words of the command line."""
 
 
 _REMOVED = {
@@ -59,12 +62,26 @@ class _Commands(click.Group):
         complains = not ctx.resilient_parsing  # a shell that completes a word has no place to show an error
         if args and args[0] in _REMOVED and complains:
             raise click.UsageError(self.why_unknown(ctx, args[0]))
+        if args and complains and (why := why_no_program(args[0])):
+            raise click.UsageError(why)
         if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
             is_misspelt = get_close_matches(args[0], self.list_commands(ctx), 1, NEARNESS_MIN)
             if is_misspelt and complains and not Path(args[0]).exists():
                 raise click.UsageError(self.why_unknown(ctx, args[0]))
             args = ["run", *args]
+        ctx.meta[_WORDS] = tuple(args)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Say what to do with an option of Java that the command does not know."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            words = ctx.meta[_WORDS]
+            why = why_no_option(words, error.option_name) if words[0] in ("check", "run") else None
+            if why is None:
+                raise
+            raise click.UsageError(why, error.ctx) from None
 
     def why_unknown(self, ctx: click.Context, name: str) -> str:
         """Return what to use in place of a command that does not exist."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from mld import pip_install
 from mld.properties import keys
+from mld.properties.java_properties import remedy_for
 from mld.properties.keys import PROPERTIES
 from mld.properties.keytypes import OWN_PREFIX, Key
 from mld.properties.lines import FileEntry
@@ -157,6 +158,11 @@ def _unknown(name: str, place: str) -> Remark:
         return replace(remark, message="is a key of KCL 1.x or of none, and is ignored", remedy=OBSOLETE[stem])
     if name in REMOVED:
         return replace(remark, message="is a key of mld 0.2 and is ignored", remedy=REMOVED[name])
+    if (instead := remedy_for(name)) is not None:
+        if place == OVERRIDE_PLACE:  # it had an effect under Java; without it the daemon would go past a proxy
+            message = "is a system property of Java, and mld has no JVM"
+            return replace(remark, level=Level.ERROR, message=message, remedy=instead)
+        return replace(remark, message="is a system property of Java, no key, and is ignored", remedy=instead)
     if name.startswith("userAgent"):
         return replace(remark, message="is a key of KCL 1.x and is ignored", remedy=OBSOLETE["userAgent"])
     if name.startswith(_JAVA_REFUSES_PREFIXES):
