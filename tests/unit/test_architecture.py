@@ -64,7 +64,8 @@ ROOMS: dict[str, set[str]] = {
         "mld.shards",
         "mld.tracking",
     },
-    "mld.cli": {"mld.check", "mld.daemon", "mld.local", "mld.logging", "mld.quickstart"},
+    "mld.command_list": set(),
+    "mld.cli": {"mld.command_list", "mld.check", "mld.daemon", "mld.local", "mld.logging", "mld.quickstart"},
     "mld.__main__": {"mld.cli"},
 }
 # The same within `mld.fleet`, each after those that it may import; `fleet` may import all others.
