@@ -58,6 +58,28 @@ def test_an_expression_names_published_metrics_of_this_application(expression: s
         assert all(set(by.split(", ")) <= labels_of(name) for name in measured)
 
 
+def test_panels_of_the_dashboard_lie_side_by_side_and_each_has_a_number_of_its_own() -> None:
+    panels = json.loads(grafana_dashboard(settings_of()))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert places == [(12 * (number % 2), 8 * (number // 2)) for number in range(len(panels))]
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "mld_shard_behind_seconds",
+        "mld_child_busy_seconds",
+        "mld_shard_checkpoint_age_seconds",
+        "mld_shard_busiest_child_share",
+    ],
+)
+def test_what_a_shard_is_behind_for_is_on_the_dashboard_by_shard(metric: str) -> None:
+    panels = json.loads(grafana_dashboard(settings_of()))["panels"]
+    shown = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert any(re.fullmatch(rf"max by \(stream, shard\) \({metric}\{{.*\}}\)", one) for one in shown)
+
+
 def test_alarms_name_metrics_of_kcl_that_are_sent() -> None:
     sent = {(metric.operation, metric.name) for metric in JAVA_METRICS}
     template = json.loads(cloudformation_alarms(settings_of(), DAY_S))
