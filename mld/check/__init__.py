@@ -1,1 +1,1 @@
-"""`mld check`, what is refused before a start, and what a fleet at rest costs."""
+"""`mld check` with its remarks and prices, and `mld conformance`."""

@@ -1,8 +1,7 @@
-"""`mld check`: prints what a properties file means (configuration#effective-values).
+"""`mld check`: prints the meaning of a properties file (configuration#effective-values).
 
-The decisions are all in `properties`, but for one: which generation of the child protocol a record processor speaks is
-guessed by its files, as a wrong `mld.protocolVersion` shows late. A program for KCL 1.x works until a shard ends or a
-lease is lost.
+It decides nothing: `properties` reads the file, and `refusals`, `protocol_generation` and `price` make remarks and
+prices.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import click
@@ -23,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mld.check import price
+from mld.check.protocol_generation import generation_remarks
 from mld.check.refusals import refusals
 from mld.core import sparkhosts
-from mld.core.installed import find_executable
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK
 from mld.properties.keytypes import INT_MAX, Section
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
@@ -35,81 +33,22 @@ from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import FILES_PER_CHILD, RESTARTS_MAX, Settings
 from mld.properties.spark_names import CONF_PREFIX, PREFIX, PROGRAM
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig
-from mld.protocol.child_command import split_command
 from mld.protocol.fork_requests import PROGRAM as ZYGOTE
-from mld.protocol.messages import Dialect
 
-KEY = "mld.protocolVersion"
-SOURCE_BYTES_MAX = 256 * 1024
 DURATIONS_PRICED_S = (10.0, 30.0)
-"""What Java and mld have by default, and what whoever wants a smaller bill sets: planned moves do not wait for it."""
-_KCLPY = re.compile(r"^\s*(?:from|import)\s+amazon_kclpy\b", re.MULTILINE)
-_NEW = re.compile(r"leaseLost|shardEnded|lease_lost|shard_ended")
-_OLD = re.compile(r"""["']shutdown["']""")
-
+"""Lease durations whose prices are shown: the default of Java and mld, and one for users who want a smaller bill."""
 LEASES_SHOWN, WORKERS_SHOWN = (1, 10, 100), (1, 10)
-"""Sizes of a fleet whose price is shown unless one is asked for."""
-_PLAIN_WIDTH = 160  # columns where stdout is no terminal
+"""Sizes of fleets whose prices are shown if the user names none."""
+_PLAIN_WIDTH = 160  # columns if stdout is no terminal
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
 
-def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
-    """Warn if the command's program seems to speak another generation than the file says."""
-    found = guess(split_command(settings.child.command), environment)
-    if found is None or found[0].value == settings.child.protocol_version:
-        return []
-    dialect, why = found
-    name = "KCL 1.x" if dialect is Dialect.KCL_1 else "KCL 2.x and 3.x"
-    message = f"is {settings.child.protocol_version}, but the record processor seems to be for {name}: {why}"
-    return [Remark(Level.WARNING, KEY, file_name, message, f"set {KEY} = {dialect.value} if it is")]
-
-
 def region_remarks(settings: Settings, file_name: str) -> list[Remark]:
-    """Say so if neither the file nor the environment names a region: the profile is not read here."""
+    """Remark if neither the file nor the environment names a region. (The AWS profile is not read here.)"""
     if settings.kinesis.region is not None and settings.dynamo_db.region is not None:
         return []
     message = "is neither in the file nor in AWS_REGION: without one in the profile or of the instance nothing starts"
     return [Remark(Level.INFO, "regionName", file_name, message, "`mld doctor` tries it")]
-
-
-def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Dialect, str] | None:
-    """Return the generation and what shows it; None if nothing does."""
-    for path in map(Path, (find_executable(command) or "", *command[1:])):
-        source = _source(path)
-        if _KCLPY.search(source):
-            interpreter = find_executable(_interpreter(source) or command)
-            library = next(_libraries(interpreter, environment), None)
-            if library is not None:
-                is_new = (library / "v3").is_dir()
-                return (Dialect.KCL_2 if is_new else Dialect.KCL_1), f"it uses {library}"
-        elif _OLD.search(source) and not _NEW.search(source):
-            return Dialect.KCL_1, f"{path} knows shutdown, and neither shardEnded nor leaseLost"
-    return None
-
-
-def _source(path: Path) -> str:
-    """Return the beginning of a program's text; empty if there is none, as that of a binary."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(SOURCE_BYTES_MAX) if path.is_file() else b""
-    except OSError:
-        return ""
-    return "" if b"\0" in text else text.decode("utf-8", "replace")
-
-
-def _interpreter(source: str) -> list[str]:
-    """Return the command in the first line of a script, without `env`."""
-    words = source.partition("\n")[0].removeprefix("#!").split() if source.startswith("#!") else []
-    return words[1:] if words and Path(words[0]).name == "env" else words
-
-
-def _libraries(interpreter: str | None, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where `amazon_kclpy` is that this interpreter imports."""
-    roots = [Path(root) for root in environment.get("PYTHONPATH", "").split(os.pathsep) if root]
-    if interpreter is not None:
-        prefix = Path(interpreter).parent.parent
-        roots += [root for base in (prefix, prefix / "local") for root in base.glob("lib/python3*/*-packages")]
-    yield from (root / "amazon_kclpy" for root in roots if (root / "amazon_kclpy").is_dir())
 
 
 def print_check(
@@ -121,7 +60,9 @@ def print_check(
     leases: int | None = None,
     workers: int | None = None,
 ) -> int:
-    """Print to stdout; returns the exit code: 2 with errors, else 0. `leases` and `workers`: the fleet to be priced."""
+    """Print to stdout; return the exit code: 2 if there are errors, else 0. `leases` and `workers` are the fleet whose
+    price is shown.
+    """
     try:
         loaded = load(file, overrides, os.environ)
     except ConfigurationError as error:
@@ -163,7 +104,7 @@ def print_check(
 
 
 def failures_in_words(settings: Settings) -> str:
-    """Return what a failure of the record processor leads to."""
+    """Return the consequences of a failure of the record processor, in words."""
     first_s = settings.child.restart_backoff_s
     longest_s = max(settings.child.restart_pause_max_s, first_s)
     again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
@@ -187,7 +128,9 @@ def failures_in_words(settings: Settings) -> str:
 
 
 def processes_in_words(settings: Settings) -> str | None:
-    """Return how many processes the children of a worker's shards are, and what they take; None with one child."""
+    """Return how many child processes a worker has, and the files and memory they take, in words; None if a shard has
+    one child.
+    """
     count, held_max = settings.child.children_per_shard, settings.leases.held_max
     if count == 1:
         return None
@@ -207,7 +150,7 @@ def processes_in_words(settings: Settings) -> str | None:
 
 
 def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
-    """Return this application's session hosts, and where the UI of the next will be; None without `mld-spark`."""
+    """Return the application's running Spark session hosts, and the next one's UI address; None without `mld-spark`."""
     given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
     program = PurePath(loaded.settings.child.command.split(" ")[0]).name
     if program != PROGRAM:
@@ -279,7 +222,7 @@ def _line(text: str) -> Text:
 
 def _console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a value may hold what the locale cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")  # a value may have characters that the locale cannot show
     return Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
@@ -295,7 +238,7 @@ def _table(values: Sequence[EffectiveValue]) -> Table:
 
 def _print_remarks(console: Console, remarks: Sequence[Remark]) -> None:
     for remark in remarks:
-        # A remark stays on one line, for those who search the output.
+        # A remark stays on one line, so that the output can be searched.
         line = Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + _line(str(remark))
         console.print(line, soft_wrap=True)
     errors = sum(remark.level is Level.ERROR for remark in remarks)

@@ -1,7 +1,7 @@
 """`mld conformance`: tests any record-processor command against the child protocol, by talking to it like the daemon.
 
 Rules: protocol#conformance-of-a-command. For each script (`conformance_scripts`) the command is started as a real
-process, and one session is held with it. No process may be left behind, and no wait may be without a deadline.
+process, and one session is held with it. No process is left behind, and every wait has a deadline.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The scripts of `mld conformance`: each is a conversation with a record processor, and tests certain rules.
 
-A script says what to send, what to reply to checkpoints, and which rule the processor keeps if it gets to the end."""
+A script defines the actions to send, the replies to checkpoints, and the rule that the processor has kept if the
+conversation reaches its end."""
 
 from __future__ import annotations
 

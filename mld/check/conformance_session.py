@@ -1,7 +1,7 @@
 """`Session`: one conversation of `mld conformance` with a child, in place of the daemon.
 
-It speaks the daemon's half of the protocol over a real child, with deadlines, and judges checkpoint requests as the
-daemon does, by a lease in memory. For each rule it notes whether the child kept it.
+It speaks the daemon's half of the protocol with a real child, with deadlines, and checks checkpoint requests as the
+daemon does, against a lease in memory. For each rule it notes whether the child kept it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def flaw(name: str, message: object) -> str | None:
-    """Return what is wrong with a message; None if it follows the schema called `name`."""
+    """Return why a message violates the schema called `name`; None if it follows the schema."""
     for error in validator(name).iter_errors(message):
         return str(error.message)
     return None

@@ -1,8 +1,8 @@
-"""What a fleet at rest costs in DynamoDB, by its settings. Pure.
+"""`units`: the read and write units that a fleet at rest takes in DynamoDB, computed from its settings. Pure.
 
-The formula gives what `tests/benchmarks/bill.py` counts in virtual time over whole workers, and a test keeps the two
-together: L leases on W workers in 3.x mode, spread evenly, with idle shards. How often loops read and write stands
-in `mld.core.periods`; row sizes are those of an ordinary table. A checkpoint costs one write unit more.
+The fleet has L leases on W workers in 3.x mode, spread evenly, with idle shards. `tests/benchmarks/bill.py` counts the
+requests of whole workers in virtual time, and a test keeps the formula equal to that. `mld.core.periods` has the
+periods of the loops; row sizes are those of an ordinary table. Each checkpoint costs one more write unit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
 LEASE_ROW_BYTES = 350
 REPORT_ROW_BYTES = 400
 INDEX_ROW_BYTES = 75
-"""A row of the owner index, which has the keys only: a shard's id and a worker id of 36 characters."""
+"""A row of the owner index, which has only the keys: a shard id, and a worker id of 36 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How often a fleet asks, by its settings."""
+    """The settings that decide how often a fleet reads and writes."""
 
     lease_duration_s: float
     assignment_interval_s: float
@@ -71,13 +71,13 @@ class Rates:
         )
 
     def with_lease_duration(self, duration_s: float) -> Rates:
-        """Return the rates with leases that last so long; assignment runs follow, as they do by default."""
+        """Return the rates for another lease duration; the assignment interval changes in proportion, as by default."""
         assignment_interval_s = self.assignment_interval_s * duration_s / self.lease_duration_s
         return replace(self, lease_duration_s=duration_s, assignment_interval_s=assignment_interval_s)
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
-    """Return what a fleet at rest takes in an hour; it has at least one lease and one worker."""
+    """Return the units that a fleet at rest takes in an hour. It must have at least one lease and one worker."""
     holders = min(leases, workers)
     renewals = leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
     reports = workers * _per_hour(rates.report_period_s)
@@ -94,7 +94,7 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how often workers read the whole table, or as much of it in parts (`mld.fleet.assign.takeover`)."""
+    """Return how often an hour workers read the whole table, or all its parts (`mld.fleet.assign.takeover`)."""
     if workers == 1:
         return _per_hour(max(LONE_LEADER_LOOK_S, ALONE_SHARE * rates.lease_duration_s))
     watchers = min(WATCHERS, workers)
@@ -103,7 +103,7 @@ def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
 
 
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how often workers query the index for their leases: a period after the last query or look at the table."""
+    """Return how often an hour workers query the index for their leases: one period after the last query or scan."""
     if workers == 1:
         return _per_hour(QUERY_SPACING_S_MAX)
     watchers = min(WATCHERS, workers) if part_count(leases) == 1 else 0
@@ -111,7 +111,7 @@ def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
 
 
 def checkpoint_dollars() -> float:
-    """Return what a checkpoint a second costs in a month."""
+    """Return the price of one checkpoint a second for a month."""
     return Units(0.0, HOUR_S).dollars_per_month
 
 
@@ -120,5 +120,5 @@ def _per_hour(period_s: float) -> float:
 
 
 def _pages(size_bytes: int) -> float:
-    """Read units for so many bytes, read eventually consistently."""
+    """Return the read units for an eventually consistent read of `size_bytes`."""
     return EVENTUALLY_CONSISTENT * max(1, math.ceil(size_bytes / READ_UNIT_BYTES))

@@ -1,7 +1,8 @@
-"""What `mld run` or AWS would refuse of a file that can be read: one list, for `mld run` and `mld check`.
+"""`refusals`: finds values of a readable file that `mld run` or AWS would refuse. Used by `mld run` and `mld check`.
 
-Names are judged by the patterns in the models of the services, as botocore has them; programs and packages by what is
-on this machine. A remark never holds a value: it may have a secret in it, and `mld check` shows what may be shown.
+Names are checked against the patterns in botocore's models of the services; programs and packages must be on this
+machine. A remark never contains a value, because a value may contain a secret; `mld check` shows values that may be
+shown.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NOT_FOUND = "give a path relative to the working directory, an absolute one, or 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """Which names a service takes."""
+    """The names that a service accepts."""
 
     least: int
     most: int
@@ -50,8 +51,9 @@ class NameRule:
 
 
 def name_rule(service: str, shape: str) -> NameRule:
-    """Return the rule for names of this shape in the newest model of a service that botocore has; blocks for some
-    milliseconds, but does not import botocore, which takes ten times as long.
+    """Return the rule for names of a `shape` in botocore's newest model of a service.
+
+    This blocks for some milliseconds. It reads the model's file, because importing botocore takes ten times as long.
     """
     spec = find_spec("botocore")
     assert spec is not None and spec.origin is not None, "mld requires it"
@@ -61,7 +63,7 @@ def name_rule(service: str, shape: str) -> NameRule:
 
 
 def refusals(settings: Settings, file_name: str) -> list[Remark]:
-    """Return errors for what cannot work, warnings for what hardly can; with mld.strict they are errors as well."""
+    """Return errors for values that cannot work, and warnings for values that hardly can (errors with mld.strict)."""
     found = [
         *_names(settings, file_name),
         *_programs(settings, file_name),
@@ -94,7 +96,7 @@ def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
 
 
 def _remedy(key: str, name: str, rule: NameRule, added: int) -> str:
-    """Return what to do about a name of which the last characters, so many, were `added` to what the file says."""
+    """Return the remedy for a refused name. Its last `added` characters are not from the file, but a suffix of ours."""
     if name.startswith("arn:"):
         return "write the ARN as streamArn" if key == "streamName" else "write the name alone, without the ARN"
     if "<" in name or "{" in name:
@@ -117,7 +119,7 @@ def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
 
 
 def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
-    """Yield what is wrong with a command, and the remedy."""
+    """Yield (level, fault, remedy) for each fault of a command."""
     is_for_shell = any(map(_SHELL_WORD.fullmatch, words))
     found = find_executable(words)
     if found is None:
@@ -138,8 +140,8 @@ def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
 
 
 def _packages(settings: Settings, file_name: str) -> Iterator[Remark]:
-    """Yield errors for what could not work without a package of an extra, a warning for a page that could not be
-    shown.
+    """Yield remarks for settings that need a package of an extra which is not installed. For a page that could not be
+    shown it is a warning.
     """
     if settings.schemas.mode is SchemaMode.JSON and not is_installed("fastavro"):
         why = "json needs a package that is not installed (fastavro)"

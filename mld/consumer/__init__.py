@@ -1,1 +1,1 @@
-"""The life cycle of one shard's consumer and its child process."""
+"""The consumer of a shard: its life cycle, its child process or processes, and their checkpoints."""

@@ -1,13 +1,13 @@
 """`AggregateReports`: reports KPL aggregates that are malformed, or whose user records belong to another shard.
 
-Rules: retrieval#hash-range-rule and retrieval#malformed-aggregates. An aggregate that is malformed, or beyond the
+Rules: retrieval#hash-range-rule and retrieval#malformed-aggregates. An aggregate that is malformed, or exceeds the
 limits of `retrieval.kpl`, is delivered as it came; a broken producer may send nothing else. An aggregate with a user
-record outside the shard's hash range is not delivered at all. A producer that packed it before a reshard sends its
-records again, so nothing is lost. A producer that packs aggregates by rules of its own, or under wrong keys, loses them
-for good; Java does not report it. Both kinds are counted, and logged at most once a minute.
+record outside the shard's hash range is not delivered at all. If the producer packed it before a reshard, the producer
+sends its records again, so nothing is lost. If the producer packs aggregates by rules of its own, or under wrong keys,
+the records are lost for good; Java does not report that. Both kinds are counted, and logged at most once a minute.
 
-Partition keys may be personal data: only the length of a key and the first digits of its hash key are logged, which
-show whose shard it belongs to and can be compared with a known key.
+Partition keys may be personal data. So only the length of a key and the first digits of its hash key are logged: they
+show which shard the key belongs to, and can be compared with a known key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-REPORT_INTERVAL_S = 60.0  # a wrong producer misroutes every aggregate it makes
+REPORT_INTERVAL_S = 60.0  # a faulty producer misroutes all its aggregates, which would fill the log
 HASH_KEY_BITS = 128
 SHOWN_BITS = 32
 
@@ -37,12 +37,12 @@ MISROUTED = (
 
 
 class SeenAggregates(Generic[T]):
-    """Aggregates of one kind; each is counted once, however often its batch is read."""
+    """The reported aggregates of one kind; each is counted once, however often its batch is read."""
 
     def __init__(self, action: str, counted: str, message: str) -> None:
         self.action = action
         self.counted = counted
-        """What a report counts: the aggregates, or their user records."""
+        """The name of the things that a report counts: aggregates, or user records."""
         self.message = message
         self.aggregates = 0
         self.count = 0
@@ -51,7 +51,7 @@ class SeenAggregates(Generic[T]):
         self._last = -1  # the highest sequence number that was counted
 
     def fresh(self, found: Mapping[str, T]) -> dict[int, T]:
-        """Return those that are not counted yet, by sequence number, and count them."""
+        """Count the aggregates that are not counted yet; return them by sequence number."""
         numbered = {int(sequence): what for sequence, what in found.items() if int(sequence) > self._last}
         self.aggregates += len(numbered)
         self._last = max(numbered, default=self._last)
@@ -59,7 +59,7 @@ class SeenAggregates(Generic[T]):
 
 
 class AggregateReports:
-    """The reports of one shard while one consumer serves it; `dropped` counts the aggregates, too."""
+    """The reports of one shard during the life of one consumer. `dropped` is the shard's metric of such aggregates."""
 
     def __init__(self, shard_id: str, dropped: Tally | None = None) -> None:
         self._dropped = Tally() if dropped is None else dropped
@@ -69,7 +69,7 @@ class AggregateReports:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, batch: ChildBatch, hash_range: HashRange | None) -> None:
-        """Count what a batch shows that was delivered, or is empty; `hash_range` is the lease's."""
+        """Count the faulty aggregates of a batch, after its delivery; `hash_range` is the lease's."""
         if not batch.malformed and not batch.misrouted:
             return
         if malformed := self._malformed.fresh(batch.malformed):
@@ -86,13 +86,13 @@ class AggregateReports:
             self._report()
 
     def close(self) -> None:
-        """Log what was not logged yet."""
+        """Log the aggregates that were not logged yet."""
         if self._timer is not None:
             self._report()
             self._cancel()
 
     def _report(self) -> None:
-        """Log what is new, and then nothing for a minute; a minute without news ends the reports."""
+        """Log new aggregates, and then nothing for a minute. The timer ends when a minute brings none."""
         self._cancel()
         news = [seen for seen in (self._malformed, self._misrouted) if seen.count > seen.reported]
         for seen in news:
@@ -115,9 +115,7 @@ def _example(sequence: int, found: Misrouted, hash_range: HashRange | None) -> s
 
 
 def _shown(hash_key: int) -> str:
-    """Return the first digits of a hash key, in hexadecimal. An explicit one may lie outside of what a shard can
-    have.
-    """
+    """Return the first digits of a hash key, in hexadecimal. An explicit hash key may be larger than any valid one."""
     if not 0 <= hash_key < 1 << HASH_KEY_BITS:
         return "out of bounds"
     return f"0x{hash_key >> (HASH_KEY_BITS - SHOWN_BITS):08x}…"

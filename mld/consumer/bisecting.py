@@ -1,22 +1,25 @@
 """`Bisecting`: chooses the records to deliver next, until the one that kills its processor is found alone. Pure.
 
-Java has nothing like it. It keeps positions, never records, so its memory is constant and it survives every restart of
-the child; `take` is given what a batch holds. Each life of a child begins at the checkpoint::
+Java has nothing like it. The search keeps positions and no records, so its memory is constant, and it survives restarts
+of the child; `take` gets the positions of the records at hand. Each life of a child begins at the checkpoint::
 
     checkpoint   good                    bad           end
         |---------|-----------------------|-------------|
-         accepted   failed as a whole:      not tried yet: parts that double
-         before: as  its first half next    in size until one fails
+         accepted   failed as a whole:      not tried yet: deliver parts
+         before:     deliver its first      that double in size until
+         deliver as  half next              one fails
          one part
 
-A part that fails moves `bad` to its last record; an accepted part moves `good`. A part of one record cannot be halved.
-That record is the `culprit` only if it failed `attempts_max` times as the very next record after the checkpoint, so
-that the processor has vouched for everything before it. When `good` reaches `end` the search is over.
+If a part fails, `bad` moves to its last record; if a part is accepted, `good` does. A part of one record cannot be
+halved. That record is the `culprit` only if the processor failed `attempts_max` times while the record was alone and
+the next after the checkpoint, so that everything before it is checkpointed. When `good` reaches `end`, the search is
+over.
 
-A batch that fails only as a whole passes in parts, and all is well. One that keeps failing in new ways is given up
-after `ROUNDS_MAX` failures without progress, and delivered whole until a checkpoint moves.
+A batch that fails only as a whole is accepted in parts, and the search ends without a culprit. If failures continue
+without progress, the search is given up after `ROUNDS_MAX` of them, and batches are delivered whole until a checkpoint
+moves.
 
-There must never be a culprit that was not alone, or with anything unacknowledged before it.
+A record must never become the culprit if it was not alone, or if a record before it is not checkpointed.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from dataclasses import dataclass, replace
 from mld.core.positions import Position
 
 ROUNDS_MAX = 64
-"""Halving a page of a million user records takes 20 rounds; three times that means that halving does not help."""
+"""Halving a page of a million user records takes 20 rounds; after three times that, halving does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +40,21 @@ class Bisecting:
 
     attempts_max: int
     attempts: int = 0
-    """Failed deliveries in a row, each with records of the one before."""
+    """Consecutive failed deliveries, each of which shared records with the one before."""
     first: Position | None = None
     last: Position | None = None
-    """The records of the latest of them."""
+    """First and last record of the latest failed delivery."""
     good: Position | None = None
     bad: Position | None = None
     end: Position | None = None
-    """Set during a search."""
+    """`good`, `bad` and `end` are set during a search, see the module's header."""
     size: int = 1
+    """Records of the next part, where nothing has failed yet."""
     alone: Position | None = None
+    """The record that last failed alone and next after the checkpoint, `alone_failures` times."""
     alone_failures: int = 0
     rounds: int = 0
-    """Failures during searches since the last progress, not counting those of a record alone."""
+    """Failures during searches since the last progress, except failures of a record alone."""
 
     @property
     def is_searching(self) -> bool:
@@ -61,16 +66,16 @@ class Bisecting:
 
     @property
     def culprit(self) -> Position | None:
-        """The record to set aside; None while there is doubt."""
+        """The record to set aside; None if it is not certain yet."""
         return self.alone if self.is_searching and self.alone_failures >= self.attempts_max else None
 
     def resumed(self, first: Position, attempts: int) -> Bisecting:
-        """Continue the count of another owner of the shard."""
+        """Continue the count of the shard's previous owner."""
         return replace(self, attempts=attempts, first=first, last=first)
 
     def take(self, positions: Sequence[Position]) -> int:
-        """Return how many of these records, which are next in order, to deliver as one part; at least one if there
-        are any.
+        """Return how many of the next records to deliver as one part; at least one if there are any. `positions` are
+        theirs, in order.
         """
         if self.end is None or self.good is None:
             return len(positions)
@@ -81,7 +86,7 @@ class Bisecting:
         return max(1, candidates // 2) if candidates else min(self.size, len(positions))
 
     def needs_checkpoint(self, checkpoint: Position, delivered: Position, positions: Sequence[Position]) -> bool:
-        """Return whether the next part is one poison candidate alone, before which not all records are checkpointed."""
+        """Return whether the next part is a lone poison candidate, and records before it are not checkpointed."""
         if self.bad is None or checkpoint == delivered or not positions or positions[0] > self.bad:
             return False
         return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1
@@ -98,10 +103,9 @@ class Bisecting:
         return replace(self, good=max(self.good, last), bad=bad)
 
     def failed(self, good: Position, first: Position, last: Position, *, is_next_alone: bool) -> Bisecting:
-        """Note that the processor failed while it had the records `first` to `last`, having accepted everything before
-        `first`.
+        """Note that the processor failed while it had the records `first` to `last`. It had accepted all before them.
 
-        `good` is the position before them. `is_next_alone`: there was one record, the next after the checkpoint.
+        `good` is the position before `first`. `is_next_alone`: there was one record, the next after the checkpoint.
         """
         overlap = self.first is not None and self.last is not None and first <= self.last and self.first <= last
         state = replace(self, attempts=self.attempts + 1 if overlap else 1, first=first, last=last)
@@ -118,7 +122,7 @@ class Bisecting:
         return replace(state, good=good, bad=last, end=end, size=1)
 
     def moved(self, checkpoint: Position) -> Bisecting:
-        """Note that the processor has checkpointed: progress."""
+        """Note that the processor has checkpointed, which is progress."""
         if self.end is None or checkpoint >= self.end:
             return Bisecting(self.attempts_max)
         good = checkpoint if self.good is None else max(self.good, checkpoint)
@@ -126,7 +130,7 @@ class Bisecting:
         return replace(self, good=good, bad=bad, rounds=0)
 
     def set_aside(self, culprit: Position) -> Bisecting:
-        """Note that the culprit is in the dead letter, and the checkpoint is past it."""
+        """Note that the culprit was written to a dead letter and checkpointed."""
         assert culprit == self.culprit
         fresh = Bisecting(self.attempts_max)
         assert self.end is not None

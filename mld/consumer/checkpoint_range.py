@@ -1,15 +1,15 @@
-"""`CheckpointRange`: which positions a child may checkpoint. Pure: every change returns a new value.
+"""`CheckpointRange`: the positions that a child may checkpoint. Pure: every change returns a new value.
 
 Rules: protocol#checkpoint-range and protocol#checkpoint-at-shard-end (at the shard's end the last delivered position is
 written as SHARD_END even if it was stored before).
 
-    last      the checkpoint in the row as this consumer knows it; it starts at the value read at initialization
-    first     the first record that this child was given; None until then
-    largest   the last one; it starts at `last`, each delivered batch raises it, the end of the shard to SHARD_END
-    end       set when the shard ends: the position that means the same as SHARD_END from then on
+    last           the checkpoint in the row as this consumer knows it; at first the value read at initialization
+    first          the first record that this child was given; None until then
+    largest        the last record; at first `last`, raised by each batch, and to SHARD_END by the end of the shard
+    end_sequence   set when the shard ends: the position that means the same as SHARD_END from then on
 
-A child may name `last`, and any position from `first` to the last record that it was given. The number 0, which no
-record has, means `last`: children that count from their own buffer name it when the buffer is empty.
+A child may checkpoint `last`, and any position from `first` to the last record that it was given. The number 0, which
+no record has, means `last`: children that take the position from their own buffer name it when the buffer is empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mld.core.positions import SEQUENCE_DIGITS_MAX, SHARD_END, SUB_MAX, Position
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Store this position, then tell the range with `written`."""
+    """Store this position, and then call `CheckpointRange.written`."""
 
     position: Position
 
@@ -34,7 +34,7 @@ class NoWrite:
 
 @dataclass(frozen=True, slots=True)
 class Illegal:
-    """The processor asked for something out of range or senseless."""
+    """The position is out of range, or is no position at all."""
 
     reason: str
 
@@ -62,18 +62,18 @@ class CheckpointRange:
         return self.last.is_shard_end
 
     def deliver(self, first: Position, largest: Position) -> CheckpointRange:
-        """Note that a batch from `first` to `largest` goes to the processor. Never narrows the range."""
+        """Note that the processor gets a batch from `first` to `largest`. The range never becomes narrower."""
         assert self.end_sequence is None, "nothing is delivered after the end of the shard"
         return replace(self, first=min(self.first or first, first), largest=max(self.largest, largest))
 
     def at_shard_end(self) -> CheckpointRange:
-        """Note that the processor is told that the shard has ended. Harmless if repeated."""
+        """Note that the processor gets `shardEnded`. May be repeated."""
         if self.end_sequence is not None:
             return self
         return replace(self, end_sequence=self.largest, largest=SHARD_END)
 
     def resolve(self, sequence: str | None, sub: int | None) -> Resolution:
-        """Return what a checkpoint request means. No sequence: everything delivered so far; no sub number: 0."""
+        """Decide a checkpoint request. Without `sequence` it means everything delivered so far; `sub` None means 0."""
         if sequence is None:
             return self._store(self.largest)
         sub = 0 if sub is None else sub
@@ -90,7 +90,7 @@ class CheckpointRange:
         return self._store(position)
 
     def written(self, position: Position) -> CheckpointRange:
-        """Note that `position` is in the row now."""
+        """Note that the row now has `position`."""
         return replace(self, last=position)
 
     def _was_given(self, position: Position) -> bool:
@@ -106,9 +106,9 @@ class CheckpointRange:
 
 
 def _as_stored(sequence: str, sub: int) -> Position:
-    """Return the position as a row has it: a number without leading zeros, a sentinel without a sub number.
+    """Return the position in the form that a row has: a number without leading zeros, a sentinel without a sub number.
 
-    Java tests for SHARD_END by equality, sub number included.
+    Java recognizes SHARD_END only if the sub number is 0, too.
     """
     if not sequence.isdigit():
         return Position(sequence)

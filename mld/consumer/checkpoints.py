@@ -1,6 +1,6 @@
-"""`ShardCheckpoints`: the checkpoints that a child asks for, judged by `CheckpointRange` and stored.
+"""`ShardCheckpoints`: checks each checkpoint that a child asks for against `CheckpointRange`, and stores it.
 
-Rules: protocol#checkpoint-errors. A failed write becomes one of the error names of the protocol.
+Rules: protocol#checkpoint-errors. A failed write is answered by one of the error names of the protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class ShardCheckpoints:
-    """One for each consumer. `on_moved` hears of the child's checkpoints, `on_lost` that the lease is gone."""
+    """The checkpoints of one consumer. `on_moved` is called after each stored checkpoint of the child, `on_lost` when
+    the lease is lost.
+    """
 
     def __init__(
         self,
@@ -33,7 +35,8 @@ class ShardCheckpoints:
     ) -> None:
         self.range = CheckpointRange.starting_at(held.lease.checkpoint)
         self.refused = False
-        """A request since the last batch that was answered: the child may die of that, not of a record."""
+        """Whether a request was refused since the last answered batch. If the child then dies, perhaps no record is to
+        blame."""
         self._key = held.lease.key
         self._token = held.token
         self._parts = parts
@@ -42,21 +45,21 @@ class ShardCheckpoints:
         self._on_lost = on_lost
 
     def begin(self, checkpoint: Position) -> None:
-        """Note that another child begins, after this checkpoint."""
+        """Note that a new child begins after `checkpoint`."""
         self.range = CheckpointRange.starting_at(checkpoint)
         self.refused = False
 
     def deliver(self, first: str | None, largest: Position | None) -> None:
-        """Note that the child has a whole batch, from the number `first` to `largest`; None: it has no records."""
+        """Note that the child has got a batch, from sequence number `first` to position `largest`; None: no records."""
         if first is not None and largest is not None:
             self.range = self.range.deliver(Position(first), largest)
 
     def deliver_end(self) -> None:
-        """Note that the child has `shardEnded`."""
+        """Note that the child has got `shardEnded`."""
         self.range = self.range.at_shard_end()
 
     async def answer(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Judge a request of the child by what it has now, and store it; None if that is in the row."""
+        """Check a child's request against the records that it has got, and store it. Return None if the row has it."""
         error = None
         match self.range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
@@ -67,19 +70,19 @@ class ShardCheckpoints:
         return error
 
     def refuse(self, reason: str) -> CheckpointErrorName:
-        """Log why a child may not checkpoint what it has named; returns what it is told."""
+        """Log why a child may not checkpoint this position; return the error name for the child."""
         log.warning("checkpoint out of range: %s", reason, extra=about("checkpoint_illegal", self._key))
         return CheckpointErrorName.ILLEGAL_ARGUMENT
 
     async def advance(self, position: Position) -> CheckpointErrorName | None:
-        """Store what the children have checkpointed; None if it is in the row."""
+        """Store a checkpoint of a child, or of several; return None if the row has it."""
         error = await self.store(position)
         if error is None:
             self._on_moved(self.range.last)
         return error
 
     async def store(self, position: Position) -> CheckpointErrorName | None:
-        """Write the position to the row, fenced; None means that it is there."""
+        """Write the position to the row, on condition that we hold the lease; return None if the row has it."""
         since = self._parts.clock.monotonic()
         try:
             position = await self._parts.keeper.checkpoint(self._key, self._token, position)

@@ -1,9 +1,10 @@
-"""One child process: spawn, pipes, end. The real adapter of `ports.ProcessorHost`.
+"""`PipeHost`: starts child processes, exchanges lines with them by pipes, and ends them. The real `ProcessorHost`.
 
 Rules: protocol#child-command, protocol#child-outputs, protocol#ending-a-child. The command is split on spaces and
 looked up on PATH; there is no shell. The child gets the daemon's environment, a few `MLD_*` variables and a process
-group of its own (a Ctrl-C at a terminal must not reach it first). No wait for it is unbounded. stdin is written while
-stdout is read, and neither blocks the loop; stderr and everything unexpected on stdout go to the log.
+group of its own, so that a Ctrl-C at a terminal reaches the daemon and not the child. Every wait for the child has a
+limit. stdin is written while stdout is read, and neither blocks the loop. stderr, and everything unexpected on stdout,
+goes to the log.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from mld.retrieval.stream_naming import StreamNaming
 
 log = logging.getLogger(__name__)
 
-UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
-LOGGED_PER_STEP = 50  # lines, of some 20 us each; stderr is paused while more wait
-EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
-KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
-LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # of long lines fewer: each is searched for secrets
-LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
-LAST_WORDS_CHARS_MAX = 500  # of each of them
+UNREAD_LINES_MAX = 1_000  # with more unread lines, stdout is paused; a chatty child only blocks itself
+LOGGED_PER_STEP = 50  # lines of stderr, some 20 us each; stderr is paused while more wait
+EOF_AFTER_EXIT_S = 1.0  # how long outputs may stay open after the child's exit, because a grandchild has them too
+KILL_WAIT_S = 5.0  # a killed process is gone at once, unless the kernel holds it (disk, NFS)
+LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # fewer lines if they are long, because each is searched for secrets
+LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: enough for a traceback
+LAST_WORDS_CHARS_MAX = 500  # of each of these lines
 LARGE_PIECE_BYTES = 64 * 1024
 OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY", "MLD_ANCESTOR_SHARD_IDS"})
-"""Variables that say nothing true of a child unless we set them: we may run in the environment of a child."""
-EXIT_POLL_S = 0.05  # only where the system has no pidfd
+"""Variables that are not inherited: the daemon may itself run as a child, and then they describe another shard."""
+EXIT_POLL_S = 0.05  # used only where the system has no pidfd
 
 _START_REMEDIES = {
     errno.EMFILE: "a child takes six of them: raise LimitNOFILE or ulimit -n, or set maxLeasesForWorker",
@@ -58,18 +59,18 @@ _START_REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class ChildCommand:
-    """How the children of a stream are started: the command, split, and who tells them which stream this is."""
+    """How to start the children of a stream: the split command, and the source of variables that name the stream."""
 
     command: Sequence[str]
     naming: StreamNaming | None = None
 
 
 class PipeHost:
-    """Starts children that talk through pipes.
+    """Starts children that are connected by pipes.
 
-    `command` is already split. `stop_timeout_s` bounds each step of ending a child. A child's environment is the
-    daemon's, `environment`, what `naming` says when the child starts, and what its shard's address says. `of_stream`
-    has the command and the naming for the children of a stream, None where there is one only.
+    `command` is already split. `stop_timeout_s` bounds each step of ending a child. A child's environment consists of
+    the daemon's, `environment`, the variables that name the stream, and those of its shard's address. `of_stream`
+    returns the command for the children of a stream; None if all have `command`.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     try:
         return _popen(command, environment)
     except OSError as error:
-        if error.errno == errno.ENOEXEC:  # a script without "#!": as execvp does, and Java
+        if error.errno == errno.ENOEXEC:  # a script without "#!" is run by a shell, as execvp and Java do
             return _popen(shell_command(find_executable(command) or command[0], command), environment)
         remedy = _START_REMEDIES.get(error.errno or 0, "give a path that exists or a name on the daemon's PATH")
         raise ChildStartError(
@@ -173,12 +174,12 @@ class PipeChild:
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
-        self._sent: signal.Signals | None = None  # to a child that still ran, to end it
+        self._sent: signal.Signals | None = None  # the last signal that we sent while the child still ran
         self._errors = LoggedLines()
-        self._unlogged: deque[str] = deque()  # of stderr
-        self._is_logging_on = False  # in the next turn of the loop
+        self._unlogged: deque[str] = deque()  # lines of stderr
+        self._is_logging_on = False  # whether the rest of `_unlogged` will be logged in the next turn of the loop
         self._is_stderr_over = False
-        self._ending = False  # nobody reads its lines any more; they are logged, however many there are
+        self._ending = False  # from then on nobody reads the child's lines, and all of them are logged
         assert process.stdin and process.stdout and process.stderr
         self._stdin = ChildInput(process.stdin)
         self._stdout = ChildOutput(process.stdout, self._stdout_bytes, self._stdout_eof)
@@ -192,7 +193,7 @@ class PipeChild:
 
     @property
     def exit_status(self) -> int | None:
-        """The status it ended with by itself, negative for a signal; None if it runs, or we had to end it."""
+        """The exit status, negative for a signal; None if the child runs, or if we have ended it by a signal."""
         return None if self._sent else self._process.returncode
 
     async def connect(self) -> None:
@@ -204,7 +205,7 @@ class PipeChild:
     # --- stdin -------------------------------------------------------------------------------------------------------
 
     def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
-        """See `ports.ChildProcess.begin_write`: most lines of a quiet shard need no task."""
+        """See `ports.ChildProcess.begin_write`. Small lines are written at once, without a task."""
         left = iter(pieces)
         for piece in left:
             is_turn = not piece or len(piece) >= LARGE_PIECE_BYTES
@@ -217,7 +218,7 @@ class PipeChild:
         """Write all pieces in order without blocking the loop. Raises BrokenPipeError."""
         for piece in pieces:
             if not piece or len(piece) >= LARGE_PIECE_BYTES:
-                await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; others get a turn of the loop
+                await asyncio.sleep(0)  # framing and copying a large piece takes some 0.2 ms; let other tasks run
             if piece:
                 await self._stdin.write(piece)
 
@@ -244,7 +245,7 @@ class PipeChild:
         return lines
 
     def _stdout_bytes(self, data: bytes) -> None:
-        if self._stdout_closed.is_set():  # not the child's: see `_if_held`
+        if self._stdout_closed.is_set():  # these bytes are a grandchild's, see `_if_held`
             return
         self._add_lines(self._splitter.feed(data))
         if self._ending:
@@ -276,7 +277,7 @@ class PipeChild:
         self._log_some()
 
     def _log_some(self) -> None:
-        """Log the thousands of short lines that a read may hold in steps, and read on only when all are logged."""
+        """Log waiting lines of stderr in steps, as one read may have thousands; read on only when all are logged."""
         characters = 0
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
             if line := self._unlogged.popleft():
@@ -320,14 +321,14 @@ class PipeChild:
         return self._closed_status()
 
     def _end_by(self, number: signal.Signals) -> None:
-        """Signal the group, and remember it as ours if the child still ran."""
+        """Send a signal to the group; remember it as the cause of the end if the child still ran."""
         if self._process.poll() is None:
             self._sent = number
         self._signal_group(number)
 
     async def _gone_within(self, timeout_s: float) -> bool:
-        """Return whether the process exits within the time; then waits for the end of its outputs, which `_on_exit`
-        bounds.
+        """Return whether the process exits within the time. If so, first wait for the end of its outputs; `_on_exit`
+        bounds that wait.
         """
         self._ending = True
         self._log_unread()
@@ -347,7 +348,7 @@ class PipeChild:
                 log.debug("drained: %s", line[:500], extra=about("child_drained", self._shard_id))
 
     def _signal_group(self, number: signal.Signals) -> bool:
-        """Return false if the child's process group is empty, or if we may not signal anyone in it."""
+        """Send a signal to the child's process group. Return False if the group is empty, or we may not signal it."""
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -406,19 +407,19 @@ class PipeChild:
             self._exit_watch()
             self._exit_watch = None
         self._exited.set()
-        self.close_input()  # whoever writes must not wait for a grandchild to read
+        self.close_input()  # so that no write waits for a grandchild to read
         self._let_outputs_end(self._end_group)
 
-    # --- what a grandchild holds -------------------------------------------------------------------------------------
+    # --- grandchildren that keep the outputs open --------------------------------------------------------------------
     #
-    # The outputs normally end with the child. A grandchild may have inherited them, and we do not wait for it: one that
-    # stayed in the child's process group is ended, a detached one loses its pipes.
+    # The outputs normally end with the child. But a grandchild may have inherited them, and we do not wait for it: if
+    # it stayed in the child's process group, it is ended; if it is detached, our ends of its pipes are closed.
 
     def _let_outputs_end(self, otherwise: Callable[[], None]) -> None:
         self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._if_held, otherwise)
 
     def _if_held(self, otherwise: Callable[[], None]) -> None:
-        self._stdout_eof()  # the child has ended: a grandchild must not answer in its place
+        self._stdout_eof()  # the child has exited, and a grandchild must not answer in its place
         if self._stdout.is_open or self._stderr.is_open:
             otherwise()
 

@@ -1,7 +1,8 @@
-"""What a child logs, as events of our own log: a JSON object becomes fields, any other line stays as it is.
+"""Turns the lines that a child prints into events of our log: a JSON object becomes fields, any other line stays text.
 
-A child may print anything. Its fields never replace ours, a name that tells of a secret hides its value, and what is
-made of a line is bounded: long and crowded lines are not taken apart, and of many fields the first are taken.
+A child may print anything. So its fields never replace ours, and if a field's name suggests a secret, the value is
+hidden. The work for a line is bounded: long lines and lines with many members are not parsed, and of many fields only
+the first are kept.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from mld.protocol.line_splitter import LineSplitter
 LINE_CHARACTERS_MAX = 16 * 1024
 GOES_ON = "(this line goes on; the rest of it is left out)"
 UNFINISHED_BYTES_MAX = LINE_CHARACTERS_MAX - 2 - len(GOES_ON)
-MEMBERS_MAX = 400  # of a line: each is looked at for secrets, and takes some 3 us
-FIELDS_MAX = 64  # of each object, and of each list
+MEMBERS_MAX = 400  # of a line: checking a member's name for secrets takes some 3 us
+FIELDS_MAX = 64  # kept of each object, and of each list
 NAME_CHARACTERS_MAX = 128
 DEPTH_MAX = 8
 CHILD_PREFIX = "child_"
 NO_MESSAGE = "(no message)"
 RESERVED = frozenset({
-    # What `logging` calls the parts of an event,
+    # Names that `logging` has for the parts of an event,
     "name", "msg", "args", "levelname", "levelno", "pathname", "filename", "module", "exc_info", "exc_text",
     "stack_info", "lineno", "funcName", "created", "msecs", "relativeCreated", "thread", "threadName", "processName",
     "process", "taskName", "message", "asctime",
-    # and what our lines call theirs.
+    # and names of fields in our own lines.
     "level", "logger", "timestamp", "action", "shard", "pid",
 })  # fmt: skip
 _MESSAGES = ("message", "msg", "event")
@@ -52,14 +53,14 @@ _WORDED = re.compile(
     r"(?:(?:[\w.-]+:|\[[^\]]*\]|\d[\w:.,/+-]*)\s+){0,3}\[?"
     r"(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|SEVERE|CRITICAL|FATAL)(?:\s|[]:]|\Z)"
 )
-"""A level in capitals at the beginning of a line, after times, names with a colon, and what stands in brackets."""
+"""A level in capitals at the beginning of a line. Times, names with a colon, and brackets may come before it."""
 _WORDED_CHARACTERS = 100
 _TELLING = re.compile(r"authori[sz]ation|signature|\A(?:auth|sig)\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
-    """One event of a child: a level of `logging`, and fields whose names are not ours."""
+    """One event of a child: its level (of `logging`), its message, and fields with names that are not ours."""
 
     level: int
     message: str
@@ -67,7 +68,7 @@ class ChildEvent:
 
 
 def event_of(line: str, *, as_fields: bool) -> ChildEvent:
-    """Return what a line of a child says. Never raises."""
+    """Return a line of a child as an event. Never raises."""
     if as_fields and line.startswith("{") and len(line) <= LINE_CHARACTERS_MAX and line.count(",") < MEMBERS_MAX:
         value = _parsed(line)
         if value is not None:
@@ -97,7 +98,7 @@ def _event(value: dict[str, Any]) -> ChildEvent:
 
 
 def _level(value: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Return the level, and the name of the field that says so."""
+    """Return the level, and the name of the field that has it; INFO and None if no field has one."""
     for name in _LEVELS:
         match value.get(name):
             case str(word) if word.strip().lower() in _NAMED:
@@ -146,25 +147,26 @@ def _bounded(value: Any, depth: int) -> Any:
 
 
 class LoggedLines:
-    """Feed bytes of an output, get the lines to log: each once, however long it is, and whether or not it ends.
+    """Splits the bytes of an output into lines to log. Each line is logged once, even if it never ends.
 
-    Of a line that goes on and on the beginning comes at once, and at its end how much was left out.
+    The beginning of a very long line is logged at once. When that line ends, a second line tells how many bytes were
+    left out.
     """
 
     def __init__(self) -> None:
         self._splitter = LineSplitter()
         self._left_out: int | None = None
-        """Bytes of the line that has been shown in part; None: there is none."""
+        """Bytes left out of the present line, whose beginning was logged; None if the present line is short so far."""
 
     def feed(self, data: bytes) -> list[str]:
-        """Return what these bytes make known."""
+        """Return the lines that can be logged after these bytes."""
         if self._left_out is not None:
             ends = [end for mark in (b"\n", b"\r") if (end := data.find(mark)) >= 0]
             self._left_out += min(ends, default=len(data))
         return self._shown(self._splitter.feed(data))
 
     def eof(self) -> list[str]:
-        """Return what is left."""
+        """Return the rest, at the end of the output."""
         return self._shown(self._splitter.eof())
 
     def _shown(self, lines: list[str]) -> list[str]:
@@ -178,9 +180,9 @@ class LoggedLines:
 
 
 class ChildLogger:
-    """For one output of one child; `action` names it. `as_fields`: JSON objects become fields.
+    """Logs the lines of one output of one child under `action`. `as_fields`: JSON objects become fields.
 
-    `stream` is named if the application reads several, `number` if the shard has several children.
+    `stream` is given if the application reads several streams, `number` if the shard has several children.
     """
 
     def __init__(
@@ -202,7 +204,7 @@ class ChildLogger:
         self._own |= of_child(number)
 
     def log(self, line: str) -> None:
-        """Log a line at the level it names. What the child prints below INFO counts as INFO: it has chosen to."""
+        """Log a line at the level that it names. Lines below INFO are logged if INFO is, as the child printed them."""
         event = event_of(line, as_fields=self._as_fields)
         if self._log.isEnabledFor(max(event.level, INFO)):
             fields = {**event.fields, **self._own}

@@ -1,7 +1,7 @@
-"""The pipes of a child: its stdin, written without blocking the loop, and its stdout, read line by line.
+"""The pipes of a child: its stdin, written without blocking the loop, and its outputs, read as they come.
 
-Rules: protocol#child-outputs. `write` returns when the pipe has everything; a child that prints faster than its lines
-are read is paused.
+Rules: protocol#child-outputs. `ChildInput.write` returns when the pipe has taken everything. Reading of an output can
+be paused, so that a child cannot print faster than its lines are handled.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ import os
 from collections.abc import Callable
 from typing import IO, cast
 
-PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
+PIPE_BYTES = 256 * 1024
+"""Size of the stdin pipe; a large one needs fewer process switches. When a user's pipes reach 64 MiB, Linux leaves
+further pipes at 64 KiB."""
 F_SETPIPE_SZ = 1031
 
 
 class ChildInput:
-    """stdin: pieces go straight into the pipe, without a buffer of ours; `write` returns when the pipe has them."""
+    """A child's stdin. Pieces go straight into the pipe, without a buffer of ours."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         os.set_blocking(pipe.fileno(), False)
-        with contextlib.suppress(OSError):  # beyond what one user may have in pipes, or not Linux: any size will do
+        with contextlib.suppress(OSError):  # the user's limit is used up, or this is not Linux; any size will do
             fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
 
     def write_now(self, piece: bytes) -> memoryview:
-        """Return what the pipe has no room for, without waiting; all of the piece if it is closed, which `write`
-        reports.
+        """Write as much as the pipe takes without waiting; return the rest. If the pipe is closed, that is all of the
+        piece, and `write` will raise the error.
         """
         rest = memoryview(piece)
         if self._waiter is None and not self._pipe.closed:
@@ -39,7 +41,7 @@ class ChildInput:
         return rest
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """Write, one writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
+        """Write a piece; one writer at a time. Raises BrokenPipeError if the child, or `close`, has closed the pipe."""
         rest = memoryview(piece)
         while True:
             if self._pipe.closed:
@@ -51,7 +53,7 @@ class ChildInput:
             await self._room()
 
     async def _room(self) -> None:
-        """Wait until the pipe takes more, or is closed."""
+        """Wait until the pipe has room, or is closed."""
         assert self._waiter is None, "one writer at a time"
         waiter = self._waiter = self._loop.create_future()
         self._loop.add_writer(self._pipe, _wake, waiter)
@@ -63,7 +65,7 @@ class ChildInput:
                 self._loop.remove_writer(self._pipe)
 
     def close(self) -> None:
-        """End of input for the child, which can still read what is in the pipe. Idempotent."""
+        """End of input for the child, which can still read the bytes in the pipe. Idempotent."""
         if self._pipe.closed:
             return
         if self._waiter is not None:
@@ -78,7 +80,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class ChildOutput(asyncio.Protocol):
-    """Passes the bytes of a pipe, and its end, to two callbacks."""
+    """A child's stdout or stderr: passes the bytes of the pipe, and its end, to two callbacks."""
 
     def __init__(self, pipe: IO[bytes], on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         self._pipe = pipe

@@ -1,8 +1,9 @@
-"""The shell of one shard's consumer: performs the activity of each state of `lifecycle` and nothing else.
+"""`ShardConsumer`: the shell of one shard's consumer, which performs the activity of each state of `lifecycle`.
 
 Rules: shards#consumer-life-cycle, shards#checkpoints-by-the-child, retrieval#order-of-preparation,
 protocol#order-of-actions and protocol#failed-children. One consumer serves one holding (key and token). It never
-advances a checkpoint by itself, but past a record in the dead letter. The next child starts from the last checkpoint.
+advances a checkpoint by itself, except past a record that was written to a dead letter. A new child starts from the
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing, Sh
 
 log = logging.getLogger(__name__)
 
-RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is asked for again at least this often
-SHARD_END_RETRY_MAX_S = 2.0  # the child shards wait for it
-ENDS_DOUBTED_MAX = 6  # readings of an end that proves nothing, half a minute; then another worker may see more
-LAST_WORDS_LOGGED = 10  # lines of stderr, when a child has failed
-PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
-PARKED_POLL_MAX_S = 60.0  # doubling up to this: somebody has to correct a name or a region
+RETRY_DELAY_MAX_S = 20.0  # the longest pause before an iterator, or the lease table, is tried again
+SHARD_END_RETRY_MAX_S = 2.0  # shorter, because the child shards wait for the end
+ENDS_DOUBTED_MAX = 6  # how often a doubtful end is read again, in half a minute; then another worker may know better
+LAST_WORDS_LOGGED = 10  # lines of stderr that are logged when a child has failed
+PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this pause,
+PARKED_POLL_MAX_S = 60.0  # which doubles up to this: a person has to correct a name or a region
 
 
 class ShardConsumer:
-    """Runs one shard from its lease to its end. `run()` returns when nothing is left to do, and does not raise."""
+    """Processes one shard for as long as its lease is held. `run()` returns when nothing is left to do."""
 
     def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self.key = held.lease.key
@@ -78,40 +79,40 @@ class ShardConsumer:
         self._wishes = Wishes(held.lease, self.part.paused)
         self._processor: ShardProcessor | None = None
         self._reader: ShardReader | None = None
-        self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
-        self._anchor_s: float | None = None  # time of the start at LATEST, epoch seconds, for the next reader
-        self._read_to_s = read_to_s(held.lease)  # what arrived before has a checkpoint, epoch seconds
+        self._delivered = held.lease.checkpoint  # last position that the running child got; it gets only later records
+        self._anchor_s: float | None = None  # for the next reader: when reading at LATEST began, epoch seconds
+        self._read_to_s = read_to_s(held.lease)  # records that arrived before it are checkpointed, epoch seconds
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
         self._checkpoints = ShardCheckpoints(held, parts, self.part, self._failures.moved, self.lose_lease)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._why_parked = PARKED
-        self._retries = 0  # of an activity, in a row
-        self._ends_doubted = 0  # since the last records
+        self._retries = 0  # consecutive retries of an activity
+        self._ends_doubted = 0  # how often the end was in doubt since the last records
 
-    # --- from outside ------------------------------------------------------------------------------------------------
+    # --- requests from outside ---------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Let the child finish its batch, tell it, release the lease, finish."""
+        """Stop: let the child finish its batch, announce the shutdown to it, release the lease, finish."""
         self._stopping.ask(StopReason.REQUESTED)
 
     def hand_off(self) -> None:
-        """Give the lease to the worker that waits for it: let the child finish its batch, tell it, transfer the
-        lease, finish.
+        """Give the lease to the worker that waits for it: let the child finish its batch, announce the shutdown to it,
+        transfer the lease, finish.
         """
         self._stopping.ask(StopReason.HANDOFF)
 
     def lose_lease(self) -> None:
-        """Stop because the lease is gone: nothing more is delivered; the child gets `leaseLost`."""
+        """Stop because the lease is gone: deliver nothing more, and send `leaseLost` to the child."""
         self._stopping.ask(StopReason.LEASE_LOST)
 
     def heed(self, lease: Lease) -> None:
-        """Do what an operator wants, as the row of the lease says."""
+        """Follow the operator's requests in the row of the lease."""
         if self._wishes.heed(lease, is_waiting=self.state is ConsumerState.BACKING_OFF) and self._processor:
             self._processor.kill_soon()
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Go on with other bounds and pauses. A wait that is under way keeps those that it began with."""
+        """Use other time limits and pauses from now on. A wait that is under way keeps the old ones."""
         self._settings = settings
         self._failures.adjust(settings)
         if self._processor is not None:
@@ -154,7 +155,7 @@ class ShardConsumer:
         return ActivityOutcome.RETRY
 
     async def _look_at_row(self) -> ActivityOutcome:
-        """Begin, unless the row cannot be of this shard: from its position, or with its hash keys, nothing is read."""
+        """Go on to initialize, unless the row cannot belong to this shard: then nothing must be read by it."""
         try:
             odd = await contained(self._parts.care.oddity(self._lease), "looking at a row", self.key)
         except (StreamError, TableError) as error:
@@ -170,7 +171,7 @@ class ShardConsumer:
         if held is None:
             return ActivityOutcome.RETRY
         # The keeper's copy comes from the answer to our own conditional write, so it is as fresh as a consistent read.
-        # Its hash keys may have become odd since they were compared with the shard's, which do not change.
+        # The first hash range is kept: it was compared with the shard's, which never changes.
         self._lease = replace(held.lease, hash_range=self._lease.hash_range or held.lease.hash_range)
         if self._lease.is_complete:
             await self._dismiss_child()
@@ -191,7 +192,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _start_reader_and_child(self) -> None:
-        """Move the reader while the child starts; then `initialize` it."""
+        """Position a new reader while the child starts; then send `initialize` to the child."""
         await self._stop_reader()
         self._failures.resume(self._lease)
         if self._processor is None:
@@ -263,7 +264,7 @@ class ShardConsumer:
         )
 
     def _may_deliver(self) -> bool:
-        """Return whether children may be given more: nothing else is asked for, and the lease is held."""
+        """Return whether children may get records: no stop is asked for, no pause, and the lease is held."""
         is_wanted = self._stopping.stop is None and not self._wishes.is_paused
         return is_wanted and self._parts.keeper.is_held(self.key, self.token)
 
@@ -278,7 +279,7 @@ class ShardConsumer:
         taking = self._reader.next() if self._processor.has_room else self._next_with_room()
         delivery = await self._stopping.unless(self._wishes.unpaused(taking), gone)
         if gone.done() and self._stopping.stop is None:
-            # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
+            # Restart now, because some records may lack a checkpoint, and the next records may be hours away.
             try:
                 gone.result()
             except ProcessorError as error:
@@ -307,7 +308,7 @@ class ShardConsumer:
         return await self._reader.next()
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
-        """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
+        """Give the child the records of a page that are new to it; in parts during a search for a poison record."""
         batch = await batch_of(page, self._delivered, self._lease.hash_range, self._source, self._stopping)
         if batch is None:
             return ActivityOutcome.DONE
@@ -332,8 +333,8 @@ class ShardConsumer:
     async def _hand_over(
         self, batch: ChildBatch, first: str | None, holding: Callable[[], dict[str, object]]
     ) -> ActivityOutcome:
-        """Give the child a batch, none of it before the number `first`, and wait for its answer. `holding` describes
-        it, for a warning.
+        """Give the child a batch and wait for its answer. `first` is the sequence number of the batch's first record,
+        or an earlier one; `holding` describes the batch for a warning.
         """
         assert self._processor is not None
         clock, before = self._parts.clock, self._delivered
@@ -366,7 +367,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     def _note_batch(self, batch: CountedRecords, took_s: float) -> None:
-        """Note that everything up to the end of a batch is answered."""
+        """Note that a batch, and everything before it, is answered."""
         self._checkpoints.refused = False
         self.part.answered(batch, took_s, self._parts.clock.wall())
         self._failures.accepted(batch.largest)
@@ -374,12 +375,12 @@ class ShardConsumer:
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
 
     def _note_answered(self, position: Position) -> None:
-        """Note that the child has answered for everything up to there."""
+        """Note that everything up to `position` is answered; perhaps a failing shard has recovered by that."""
         if self._failures.caught_up(position, self._checkpoints.range.last):
             self.part.recovered()
 
     async def _is_ours(self) -> bool:
-        """Wait while the lease is suspended. Return whether it is held, and no stop asked for."""
+        """Wait while the lease is suspended. Return whether it is held and no stop is asked for."""
         if self._stopping.stop is None and self._parts.keeper.is_held(self.key, self.token):
             return True
         is_held = await self._stopping.unless(self._parts.keeper.until_held(self.key, self.token))
@@ -411,12 +412,14 @@ class ShardConsumer:
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=about("shard_end_delayed", self.key))
             return await self._retry_later(SHARD_END_RETRY_MAX_S)
-        if not await self._is_ours():  # the wait may have been long: a stop comes first, the end is read again
+        if not await self._is_ours():  # the wait may have been long; after a stop, the next owner reads the end again
             return ActivityOutcome.RETRY
         return await self._send_shard_ended()
 
     async def _doubt_end(self) -> ActivityOutcome:
-        """Read the end again; after some tries look up the children, and then leave the lease to another worker."""
+        """Read the end again. After some tries have the children looked up; after that leave the lease to another
+        worker.
+        """
         if self._ends_doubted < ENDS_DOUBTED_MAX:
             delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
             self._ends_doubted += 1
@@ -446,8 +449,8 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _end_life(self) -> ActivityOutcome:
-        """End the child before a poison candidate: let it checkpoint what it has had; a new one begins with that
-        record.
+        """End the child before a poison candidate, so that it checkpoints its records. A new child begins with the
+        candidate.
         """
         assert self._processor is not None
         try:
@@ -469,8 +472,8 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
-        """Find out whether the shard is over, the stream the wrong one, or the row odd. The reader, if there is one
-        yet, keeps its place, and tries again when asked.
+        """Find out whether the shard is over, the stream the wrong one, or the row odd. A reader keeps its place, and
+        can try again.
         """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
@@ -502,7 +505,7 @@ class ShardConsumer:
         except ProcessorError as error:
             if self._settings.protocol_version != Dialect.KCL_1.value or not isinstance(error, ProcessorGoneError):
                 return await self._child_failed(error)
-            await self._dismiss_child()  # it does not know the action, which came with KCL 1.8
+            await self._dismiss_child()  # a child for KCL before 1.8 does not know the action, and may exit
         return ActivityOutcome.DONE
 
     async def _notify_lease_lost(self) -> ActivityOutcome:
@@ -524,7 +527,9 @@ class ShardConsumer:
     async def _child_failed(
         self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
-        """Deal with a child that had `batch`, which came after `before`; all children of the shard are gone then."""
+        """End a child that failed (or all children of the shard), and count the failure. It had `batch`; `before` is
+        the position before the batch.
+        """
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
@@ -565,7 +570,7 @@ class ShardConsumer:
         await reader.stop()
 
     async def _abandon(self) -> None:
-        """Let nothing outlive the consumer, even when it is cancelled."""
+        """Kill the child and stop the reader, so that nothing outlives the consumer, even if it is cancelled."""
         self.aggregates.close()
         self._parts.metrics.end(self.part)
         processor, self._processor = self._processor, None
@@ -574,7 +579,7 @@ class ShardConsumer:
         await self._stop_reader()
 
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:
-        """Wait because the world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
+        """Pause before the activity is tried again: `taskBackoffTimeMillis`, doubled with each consecutive retry."""
         delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), delay_max_s)
         self._retries += 1
         await self._pause(delay_s)

@@ -1,4 +1,6 @@
-"""The dead letter about a record that kills its processor: the record, and what is known of the failures."""
+"""`dead_letter_of`: makes the dead letter about a record that kills its processor: the record, and facts about the
+failures.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from mld.protocol.framed_records import FramedRecord
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who writes the letter."""
+    """The application, stream and worker that a letter names as its origin."""
 
     application: str
     stream: str
@@ -23,9 +25,10 @@ class Sender:
 def dead_letter_of(
     record: FramedRecord, shard_id: str, sender: Sender, now_s: float, *, attempts: int, why: str, stderr: Sequence[str]
 ) -> Letter:
-    """Return the letter about a record with which its processor failed `attempts` times, last for the reason `why`.
+    """Return the letter about a record on which its processor failed `attempts` times, the last time because of `why`.
 
-    The same record always gets the same name: written twice, it replaces itself where the place has names.
+    The same record always gets the same name. So if its letter is written twice, the second one replaces the first, in
+    places where letters have names.
     """
     fields = record.fields()
     body = {

@@ -1,10 +1,12 @@
-"""`Failures`: the failures of one shard's record processor, counted, noted on the lease row, and traced to a record.
+"""`Failures`: counts the failures of one shard's record processor, notes them in the lease row, and finds the record
+that causes them.
 
 Rules: protocol#restart-delays. Only failures *without checkpoint progress in between* count, and only the processor's
-own checkpoints are progress: a child that fails once an hour but moves on is restarted for ever. By default so is one
-that dies on the same record, with pauses that grow: its shard waits, and no other does. A failure that narrows the
-search for a record (`Bisecting`) makes no pause longer. Our own checkpoint past a record that was set aside makes none
-shorter. So a processor that cannot work at all, because its database is down for example, costs few records.
+own checkpoints are progress. So a child that fails once an hour, but checkpoints, is restarted for ever. By default a
+child that always dies on the same record is, too, with growing pauses: only its own shard waits. A failure that narrows
+the search for the record (`Bisecting`) does not lengthen the pause. Our own checkpoint past a record that was set aside
+does not shorten it. So if a processor cannot work at all, because its database is down for example, few records are set
+aside.
 """
 
 from __future__ import annotations
@@ -34,37 +36,37 @@ from mld.protocol.conversation import ProcessorError, ProcessorGoneError, Proces
 
 log = logging.getLogger(__name__)
 
-JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
+JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for the same reason
 
 RESTART_REASONS: Mapping[type[Exception], str] = {
     ChildStartError: "start",  # it could not be started
     ProcessorGoneError: "exit",  # it ended, or closed its pipes
-    ProcessorSilentError: "timeout",  # it did not answer, or read, in time
-    ProcessorError: "protocol",  # it said what it may not
+    ProcessorSilentError: "timeout",  # it did not answer in time, or did not read in time
+    ProcessorError: "protocol",  # it broke the protocol
 }
-"""Why a child has to be started again, in one word."""
+"""Why a child has to be started again, in one word, by the class of the error."""
 
 _EXCEPTION = re.compile(
     r"(?:Caused by: |Exception in thread \"[^\"]*\" |Uncaught |panic: |fatal error: |thread '[^']*'[^:]* panicked)*"
     r"(?:(?:[A-Za-z_]\w*[.:$]+)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|(?<=panic: )|(?<=panicked)|(?<=error: ))"
 )
-"""How the line begins that names the exception a program of Python, Java, Node, Ruby, Go or Rust dies of."""
+"""The beginning of the line that names the exception of which a Python, Java, Node, Ruby, Go or Rust program dies."""
 
 
 def gives_up(child: ChildSettings, failures: int) -> bool:
-    """Return whether this many failures in a row under this worker are too many."""
+    """Return whether so many consecutive failures, while this worker held the lease, exceed the user's limit."""
     return child.failures_max is not None and failures > child.failures_max
 
 
 def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
-    """Return the seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
+    """Return the seconds to wait before the next start after `failures` consecutive failures; 0 counts as 1."""
     exponential = child.restart_backoff_s * 2.0 ** min(max(0, failures - 1), 30)
     longest_s = max(child.restart_pause_max_s, child.restart_backoff_s)
     return min(exponential, longest_s) * (1 + JITTER_SHARE * rng.random())
 
 
 class Failures:
-    """One per consumer."""
+    """The failures of one consumer's record processor."""
 
     def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self._key = held.lease.key
@@ -74,12 +76,12 @@ class Failures:
         self._parts = parts
         self._settings = settings
         self._search = Bisecting(settings.poison_attempts or 0)
-        self.count = 0  # without checkpoint progress, those of earlier owners included
-        self._here = 0  # of these in our hands
-        self._level = 0  # how long the pauses have become
+        self.count = 0  # failures without checkpoint progress, including those under earlier owners
+        self._here = 0  # those of them that happened under this worker
+        self._level = 0  # how many times the pause has been lengthened
         self._since_s = 0
-        self._is_noted = False  # on the row
-        self._owed: Position | None = None  # up to where failed processors had records
+        self._is_noted = False  # whether the row has a note of failures
+        self._owed: Position | None = None  # the furthest record that failed processors had
         self._asked_before: Position | None = None
         self._candidate: PlacedRecord | None = None
         self._last_words: Sequence[str] = ()
@@ -87,13 +89,13 @@ class Failures:
         self.why = ""
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Judge by other settings from now on; what was counted stays."""
+        """Use other settings from now on; the counts stay."""
         self._settings = settings
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def resume(self, lease: Lease) -> None:
-        """Continue the count of the last owner, unless there was progress since, or we are counting already."""
+        """Continue the count of the last owner, unless there was progress since, or this worker has counted already."""
         note = lease.failing_now
         if note is None or self.count:
             return
@@ -111,15 +113,16 @@ class Failures:
         self._search = self._search.moved(checkpoint)
 
     def accepted(self, last: Position | None) -> None:
-        """Note that the processor has answered for a batch up to `last`."""
+        """Note that the processor has answered a batch that ends at `last`."""
         if last is not None:
             self._search = self._search.passed(last)
 
     def caught_up(self, answered: Position, checkpoint: Position) -> bool:
-        """Return whether a shard that failed works again: its new processor has answered for all that failed ones had.
+        """Return whether a shard that was failing works again: its new processor has answered all records on which
+        earlier ones failed.
 
-        What was counted stays until it checkpoints, so that one that dies whenever it is idle is not started without
-        pauses.
+        The count stays until the processor checkpoints. Otherwise a processor that dies whenever it is idle would be
+        restarted without pauses.
         """
         if not self._is_noted or (self._owed is not None and answered < self._owed):
             return False
@@ -144,9 +147,9 @@ class Failures:
         *,
         is_next: bool,
     ) -> None:
-        """Note that the processor has failed while it had `batch`, which came after `before`; None: it had none.
+        """Note that the processor has failed while it had `batch` (None: no batch); `before` is the position before it.
 
-        `delivered` is the furthest record it was given. `is_next`: everything before the batch is checkpointed.
+        `delivered` is the furthest record that it was given. `is_next`: everything before the batch is checkpointed.
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
         self.why, self._last_words, self._candidate = why, last_words, None
@@ -162,12 +165,12 @@ class Failures:
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position, *, is_next: bool) -> bool:
-        """Return whether the failure narrows a search: the next one will be of fewer records."""
+        """Note the records of a failure. Return whether it narrows a search: the next part will have fewer records."""
         handed = await records_of(batch)
         good = max(before, checkpoint)
         open_records = [record for record in handed if record.position > good]
         if not open_records:
-            return False  # it had checkpointed everything it was given
+            return False  # the processor had checkpointed all its records
         first, last = open_records[0].position, open_records[-1].position
         is_next_alone = len(handed) == 1 and is_next
         was_searching = self._search.is_searching
@@ -176,7 +179,7 @@ class Failures:
             self._candidate = open_records[0]
         return was_searching and not is_next_alone
 
-    # --- what to do ---------------------------------------------------------------------------------------------------
+    # --- decisions ----------------------------------------------------------------------------------------------------
 
     @property
     def is_too_much(self) -> bool:
@@ -184,13 +187,13 @@ class Failures:
 
     @property
     def is_searching(self) -> bool:
-        """Whether batches are to be delivered in parts."""
+        """Whether to deliver batches in parts."""
         return self._search.is_searching
 
     def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[PlacedRecord]) -> int | None:
-        """Return how many of the records to deliver next; None: first let the processor checkpoint what it has had.
+        """Return how many of the records to deliver next; None: first let the processor checkpoint its records.
 
-        It is asked to once for each record.
+        It is asked to do so only once before each record.
         """
         positions = [record.position for record in rest]
         needed = self._search.needs_checkpoint(checkpoint, delivered, positions)
@@ -200,7 +203,7 @@ class Failures:
         return self._search.take(positions)
 
     async def set_aside_candidate(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
-        """Write the record that was found to the dead letter and move past it. False if there is none, or in doubt."""
+        """Write the culprit to a dead letter and checkpoint past it. False if there is none, or if that failed."""
         if self._candidate is None:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
@@ -257,10 +260,10 @@ class Failures:
 
 
 def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
-    """Return what went wrong, and how the child ended.
+    """Return a sentence about a failure and how the child `ended`.
 
-    The exception of which a child died comes first. Any other line of its stderr may have nothing to do with it, so the
-    last one comes at the end.
+    If stderr shows the exception of which the child died, that comes first. Otherwise the last line of stderr comes at
+    the end, because it may have nothing to do with the failure.
     """
     died = isinstance(error, ProcessorGoneError)
     words = [word.strip() for word in last_words if word.strip()]

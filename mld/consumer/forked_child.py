@@ -1,9 +1,9 @@
-"""A child forked by a warm fork server, without a program of its own to stand for it (docs/use/fork-server.md).
+"""`fork`: has a running fork server fork a child, without the process of `mld-zygote` in between.
 
-The command `mld-zygote` works under any daemon: it asks the server, and then stands in for the child until that ends.
-We can ask the server ourselves, which saves that process: some 7 ms of CPU and 0.1 MB a child, more than the fork
-costs. Only a running server is asked; everything else is left to the command, which starts servers, and starts children
-without one where it must.
+See docs/use/fork-server.md. The command `mld-zygote` works under any daemon: it asks the fork server for a child, and
+then stands in for the child until that ends. Here the daemon asks the server itself. That saves a process for each
+child, some 7 ms of CPU and 0.1 MB, which is more than the fork costs. Only a server that already runs is asked.
+Everything else is left to the command: it starts servers, and starts children without a server if necessary.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mld.protocol.meeting import MeetingError
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 10.0  # a server that is still importing answers late; one that is stopped, never
+ANSWER_TIMEOUT_S = 10.0  # a server that is still importing modules answers late, a stopped one never
 
 
 class ForkedProcess:
-    """The part of `subprocess.Popen` that `child` uses, for a process that is not our child.
+    """A process that the server forked, with the part of `subprocess.Popen` that `child` uses.
 
-    It leads a process group of its own. The server, its parent, reports its end on `line`.
+    It leads a process group of its own. Its parent is the server, which reports the exit on `line`.
     """
 
     def __init__(self, pid: int, line: socket.socket, pipes: Sequence[IO[bytes]]) -> None:
@@ -40,11 +40,11 @@ class ForkedProcess:
         self._line = line
 
     def exit_handle(self) -> int:
-        """Return a new descriptor that is readable once `poll` knows the end."""
+        """Return a new descriptor that becomes readable when the process has exited."""
         return os.dup(self._line.fileno())
 
     def poll(self) -> int | None:
-        """Return the exit code, or the negative number of the signal that ended it; None while it runs."""
+        """Return the exit code, or the negative number of the signal that ended the process; None while it runs."""
         if self.returncode is None:
             with contextlib.suppress(BlockingIOError):
                 self.returncode = _code(_receive(self._line))
@@ -69,7 +69,9 @@ def _code(record: bytes) -> int:
 
 
 async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
-    """Return a child forked by the server of this command; None if it is another command, or if no server forks one."""
+    """Return a child forked by the server for this command; None if the command is not `mld-zygote`, or if no server
+    forks a child.
+    """
     if PurePath(command[0]).name != fork_requests.PROGRAM or len(command) < 2:
         return None
     arguments = [os.fsencode(argument) for argument in command[1:]]
@@ -119,7 +121,7 @@ def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
 
 
 def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
-    """Return our ends as files and the child's ends as descriptors, in the order of stdin, stdout, stderr."""
+    """Make three pipes: return our ends as files and the child's as descriptors, for stdin, stdout and stderr."""
     theirs: list[int] = []
     undo.callback(_close_all, theirs)
     ours: list[IO[bytes]] = []

@@ -1,13 +1,14 @@
-"""`ChildGuard`: a tiny process that ends the children of a daemon which has been killed.
+"""`ChildGuard`: a small shell process that ends the children of a daemon which has been killed.
 
-Rule: protocol#children-of-a-dead-daemon. After `kill -9`, or the kernel's OOM killer, nobody ends the children: they
-find the end of their input, and one with a timer or an open socket lives on beside its successor. So a shell waits at a
-pipe that only the daemon holds, and is told the process group of each child when it starts and when it has ended. The
-pipe ends with the daemon, however that ends; then what is left gets a moment to leave by itself, SIGTERM, and SIGKILL.
+Rule: protocol#children-of-a-dead-daemon. After `kill -9`, or after the kernel's OOM killer, nobody ends the children.
+Their stdin ends, but a child with a timer or an open socket may live on while its successor works. So a shell reads
+from a pipe that only the daemon holds. The daemon writes the process group of each child to it when the child starts
+and when it has ended. The pipe ends with the daemon, however the daemon ends. Then the children that are left get a
+moment to exit by themselves, after that SIGTERM, and then SIGKILL.
 
-Not PR_SET_PDEATHSIG: it has to be set by the child itself between fork and exec, which is not safe in a process with
-threads or costs another program for each child; it is bound to the thread that forked; it does not reach the children
-of a child, or one that the fork server forked; and only Linux has it.
+PR_SET_PDEATHSIG would not do. The child itself must set it between fork and exec, which is unsafe in a process with
+threads, or costs another program for each child. It is bound to the thread that forked. It reaches neither the children
+of a child nor children forked by the fork server. And only Linux has it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ log = logging.getLogger(__name__)
 
 SHELL = "/bin/sh"
 LEAVE_S = 1
-"""For children that end by themselves when their input does, and then for those that end on SIGTERM. Their shard may be
-read by somebody else soon: a daemon that starts again under its name has it back within seconds."""
+"""Time for children to exit by themselves, and then to exit on SIGTERM. It is short, because another worker may soon
+read their shard: a daemon that restarts under the same name has its leases back within seconds."""
 _SCRIPT = f"""
 trap '' HUP INT QUIT TERM
 groups=' '
@@ -44,28 +45,30 @@ done
 
 
 class ChildGuard:
-    """One for each daemon. It starts with the first child, and again if it is gone when a child starts or ends."""
+    """The guard of one daemon. The shell is started with the first child, and again if it is gone when a child starts
+    or ends.
+    """
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self.pid = 0
-        """Of the process; 0 before the first child."""
+        """Process id of the shell; 0 before the first child."""
         self._pipe: int | None = None
         self._is_reported = False
 
     def watch(self, group: int) -> None:
-        """End this process group once we are gone."""
+        """Have this process group ended when the daemon is gone."""
         self._groups.add(group)
         self._tell(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
-        """Leave this group alone from now on: it has ended."""
+        """Note that this process group has ended."""
         self._groups.discard(group)
         self._tell(f"- {group}\n")
 
     def _tell(self, line: str) -> None:
         if self._pipe is not None:
-            with contextlib.suppress(OSError):  # it is gone, or does not read: then another one hears of all
+            with contextlib.suppress(OSError):  # the shell is gone, or does not read: start another, with all groups
                 os.write(self._pipe, line.encode())
                 return
             self._close()

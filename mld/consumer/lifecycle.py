@@ -1,13 +1,13 @@
-"""The life of one shard's consumer as a table: which state follows which, and why. Pure; the shell is `consumer`.
+"""`next_state`: the life cycle of a shard's consumer, as a table of states. Pure; `consumer` is the shell.
 
 Rules: shards#consumer-life-cycle, shards#stops-of-a-consumer, protocol#order-of-actions and
 leases#handoff-on-the-owner-side.
 
 Theory. A consumer exists for one holding of one lease. In each state it performs one activity, and the
-`ActivityOutcome` leads to the next state. Three things may also come from outside at any time, and the strongest wins:
-the worker asks the consumer to stop (`StopReason.REQUESTED`), another worker waits for the lease
-(`StopReason.HANDOFF`), or the lease is gone (`StopReason.LEASE_LOST`). The activity is told and ends where it safely
-can (a batch in the child's hands is always answered first); then the stop decides the next state, not the outcome::
+`ActivityOutcome` leads to the next state. A stop may also be asked for at any time, for three reasons, of which the
+strongest wins: the worker asks the consumer to stop (`StopReason.REQUESTED`), another worker waits for the lease
+(`StopReason.HANDOFF`), or the lease is gone (`StopReason.LEASE_LOST`). Then the activity ends where it safely can (a
+batch that the child has is always answered first), and the stop decides the next state instead of the outcome::
 
     WAITING_ON_PARENTS -> INITIALIZING -> PROCESSING -> SHARD_ENDING -> FINISHED
                               ^            |    ^ |          |
@@ -18,16 +18,16 @@ can (a batch in the child's hands is always answered first); then the stop decid
                               ^                              |   after a pause, or with one record set aside)
                               +------------------------------+  (the end proves nothing: it is read again)
 
-    odd row:        WAITING_ON_PARENTS -> PARKED -> WAITING_ON_PARENTS  (nothing was read, and no child started)
+    odd row:        WAITING_ON_PARENTS -> PARKED -> WAITING_ON_PARENTS  (no record was read, and no child started)
     stop requested: SHUTDOWN_REQUESTED -----------------> LEASE_LOST -> RELEASING -> FINISHED
     handoff:        SHUTDOWN_REQUESTED -> TRANSFERRING -> LEASE_LOST -> RELEASING -> FINISHED  (nothing left to release)
     lease lost:                                           LEASE_LOST --------------> FINISHED
 
-A handoff transfers the lease before the child is told `leaseLost`, because the next owner is waiting. A consumer
-without a child to tell transfers at once.
+In a handoff the lease is transferred before the child gets `leaseLost`, because the next owner is waiting. A consumer
+without a child transfers the lease at once.
 
-Nothing here may turn an error into progress: only SHARD_ENDING, entered by an end the service named or by positive
-evidence, leads to a SHARD_END checkpoint.
+No error may become progress here: only SHARD_ENDING leads to a SHARD_END checkpoint, and it is entered only if the
+service reported the end, or if there is positive evidence for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from enum import Enum, IntEnum
 from mld.metrics.shard import ShardActivity
 
 PARKED = "Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
-"""What is told as the error of a parked shard."""
+"""The error that pages show for a parked shard."""
 
 
 class ConsumerState(Enum):
@@ -59,19 +59,19 @@ class ActivityOutcome(Enum):
     """How an activity ended."""
 
     DONE = "done"
-    RETRY = "retry"  # an error of the world; the same activity again after its back-off
+    RETRY = "retry"  # an error outside of the consumer; the same activity again after a back-off
     ALREADY_COMPLETE = "already complete"  # the row is at SHARD_END: nothing to read, only to clean up
     SHARD_ENDED = "shard ended"
-    END_DOUBTED = "end doubted"  # what was read as the end proves nothing: read it again from the checkpoint
+    END_DOUBTED = "end doubted"  # the end that was read proves nothing: read again from the checkpoint
     SHARD_MISSING = "shard missing"
-    ROW_ODD = "row odd"  # it cannot be of this shard: nothing is read from there
-    ROW_JUDGED = "row judged"  # it is no longer odd, or the shard no longer listed; nothing was read yet
+    ROW_ODD = "row odd"  # the row cannot be of this shard: nothing is read from its position
+    ROW_JUDGED = "row judged"  # the row is no longer odd, or the shard no longer listed; nothing was read yet
     CHILD_FAILED = "child failed"
     GAVE_UP = "gave up"
 
 
 class StopReason(IntEnum):
-    """Why a consumer must end; the higher rank wins and is never taken back."""
+    """Why a consumer must end. The highest reason wins, and none is ever withdrawn."""
 
     REQUESTED = 1
     HANDOFF = 2
@@ -118,8 +118,8 @@ _CHILD_RUNS = (
 )
 _NO_CHILD = (ConsumerState.WAITING_ON_PARENTS, ConsumerState.BACKING_OFF)
 
-# A stop that arrived before or during the activity replaces the outcome's next state. States without an entry go on:
-# they already are the way out.
+# If a stop arrived before or during the activity, this state follows instead. States without an entry are part of
+# stopping already, and go on.
 _STOPPED: dict[tuple[ConsumerState, StopReason], ConsumerState] = {
     **{(state, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED for state in _CHILD_RUNS},
     **{(state, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED for state in _CHILD_RUNS},
@@ -141,9 +141,9 @@ _FINAL = frozenset(
 
 
 def next_state(state: ConsumerState, outcome: ActivityOutcome, stop: StopReason | None) -> ConsumerState:
-    """Return the state after `state`'s activity ended with `outcome` while `stop` was (or was not) set.
+    """Return the state that follows when `state`'s activity has ended with `outcome`, and `stop` is set or None.
 
-    Raises KeyError for a pair that cannot happen: that is a bug, not an event.
+    Raises KeyError for a pair that cannot happen, which would be a bug.
     """
     following = _NEXT[state, outcome]
     if stop is None or (state, outcome) in _FINAL or outcome is ActivityOutcome.ALREADY_COMPLETE:

@@ -1,8 +1,9 @@
-"""`Overdue`: warns when a child takes long over one request: how long, since when it is silent, and what it holds.
+"""`Overdue`: warns when a child takes long over one request: how long, how long it has been silent, and the records it
+has.
 
-It ends nothing; `timeoutInSeconds` does. The first warning comes after `logWarningForTaskAfterMillis`, the next each
-time the duration has doubled, at least one an hour. A request that is answered in time costs two assignments: the timer
-is not reset with each request, but checks, when it fires, which request is being answered by then.
+It only warns; `timeoutInSeconds` ends a child. The first warning comes after `logWarningForTaskAfterMillis`, further
+ones whenever the duration has doubled, and at least once an hour. A request that is answered in time costs only two
+assignments: the timer is not reset with each request; when it fires, it checks which request is under way.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from mld.properties.settings import ChildSettings
 
 log = logging.getLogger(__name__)
 
-REPEAT_MIN_S = 1.0  # if the first duration is 0; Java looks once a second
-REPEAT_MAX_S = 3600.0  # any hour of the log shows it
-TIMER_SLACK_S = 0.001  # a timer may fire slightly early, and must not be set again for that
+REPEAT_MIN_S = 1.0  # used if the first duration is 0; Java checks once a second
+REPEAT_MAX_S = 3600.0  # so that any hour of the log has a warning
+TIMER_SLACK_S = 0.001  # a timer may fire slightly early, and must not be set again because of that
 
 
 def next_warning_s(running_s: float) -> float:
@@ -44,12 +45,12 @@ class Overdue:
         self._began_s = self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.is_storing = False
-        """Its checkpoint is being written: the child waits for us."""
+        """Whether a checkpoint of the child is being written, so that the child waits for us."""
         self.refused: str | None = None
-        """What it wrote last, since the request, that looks like a message and is none."""
+        """The last line since the request that looks like a message but is none."""
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Warn by these settings from now on; a request that was warned of is not warned of again for that."""
+        """Warn by these settings from now on. A warning about the present request is not repeated because of that."""
         was_warned, first_s = self._due_s != self._first_s, settings.warn_after_s
         self._is_bounded = settings.reply_timeout_s is not None
         if first_s == self._first_s:
@@ -75,9 +76,9 @@ class Overdue:
         self._heard_s = self._clock.monotonic()
 
     def end(self) -> None:
-        """Note that the request is answered, or given up."""
+        """Note that the request is answered, or was given up."""
         self._request, self._holds = None, dict
-        if self._due_s != self._first_s:  # it was warned of, and the timer waits for its next warning
+        if self._due_s != self._first_s:  # there was a warning, and the timer is set for the next one
             self._forget_timer()
 
     def close(self) -> None:

@@ -1,18 +1,17 @@
-"""`ParallelProcessor`: several children of one shard, to the consumer one record processor.
+"""`ParallelProcessor`: several children of one shard, which the consumer uses like one record processor.
 
-Rules: parallel#promises, parallel#safe-prefix, parallel#failures. A page is shared out by partition key
-(`protocol.sharing`) and put into the queues of the children, and the consumer goes on reading at once. Each child takes
-from its own queue, so that a slow key holds up nobody but its child, until the records that wait take up the shard's
-share of memory. What is answered and checkpointed comes back in another order than it was given: `SafePrefix` knows how
-far the row may go, and `PrefixWriter` stores it.
+Rules: parallel#promises, parallel#safe-prefix, parallel#failures. A page is divided by partition key
+(`protocol.sharing`) and put into the queues of the children; the consumer goes on reading at once. Each child takes
+from its own queue. So a slow key delays only its own child, until the waiting records fill the shard's share of memory.
+Answers and checkpoints come in another order than the records were given: `SafePrefix` decides how far the row may
+advance, and `PrefixWriter` stores that.
 
-One child that fails ends all of them, and the shard goes on from the safe prefix with new ones. To start only that
-child again, everything that the others had and had not checkpointed would have to be kept in memory for as long as they
-do not checkpoint. With new children for all, every key is in order from the prefix on, by the same rule as at any other
-start.
+If one child fails, all of them are ended, and the shard continues from the safe prefix with new children. To restart
+only the failed child, all records that the other children have not checkpointed would have to be kept in memory,
+without a limit. With new children for all, every key is in order from the prefix on, as at any other start.
 
-During the search for a record that kills its child (`Bisecting`) a part is delivered only when the one before is
-answered, so that the search judges all children as if they were one.
+During the search for a record that kills its child (`Bisecting`), a part is delivered only when the part before it is
+answered, so that the search can treat all children as one.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class SharedBatch(PlainBatch):
 
     @property
     def data_bytes(self) -> int:
-        """About the size of the payloads: that of their base64 and the text around it, decoded."""
+        """The approximate size of the payloads: three quarters of the framed text, which is mostly base64."""
         return sum(map(len, self.texts)) * 3 // 4
 
     def line(self) -> Iterator[bytes]:
@@ -75,7 +74,7 @@ class SharedBatch(PlainBatch):
 
 @dataclass(slots=True)
 class PageInFlight:
-    """What is left to know of a batch that was shared out `since` then (monotonic seconds)."""
+    """A batch that was given to the children at `since` (monotonic seconds) and is not answered by all of them."""
 
     largest: Position | None
     count: int
@@ -84,7 +83,7 @@ class PageInFlight:
     oldest_wall_s: float | None
     """When its first record arrived, in epoch seconds."""
     unanswered: int = 0
-    """Children that have not answered for their records of it."""
+    """How many children have not answered their part of the batch."""
 
     @property
     def memory_bytes(self) -> int:
@@ -92,7 +91,7 @@ class PageInFlight:
 
 
 class Lane:
-    """One child: what waits for it, what it has in hand, and which positions it may checkpoint."""
+    """One child: the batches that wait for it, the one that it works on, and the positions that it may checkpoint."""
 
     def __init__(self, processor: Processor, load: ChildLoad, checkpoint: Position) -> None:
         self.processor = processor
@@ -102,27 +101,27 @@ class Lane:
         self.in_hand: SharedBatch | None = None
         self.woken = asyncio.Event()
         self.refused = False
-        """Whether a checkpoint was refused since its last answer: then no record is to blame for its end."""
+        """Whether a checkpoint was refused since the child's last answer: then its end is not blamed on a record."""
 
     @property
     def is_idle(self) -> bool:
         return self.in_hand is None and not self.waiting
 
     def begin(self, now: float) -> None:
-        """Note that the next batch goes to the child."""
+        """Note that the next waiting batch is being given to the child."""
         self.in_hand, _ = self.waiting.popleft()
         load = self.load
         load.in_hand, load.busy_since = self.in_hand.count, now
         load.waiting -= self.in_hand.count
 
     def written(self) -> None:
-        """Note that it has the batch that was begun."""
+        """Note that the batch is in the child's pipe."""
         batch = self.in_hand
         if batch is not None and batch.first is not None and batch.largest is not None:
             self.range = self.range.deliver(batch.first, batch.largest)
 
     def answered(self) -> None:
-        """Note that it has answered for the batch."""
+        """Note that the child has answered the batch."""
         self.in_hand, self.load.in_hand, self.load.busy_since, self.refused = None, 0, None, False
 
 
@@ -133,11 +132,11 @@ class NewProcessor(Protocol):
 
 
 class ParallelProcessor:
-    """The `children` of one shard, in the order of their numbers, from their start to their end.
+    """Serves the `children` of one shard, in the order of their numbers, from their start to their end.
 
-    `may_deliver` says whether records may be given now. `until_deliverable` waits while that is only put off, and
-    returns False if it will not be again. `on_answered(batch, seconds)` hears of each batch when it and all before it
-    are answered.
+    `may_deliver` returns whether records may be given now. `until_deliverable` waits until they may; it returns False
+    if they never may again. `on_answered(batch, seconds)` is called for each batch when all children have answered it
+    and all batches before it.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class ParallelProcessor:
             lane.processor.gone.add_done_callback(partial(self._child_gone, lane))
         budget.join()
 
-    # --- what the consumer asks ---------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def description(self) -> str:
@@ -225,7 +224,7 @@ class ParallelProcessor:
     async def process_records(
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
     ) -> bool:
-        """Share the records of a batch out; with `alone` wait until all children have answered."""
+        """Give the records of a batch to the children; with `alone` wait until all of them have answered."""
         if alone:
             await self._unless_gone(self.until_answered())
         if not wanted():
@@ -266,7 +265,7 @@ class ParallelProcessor:
 
     async def end(self) -> str:
         self._is_closed = True
-        self.gone.cancel()  # from now on nobody is to blame
+        self.gone.cancel()  # from now on the end of a child is no failure
         try:
             ended = await asyncio.gather(*(lane.processor.end() for lane in self._lanes))
             await asyncio.gather(*map(self._until_served, self._lanes))
@@ -299,8 +298,9 @@ class ParallelProcessor:
     # --- each child ---------------------------------------------------------------------------------------------------
 
     async def _shared(self, batch: ChildBatch) -> list[SharedBatch | None]:
-        """Return what each child gets of a batch, and note which child has which record. With empty batches wanted, a
-        child that gets nothing and has nothing to do gets an empty one: it may be due to checkpoint.
+        """Return each child's part of a batch (None: nothing), and note which child gets which record.
+
+        If empty batches are wanted, an idle child without records gets an empty one, in case it wants to checkpoint.
         """
         line = SharedLine(len(self._lanes), self._turn)
         for piece in batch.line():
@@ -328,7 +328,7 @@ class ParallelProcessor:
         return parts
 
     async def _serve(self, lane: Lane) -> None:
-        """Give a child its batches one after the other, until a stop or a failure."""
+        """Give a child its batches one after another, until a stop or a failure."""
         try:
             while not self._is_closed:
                 if not lane.waiting:
@@ -338,7 +338,7 @@ class ParallelProcessor:
                     await self._give(lane, *lane.waiting[0])
                 else:
                     return
-        except Exception as error:  # a bug, too, is for the consumer to raise
+        except Exception as error:  # even a bug is raised in the consumer
             self._fail(lane, error)
 
     async def _give(self, lane: Lane, batch: SharedBatch, page: PageInFlight) -> None:
@@ -358,10 +358,10 @@ class ParallelProcessor:
             page.unanswered -= 1
             self._note_answers()
         else:
-            await asyncio.sleep(0)  # it was put off once more
+            await asyncio.sleep(0)  # it may not be delivered yet: `_serve` waits again
 
     def _note_answers(self) -> None:
-        """Note the pages that are answered now, in order."""
+        """Remove the pages that all children have answered, in order, and report them."""
         now = self._clock.monotonic()
         while self._pages and not self._pages[0].unanswered:
             page = self._pages.popleft()
@@ -373,7 +373,7 @@ class ParallelProcessor:
         self._progress.set()
 
     def _show(self) -> None:
-        """Tell the shard's metrics what the children are about."""
+        """Update the shard's metrics of the children's work."""
         self._metrics.busy_since = self._loads.busy_since
         if self._pages:
             self._metrics.in_flight(len(self._pages), self._pages[0].oldest_wall_s, self._moved_wall_s)
@@ -381,7 +381,7 @@ class ParallelProcessor:
             self._metrics.done()
 
     async def _note_checkpoint(self, number: int, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Judge a child's checkpoint by what that child was given, and note it; the row follows."""
+        """Check a child's request against the records that it was given, and note it; the row follows later."""
         lane = self._lanes[number]
         error = None
         match lane.range.resolve(request.sequence_number, request.sub_sequence_number):
@@ -402,7 +402,7 @@ class ParallelProcessor:
             self._fail(lane, error)
 
     def _fail(self, lane: Lane, error: BaseException) -> None:
-        """Note the first failure of a child: nothing more is given to any of them."""
+        """Note the first failure of a child; from now on no child gets records."""
         if self.gone.done():
             return
         self._is_closed, self._failed = True, lane
@@ -415,7 +415,7 @@ class ParallelProcessor:
         self.gone.exception()
 
     async def _unless_gone(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Wait for it; raises ProcessorError if a child fails before."""
+        """Await `waiting`. Raises ProcessorError if a child fails before it is done."""
         task = asyncio.ensure_future(waiting)
         try:
             either: set[asyncio.Future[Any]] = {task, self.gone}
@@ -426,18 +426,18 @@ class ParallelProcessor:
             self.gone.result()
 
     async def _until_served(self, lane: Lane) -> None:
-        """Let a child finish what it has in hand; what waits is not given any more."""
+        """Wait until a child has answered its present batch; waiting batches are not given any more."""
         serving = self._serving[lane.load.number]
         if lane.in_hand is None:
             serving.cancel()
         await asyncio.wait({serving})
 
     async def _last_action(self, act: Callable[[Lane], Awaitable[None]]) -> None:
-        """Do it with each child as soon as that has answered for what it has in hand."""
+        """Perform an action with each child as soon as the child has answered its present batch."""
 
         async def finish(lane: Lane) -> None:
             await self._until_served(lane)
-            if self.gone.done():  # meanwhile one did not answer: all of them end
+            if self.gone.done():  # meanwhile a child has failed, so all of them are ended
                 self.gone.result()
             await act(lane)
 
@@ -448,7 +448,7 @@ class ParallelProcessor:
             await self._writer.flush()
 
     async def _each(self, act: Callable[[Lane], Awaitable[None]]) -> None:
-        """Do it with all children at once. Raises the first failure, when all are done."""
+        """Perform an action with all children at the same time. When all are done, raise the first failure."""
         results = await asyncio.gather(*(act(lane) for lane in self._lanes), return_exceptions=True)
         for lane, result in zip(self._lanes, results, strict=True):
             if isinstance(result, ProcessorError):
@@ -459,7 +459,7 @@ class ParallelProcessor:
 
 
 async def all_or_none(starting: Iterable[Coroutine[Any, Any, ChildProcess]]) -> list[ChildProcess]:
-    """Return all children. If one cannot start, or this is cancelled, kill those that have started."""
+    """Start all children and return them. If one cannot start, or this is cancelled, kill those that have started."""
     starts = [asyncio.ensure_future(start) for start in starting]
     try:
         return await asyncio.gather(*starts)

@@ -1,8 +1,8 @@
-"""The batches that a child gets: those of a page without what it already has, and parts of them.
+"""Makes the batches that a child gets: a page's records that are new to the child, or a part of them.
 
-`batch_of` makes of a page the batch of records that are new to the child. In the search for a record that kills its
-processor (`Bisecting`), batches are taken apart into records, and batches are made of some of them. Nothing else looks
-into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
+`batch_of` makes the batch of a page. During the search for a record that kills its processor (`Bisecting`), or if
+records have to be left out, `records_of` divides a batch into its records, and a `Part` is made of some of them. For
+that the batch is framed once more, in pieces, and other tasks run after each piece.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mld.protocol.framed_records import FramedRecord, Splitter, line_of
 async def batch_of(
     page: Page, delivered: Position, hash_range: HashRange | None, source: ShardSource, stopping: Stopping
 ) -> ChildBatch | None:
-    """Return the batch after `delivered`; None if a stop is asked for while it waits for schemas."""
+    """Return the batch of a page's records after `delivered`; None if a stop is asked for while schemas are fetched."""
     if source.placement is not None and page.bears_frames:  # the only pages that may have aggregates
         hash_range = await source.placement.range_of(hash_range)
     batch = page.after(delivered, hash_range)
@@ -34,16 +34,16 @@ async def batch_of(
 
 
 class PlacedRecord(NamedTuple):
-    """A record as it was framed, and its position."""
+    """A framed record and its position."""
 
     position: Position
     framed: FramedRecord
 
 
 class Part(PlainBatch):
-    """A batch of some records of another, at least one.
+    """A batch of some records of another batch, at least one.
 
-    Aggregates are reported for the whole batch, when all parts were delivered.
+    Aggregates are reported for the whole batch, once all its parts were delivered.
     """
 
     def __init__(self, records: Sequence[PlacedRecord], millis_behind_latest: int | None) -> None:
@@ -67,7 +67,7 @@ class Part(PlainBatch):
 
 
 class JoinedBatch(PlainBatch):
-    """Batches of one page one after the other, as one. None of them has aggregates."""
+    """Several batches of one page, joined into one. None of them has aggregates."""
 
     def __init__(self, parts: Sequence[ChildBatch], of: ChildBatch) -> None:
         self.parts = parts
@@ -116,12 +116,12 @@ async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
 
 
 def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:
-    """Return what a child is working on: Kinesis records of the page, of which it may have had the first ones
-    before.
+    """Return fields for a warning about the page that a child works on, in Kinesis records. The child may have had the
+    first of them before.
     """
     return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 
 
 def holding_part(part: Part) -> dict[str, object]:
-    """Return the same for a part, in user records."""
+    """Return the same fields for a part, in user records."""
     return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}

@@ -1,10 +1,10 @@
-"""What a shard consumer needs: a host for its child, and the other rooms as small interfaces.
+"""The interfaces that a shard consumer uses: a host for its child, and small interfaces to the other rooms.
 
-`ProcessorHost` starts children: `child` is the real adapter (processes and pipes); tests use in-memory children that
-speak the same bytes.
+`ProcessorHost` starts children. Its real adapter is `child` (processes and pipes); tests use in-memory children that
+exchange the same bytes.
 
-`consumer` may not import `shards`: it asks the shard coordinator, through `ShardCare`, for what must happen in the
-lease table when a shard begins and ends.
+`consumer` may not import `shards`. Through `ShardCare` it asks for the changes of the lease table that are needed when
+a shard begins or ends.
 """
 
 from __future__ import annotations
@@ -34,76 +34,76 @@ from mld.retrieval.prefetch import Budget
 from mld.retrieval.reader import ShardReader
 
 Written = Callable[[], None]
-"""Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
+"""Called when the line of an action has been written to the child's pipe, before any answer of the child is handled."""
 
 Wanted = Callable[[], bool]
-"""Asked when the turn of an action has come, as that may take a checkpoint's time: is it still to be sent?"""
+"""Called just before an action is sent: is it still wanted? The wait for its turn may take as long as a checkpoint."""
 
 Holds = Callable[[], Mapping[str, object]]
-"""What the child is working on, as fields of the log; called only for a warning."""
+"""Returns the records that a child is working on, as fields of the log; called only for a warning."""
 
 
 class ChildStartError(MldError):
-    """The command cannot be started; the text names the command, the system's reason and the key to change."""
+    """The command cannot be started. The text names the command, the system's reason and the key to change."""
 
 
 class ChildProcess(Protocol):
-    """One running record processor. Lines are decoded and without their ends."""
+    """One running record processor. Lines are decoded, without line ends."""
 
     @property
     def description(self) -> str:
-        """How the log names it, for example ``pid 4711``."""
+        """The name of the child in the log, for example ``pid 4711``."""
         ...
 
     def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
-        """Write all pieces in order without blocking the loop. None if the pipe has taken them at once.
+        """Write all pieces in order, without blocking the loop. Return None if the pipe has taken them at once.
 
-        Else what is done when it has; it raises BrokenPipeError if the child stopped reading. The next piece, or the
-        end, is asked for as soon as a piece is in the pipe.
+        Otherwise return a future that is done when the pipe has taken them; it raises BrokenPipeError if the child has
+        stopped reading. The iterator is asked for the next piece, or its end, as soon as a piece is in the pipe.
         """
         ...
 
     async def read_line(self) -> str | None:
-        """Return the next line of its stdout; None when there will be no more (closed, or the process is gone)."""
+        """Return the next line of stdout; None if no more can come (stdout is closed, or the process is gone)."""
         ...
 
     def take_unread(self) -> list[str]:
-        """Return lines already read from stdout that nobody asked for yet; they are removed."""
+        """Remove and return lines of stdout that have come, but that `read_line` has not returned yet."""
         ...
 
     @property
     def last_words(self) -> Sequence[str]:
-        """The last lines of its stderr, shortened."""
+        """The last lines of stderr, shortened."""
         ...
 
     async def end(self) -> str:
-        """Close stdin, drain, wait; send TERM and then KILL to its process group if it takes too long. Says how it
-        ended.
+        """Close stdin and wait for the exit. If it takes too long, send TERM and then KILL to the process group. Return
+        how the child ended.
 
-        If cancelled, it kills at once.
+        If cancelled, kill at once.
         """
         ...
 
     async def kill(self) -> str:
-        """Kill the process group now and reap; say how it ended."""
+        """Kill the process group now, and reap the child; return how it ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ShardAddress:
-    """Which shard a child is for: its lease's key, its own name, its stream if the application reads several, and the
-    shards that it follows, its parents first."""
+    """The shard that a child is for: its lease key, its id, its stream (if the application reads several), and its
+    ancestors, parents first."""
 
     key: str
     shard_id: str
     stream: StreamLabel | None = None
     ancestors: tuple[str, ...] = ()
     child_number: int = 0
-    """Which of the shard's children it is, of `children`."""
+    """The number of this child among the shard's `children`, from 0."""
     children: int = 1
 
     def variables(self) -> dict[str, str]:
-        """Return what the environment of the child says about it (protocol#child-command)."""
+        """Return the environment variables by which the child learns this (protocol#child-command)."""
         variables = {"MLD_SHARD_ID": self.shard_id, "MLD_LEASE_KEY": self.key}
         variables["MLD_ANCESTOR_SHARD_IDS"] = " ".join(self.ancestors)
         variables["MLD_CHILD_NUMBER"] = str(self.child_number)
@@ -121,9 +121,9 @@ class ProcessorHost(Protocol):
 
 
 class ShardProcessor(Protocol):
-    """What a consumer talks to: one child, or several that share the records of the shard.
+    """The record processor of a shard as the consumer sees it: one child, or several that share the shard's records.
 
-    Every way in which a child can go wrong ends in `ProcessorError`.
+    Any misbehaviour of a child is raised as a `ProcessorError`.
     """
 
     initialized: bool
@@ -143,24 +143,24 @@ class ShardProcessor(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another batch at once."""
+        """Whether another batch can be given at once."""
         ...
 
     async def until_room(self) -> None: ...
 
     async def until_answered(self) -> None:
-        """Wait until all records that it was given are answered."""
+        """Wait until the children have answered all records that they were given."""
         ...
 
     @property
     def unanswered(self) -> tuple[ChildBatch, Position] | None:
-        """What its children had when one of them failed: records, all after a position up to which everything was
-        answered. None if the records are not to blame.
+        """The unanswered records of the children when one of them failed, and the position before these: everything up
+        to it was answered. None if the records are not to blame.
         """
         ...
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Wait so long from the next wait on, and warn of the action under way by the new bound."""
+        """Use other time limits: the timeout from the next wait on, the warning for the present action too."""
         ...
 
     async def initialize(self, message: Initialize) -> None: ...
@@ -168,8 +168,10 @@ class ShardProcessor(Protocol):
     async def process_records(
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
     ) -> bool:
-        """Have records processed; `holds` describes them, for a warning. Return whether they are answered already.
-        With `alone` they always are: nothing else is under way.
+        """Give a batch to the processor; `holds` describes it for a warning.
+
+        Return True if the answer has come. False: it comes later, and is reported by another way. With `alone` the
+        batch is sent when all earlier ones are answered, and the call returns when this one is answered, too.
         """
         ...
 
@@ -180,60 +182,62 @@ class ShardProcessor(Protocol):
     async def lease_lost(self) -> None: ...
 
     async def end(self) -> str:
-        """End the children: close stdin, wait, TERM, KILL. Says how they ended. Checkpoints under way are stored."""
+        """End the children as `ChildProcess.end`; return how they ended. Checkpoints under way are stored first."""
         ...
 
     def kill_soon(self) -> None:
-        """Kill them while an exchange may be under way, which fails; then `end` says how they ended."""
+        """Kill the children, even during an exchange, which then fails. Call `end` afterwards."""
         ...
 
     async def kill(self) -> str: ...
 
 
 class MissingVerdict(Enum):
-    """What "resource not found", or the refusal of a position, means for a shard, judged by evidence."""
+    """What the evidence shows about a shard for which Kinesis answered "resource not found", or refused a position."""
 
-    OVER = "over"  # the right stream, and this shard is past its retention
-    LISTED = "listed"  # the shard is there after all: try again
+    OVER = "over"  # it is the right stream, and the shard has left retention
+    LISTED = "listed"  # the shard exists after all: try again
     UNKNOWN = "unknown"  # the stream is missing or may be the wrong one: keep the checkpoint, wait
 
 
 class EndVerdict(Enum):
-    """What to do when the end of a shard was read."""
+    """What to do after the end of a shard was read."""
 
     READY = "ready"  # its children have rows: SHARD_END may be checkpointed
-    WAIT = "wait"  # something else must come first: ask again later
-    READ_AGAIN = "read again"  # the end contradicts itself or the listing: it proves nothing
+    WAIT = "wait"  # not yet: ask again later
+    READ_AGAIN = "read again"  # the end contradicts itself or the listing, so it proves nothing
 
 
 class ShardCare(Protocol):
-    """The lease table's side of a shard's beginning and end. Raises TableError or StreamError if it cannot tell now."""
+    """Looks after the lease table when a shard begins and ends. Raises TableError or StreamError without an answer."""
 
     async def parents_complete(self, lease: Lease) -> bool: ...
 
     def ancestors(self, lease: Lease) -> tuple[str, ...]:
-        """Return the ids of the shards that the shard follows, as far as they are listed."""
+        """Return the ids of the shard's ancestors, as far as they are listed."""
         ...
 
     async def oddity(self, lease: Lease) -> str | None:
-        """Return why the row of `lease` cannot be of its shard, as a sentence with the remedy; None: it can."""
+        """Return a sentence that says why the row of `lease` cannot belong to its shard, with the remedy; None if it
+        can.
+        """
         ...
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
-        """Make the children's lease rows. Without `children` they are looked up in the listing."""
+        """Create the lease rows of the child shards. If `children` is empty, they are looked up in the listing."""
         ...
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """Judge a shard that is missing; the checkpoint of `lease` is the last position that was read."""
+        """Judge a missing shard; the checkpoint of `lease` must be the last position that was read."""
         ...
 
     def ended(self, lease: Lease) -> None:
-        """Note that the row is at SHARD_END: wake waiting children, note the row for clean-up."""
+        """Note that the row is at SHARD_END: wake consumers of child shards, and queue the row for clean-up."""
         ...
 
 
 class Signal:
-    """A wake-up for any number of waiters. Take `current()` before looking at the facts, then wait on it."""
+    """A wake-up for any number of waiters: call `current()`, then check the facts, then wait for that event."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -248,9 +252,10 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class ShardSource:
-    """What the consumers of one stream's shards share. `new_reader` is given the shard's id, and counts there.
+    """Facts and functions that all consumers of one stream share. `new_reader` makes a reader for a shard id; the
+    reader counts in the given metrics.
 
-    `label` is what children are told of the stream; None if the application reads no other.
+    `label` names the stream to its children; None if the application reads only one stream.
     """
 
     new_reader: Callable[[str, ShardMetrics], ShardReader]
@@ -258,17 +263,17 @@ class ShardSource:
     sender: Sender
     label: StreamLabel | None = None
     prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None
-    """Takes off what a schema registry put around records; None: nothing does."""
+    """Removes the frames of a schema registry from the records of a batch; None: records have none."""
     placement: Placement | None = None
-    """Whether records lie where their keys say; None: they do."""
+    """Tells whether records are in the shards that their hash keys belong to; None: they are."""
 
     @property
     def stream_name(self) -> str | None:
-        """How the log names the stream, if the application reads others."""
+        """The stream's name for the log; None if the application reads only one stream."""
         return None if self.label is None else self.label.name
 
     def address_of(self, lease: Lease, ancestors: tuple[str, ...]) -> ShardAddress:
-        """Return for whom the child of a lease is started."""
+        """Return the address for which the child of a lease is started."""
         return ShardAddress(lease.key, lease.shard_id, self.label, ancestors)
 
 
@@ -285,8 +290,8 @@ class ConsumerParts:
     rng: Random
     on_gave_up: Callable[[str, str], None]
     letters: LetterBox | None = None
-    """Where records are set aside; None: no record ever is."""
+    """Where dead letters are written; None: no record is ever set aside."""
     budget: Budget = field(default_factory=lambda: Budget(PREFETCH_BYTES_MAX))
-    """Memory for records that wait, which readers and the children of a shard share."""
+    """Memory for waiting records, shared by the readers and by the queues of several children."""
     metrics: Metrics = field(default_factory=Metrics)
     traces: ProtocolTraces = field(default_factory=ProtocolTraces)

@@ -1,9 +1,8 @@
-"""`PrefixWriter`: stores the safe prefix of several children in the lease row, while they go on.
+"""`PrefixWriter`: stores the safe prefix of several children in the lease row, while the children continue.
 
-Rule: parallel#safe-prefix. A child's checkpoint is answered as soon as it is noted: what it waits for is nothing but
-a note in memory, and the row follows within `STORE_INTERVAL_S`. One write stands for all checkpoints that were noted
-meanwhile, so that eight children cost no more writes than one. A write that fails is tried again as long as the lease
-is held, because nobody else would try.
+Rule: parallel#safe-prefix. A child's checkpoint is answered as soon as it is noted in memory; the row follows within
+`STORE_INTERVAL_S`. One write covers all checkpoints that were noted since the last, so that eight children cost no more
+writes than one. A failed write is retried as long as the lease is held, because nothing else would retry it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.protocol.messages import CheckpointErrorName
 
-STORE_INTERVAL_S = 1.0  # pause between two writes of a row; a crash re-delivers at most what was noted within it
+STORE_INTERVAL_S = 1.0  # pause between two writes of a row; a crash loses only checkpoints noted within it
 RETRY_MAX_S = 20.0  # the pause after a failed write doubles up to this
 
 
 class PrefixWriter:
-    """One life of a shard's children. `prefix` is theirs; only the writer may let it advance and store it."""
+    """Serves a shard's children from their start to their end. Only the writer may advance and store `prefix`."""
 
     def __init__(self, prefix: SafePrefix, checkpoints: ShardCheckpoints, clock: Clock) -> None:
         self.is_closed = False
@@ -35,33 +34,33 @@ class PrefixWriter:
         self._hurried = asyncio.Event()
 
     def confirmed(self, child: int, position: Position) -> None:
-        """Note a child's checkpoint, and see to it that the row follows."""
+        """Note a child's checkpoint, and start a write of the row if none is under way."""
         self._prefix.confirmed(child, position)
         self._follow()
 
     async def flush(self) -> None:
-        """Return when the row has the prefix, or the lease is lost."""
+        """Wait until the row has the prefix, or until the lease is lost."""
         self._hurried.set()
         if (writing := self._follow()) is not None:
             await asyncio.wait({writing})
         self._hurried.clear()
 
     async def close(self) -> None:
-        """Store what the children have checkpointed; nothing is stored after it."""
+        """Store the prefix a last time; later checkpoints are not stored."""
         await self.flush()
         await self.cancel()
 
     async def cancel(self) -> None:
-        """Give up what is not stored."""
+        """Stop at once, without storing the prefix."""
         self.is_closed = True
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait({self._writing})
 
     def _follow(self) -> asyncio.Task[None] | None:
-        """Return the task that stores what was noted until now; None if nothing is stored any more."""
+        """Return the task that stores the checkpoints noted until now; None if nothing is stored any more."""
         if self._writing is not None and self._writing.done() and not self._writing.cancelled():
-            self._writing.result()  # a bug, too, is for the consumer to raise
+            self._writing.result()  # if it failed because of a bug, raise that in the consumer
             self._writing = None
         if self._writing is None and not self.is_closed:
             self._writing = asyncio.create_task(self._write())
@@ -81,6 +80,6 @@ class PrefixWriter:
                     retry_s = min(2 * retry_s, RETRY_MAX_S)
 
     async def _is_owed(self) -> bool:
-        """Let the prefix follow the children's checkpoints. Returns whether the row is behind it."""
+        """Advance the prefix by the children's checkpoints; return whether it is ahead of the row."""
         position = await in_turns(self._prefix.advance(), self._clock)
         return not self.is_closed and position > self._checkpoints.range.last

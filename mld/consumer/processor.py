@@ -1,11 +1,13 @@
-"""One record processor as the consumer sees it: perform an action, answer its checkpoints, end it.
+"""`Processor`: one child as the consumer sees it: performs actions, answers checkpoints, ends the child.
 
-Joins the sans-I/O `mld.protocol.conversation` with a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
-protocol#checkpoints-at-any-time, protocol#reply-timeout. One task reads the child's output as long as the child lives:
-it answers checkpoint requests whenever they come, and wakes the action whose status has come. An action begins between
-two reads, so that what was read before is judged before. Its line is written while the output is read, so that a child
-that prints before it reads cannot block us. Every way in which a child can go wrong ends in `ProcessorError`, whose
-text names what happened and what to look at.
+It joins the sans-I/O `mld.protocol.conversation` with a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
+protocol#checkpoints-at-any-time, protocol#reply-timeout.
+
+One task reads the child's output as long as the child lives. It answers checkpoint requests whenever they come, and
+wakes the waiting action when its status comes. An action begins only between two reads, so that lines read earlier are
+handled first. The action's line is written while the output is read, so that a child which prints before it reads
+cannot block us. Any misbehaviour of a child is raised as a `ProcessorError`, whose text says what happened and where to
+look.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ from mld.protocol.messages import (
 log = logging.getLogger(__name__)
 
 NOTED_PER_STEP = 50
-"""Lines that are no answer, handled between two turns of the loop; each takes some 20 us with its log line."""
+"""How many lines that are no answer are handled before other tasks run; each takes some 20 us with its log line."""
 
-NOTED_CHARACTERS_PER_STEP = 16 * 1024  # a long line takes 2 ms to look through for secrets
+NOTED_CHARACTERS_PER_STEP = 16 * 1024  # searching a long line for secrets takes 2 ms
 
 # Carries out a checkpoint request; None means success.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
@@ -66,13 +68,14 @@ def _always() -> bool:
 
 
 class Processor:
-    """A started child. Actions are performed one at a time, and so are checkpoints, at any time after `initialize`.
+    """A started child. One action is performed at a time; checkpoints are answered one at a time, at any time after
+    `initialize`.
 
-    `shard_id` and `stream` are how the log names it, and `number` if the shard has several children.
+    `shard_id`, `stream` and `number` (if the shard has several children) name it in the log.
     """
 
     has_room = True
-    unanswered = None  # whoever waits for the answer knows what it is about
+    unanswered = None  # the consumer waits for each answer, so it knows the unanswered batch itself
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class Processor:
         self._killing: asyncio.Future[str] | None = None
         self._noted = 0
         self._noted_characters = 0
-        self._turn = asyncio.Lock()  # held while lines are taken, and where an action begins
+        self._turn = asyncio.Lock()  # held while lines are handled, and while an action begins
         self._action: ActionName | None = None
         self._answered: asyncio.Future[Exception | None] | None = None
         self._writing: asyncio.Future[None] | None = None  # of the action's line
@@ -117,7 +120,7 @@ class Processor:
         self.gone.add_done_callback(_retrieve)
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Wait so long from the next wait on, and warn of the action under way by the new bound."""
+        """Use other time limits: the timeout from the next wait on, the warning for the present action too."""
         self._reply_timeout_s = settings.reply_timeout_s
         self._overdue.adjust(settings)
 
@@ -144,12 +147,12 @@ class Processor:
         *,
         alone: bool = True,
     ) -> bool:
-        """Have records processed; `holds` describes them, for a warning. They are answered then."""
+        """Have a batch processed, and return True when it is answered; `holds` describes it for a warning."""
         await self._exchange(ActionName.PROCESS_RECORDS, batch.line(), wanted, written, holds)
         return True
 
     async def until_room(self) -> None:
-        """Return at once: whoever asks has its last answer."""
+        """Return at once, as every batch is answered before `process_records` returns."""
 
     async def until_answered(self) -> None:
         """Return at once, as `until_room`."""
@@ -169,7 +172,7 @@ class Processor:
         self._metrics.shutdown.note(self._clock.monotonic() - since)
 
     async def end(self) -> str:
-        """End the child: close its stdin, wait, TERM, KILL. Says how it ended. A checkpoint under way is stored."""
+        """End the child as `ChildProcess.end`; return how it ended. A checkpoint under way is stored first."""
         self._overdue.close()
         self._is_ending = True
         try:
@@ -181,7 +184,7 @@ class Processor:
         return words
 
     def kill_soon(self) -> None:
-        """Kill it while an exchange may be under way, which fails; then `end` says how it ended."""
+        """Kill the child, even during an exchange, which then fails. Call `end` afterwards."""
         self._killing = asyncio.ensure_future(self.child.kill())
 
     async def kill(self) -> str:
@@ -227,12 +230,12 @@ class Processor:
         return self.child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _line_read(self) -> None:
-        """Wait until the action's line is written: until then nothing else may be."""
+        """Wait until the action's line is written, because lines must not be mixed."""
         if self._writing is not None and self._action is not None:
             await self._bounded_write(self._writing, self._action.value)
 
     async def _bounded_write(self, writing: asyncio.Future[None], what: str) -> None:
-        """Wait until a write is done; the child gets as much time to read as to answer."""
+        """Wait until a write is done. The child has as much time to read it as to answer an action."""
         done, _ = await asyncio.wait([writing], timeout=self._reply_timeout_s)
         if not done:
             raise ProcessorSilentError(f"did not read {what} within {self._reply_timeout_s} s (key timeoutInSeconds)")
@@ -243,7 +246,7 @@ class Processor:
             raise error
 
     def _wait_for_child(self) -> None:
-        """Begin a wait for a message, if a status is due. Each valid message begins a new one; noise does not."""
+        """Start the reply timeout if a status is due. Each valid message starts it anew; other lines do not."""
         self._forget_timeout()
         if self._reply_timeout_s is not None and self._conversation.awaited is not None:
             self._timeout = asyncio.get_running_loop().call_later(self._reply_timeout_s, self._give_up_waiting)
@@ -259,15 +262,15 @@ class Processor:
         self._end_wait(ProcessorSilentError(f"did not answer {self._action.value} {within}"))
 
     def _end_wait(self, error: Exception | None = None) -> None:
-        """Note that the action is answered, or will never be."""
+        """Wake the waiting action: it is answered, or failed with `error`."""
         self._forget_timeout()
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(error)
 
-    # --- what the child says -----------------------------------------------------------------------------------------
+    # --- lines of the child ------------------------------------------------------------------------------------------
 
     async def _read(self) -> NoReturn:
-        """Take the child's lines in order, until it can no longer answer."""
+        """Handle the child's lines in order, until it can no longer answer."""
         try:
             while (line := await self.child.read_line()) is not None:
                 async with self._turn:
@@ -298,7 +301,7 @@ class Processor:
                 await self._give_way(line)
 
     async def _answer(self, asked: CheckpointAsked) -> None:
-        """Reply to a request; meanwhile the child waits for us."""
+        """Store a checkpoint and reply. Meanwhile the child waits for us, so no timeout runs."""
         error = asked.refused
         if error is None:
             self._overdue.heard()
@@ -317,7 +320,7 @@ class Processor:
                 await settle(replying)
 
     async def _give_way(self, line: str) -> None:
-        """Give others a turn of the loop after some lines that answered no action, or a few long ones."""
+        """Let other tasks run after many lines that answered no action, or after a few long ones."""
         self._noted += 1
         self._noted_characters += len(line)
         if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
@@ -337,21 +340,19 @@ class Processor:
 
 
 def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:
-    """Yield the pieces of the line, and then a call: whoever writes them asks for the next one when a piece is
-    written.
-    """
+    """Yield the pieces of the line; then call `written`, as the writer asks for more when the last piece is written."""
     yield from line
     written()
 
 
 def _retrieve(task: asyncio.Future[NoReturn]) -> None:
-    """Look at how the task has ended, so that asyncio does not report it."""
+    """Retrieve the task's exception, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 async def settle(writing: asyncio.Future[None]) -> None:
-    """Leave no write behind: cancel it if it still runs, and retrieve its error, so that asyncio does not report it."""
+    """Cancel a write if it still runs, and retrieve its error, so that asyncio does not log it."""
     if not writing.done():
         writing.cancel()
         await asyncio.wait([writing])

@@ -1,11 +1,13 @@
-"""Copies the lines that a child and the daemon exchange for those who listen (`mld tap`), without a part in it.
+"""`ProtocolTrace`: copies the lines that a child and the daemon exchange to listeners (`mld tap`).
 
-A trace drops what a listener does not take in time; nobody waits for one, and while nobody listens an exchange costs
-one look at an empty list. A shard's trace lasts as long as its lease is held, over all of its children.
+A trace never delays the exchange: lines that a listener does not read in time are dropped, and while nobody listens,
+the only cost is a check of an empty list. The trace of a shard lasts as long as its lease is held, even if children
+come and go.
 
-Lines are shortened for people who look at them: the first records, the beginnings of payloads. A `processRecords` line
-comes in pieces and may have many megabytes; a step costs a look at one piece, and what is kept is bounded. What comes
-out is JSON again. The text that begins a record cannot occur inside a JSON text, where every quote is escaped.
+`ShortLine` shortens lines for people: it keeps the first records, and the beginnings of payloads. A `processRecords`
+line comes in pieces and may have many megabytes; each piece is scanned once, and the memory is bounded. The result is
+valid JSON again. The text that begins a record (`_HEAD`) cannot occur inside a JSON string, because quotes are escaped
+there.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ _HEAD = b'{"data":"'
 _RECORD_END = b'"action":"record"}'
 _TAIL_BYTES = 256  # more than what follows the last record
 
-LISTENERS_MAX = 4  # of a worker; each may hold as much as the bounds below
+LISTENERS_MAX = 4  # of a worker; each may keep as much as the bounds below allow
 WAITING_BYTES_MAX = 1024 * 1024
 EVENTS_WAITING_MAX = 10_000
-EVENT_BYTES = 200  # an event costs that much besides its text
+EVENT_BYTES = 200  # memory of an event besides its text
 END_WORDS = {
     StopReason.REQUESTED: "this worker gives the lease back",
     StopReason.HANDOFF: "the lease goes to another worker",
@@ -39,7 +41,7 @@ Transcribed = dict[str, Any]
 
 
 class ShortLine:
-    """Feed the pieces of one line, then take its `text`."""
+    """Shortens one line: feed its pieces, then take its `text`."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -48,7 +50,7 @@ class ShortLine:
         self._shown = bytearray()
         self._rest = b""
         self._payload_bytes: int | None = None
-        """Seen of the payload that is open; None outside of payloads."""
+        """How much of the present payload was fed; None outside of payloads."""
 
     def feed(self, piece: bytes) -> None:
         self.size += len(piece)
@@ -75,12 +77,12 @@ class ShortLine:
             self._pass_payload(rest)
             self._rest = b""
         else:
-            certain = max(0, len(rest) - len(_HEAD) + 1)  # a head may be cut in two
+            certain = max(0, len(rest) - len(_HEAD) + 1)  # the next piece may complete a head
             self._show(rest[:certain])
             self._rest = rest[certain:]
 
     def text(self) -> str:
-        """Return the line, without its end."""
+        """Return the shortened line, without its line end."""
         if self.records > RECORDS_SHOWN:
             left_out = self.records - RECORDS_SHOWN
             _, is_whole, tail = self._rest.rpartition(_RECORD_END)
@@ -91,7 +93,7 @@ class ShortLine:
         return text if len(text) <= LINE_CHARACTERS_MAX else f"{text[:LINE_CHARACTERS_MAX]}…"
 
     def _pass_payload(self, part: bytes) -> int:
-        """Show the beginning of a payload; return how much of it has come."""
+        """Keep the beginning of a payload; return how much of the payload was fed so far."""
         seen = self._payload_bytes or 0
         self._shown += part[: max(0, PAYLOAD_CHARACTERS_SHOWN - seen)]
         self._payload_bytes = seen + len(part)
@@ -102,7 +104,7 @@ class ShortLine:
 
 
 class TraceListener:
-    """What one caller has not read yet."""
+    """The queue of events that one listener has not read yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Transcribed]] = deque()
@@ -111,7 +113,7 @@ class TraceListener:
         self._is_over = False
 
     def offer(self, value: Transcribed, size: int) -> None:
-        """Add a value of about so many bytes, or count it as lost."""
+        """Queue a value of about `size` bytes; if the queue is full, count it as lost."""
         size += EVENT_BYTES
         if self._bytes + size <= WAITING_BYTES_MAX and len(self._waiting) < EVENTS_WAITING_MAX:
             self._waiting.append((size, value))
@@ -121,20 +123,20 @@ class TraceListener:
         self._woken.set()
 
     def lose(self) -> None:
-        """Note that a line is missing at this place."""
+        """Note in the queue that a line is missing here."""
         if self._waiting and "lost" in self._waiting[-1][1]:
             self._waiting[-1][1]["lost"] += 1
         else:
             self._waiting.append((0, {"lost": 1}))
 
     def end(self, value: Transcribed) -> None:
-        """Add the last value, for which there always is room."""
+        """Queue the last value, even if the queue is full."""
         self._waiting.append((0, value))
         self._is_over = True
         self._woken.set()
 
     async def values(self) -> AsyncGenerator[Transcribed, None]:
-        """Yield everything in order, until the end."""
+        """Yield the values in order, until the last one."""
         while True:
             while self._waiting:
                 size, value = self._waiting.popleft()
@@ -147,21 +149,21 @@ class TraceListener:
 
 
 class ProtocolTrace:
-    """What is heard of the children of one shard while its lease is held."""
+    """The trace of one shard's children while its lease is held."""
 
     def __init__(self, shard_id: str, clock: Clock) -> None:
         self.shard_id = shard_id
         self.listeners: list[TraceListener] = []
         self.child: str | None = None
-        """The one that runs, as the log names it."""
+        """The running child, as the log names it."""
         self.number: int | None = None
-        """Which child of the shard it is, if there are several."""
+        """The number of the child, if the shard has several."""
         self.children: dict[int, ProtocolTrace] = {}
-        """Those of the children, by number, if there are several."""
+        """The traces of the children by number, if the shard has several."""
         self._clock = clock
 
     def of_child(self, number: int) -> ProtocolTrace:
-        """Return the trace of one of several children; whoever listens to the shard's hears it, too."""
+        """Return the trace of one of several children. Listeners to the shard's trace get its lines, too."""
         trace = ProtocolTrace(self.shard_id, self._clock)
         trace.listeners, trace.number = self.listeners, number
         self.children[number] = trace
@@ -169,14 +171,14 @@ class ProtocolTrace:
 
     @property
     def running(self) -> str | None:
-        """Who runs, as the log names them: the child of the shard, or its children with their numbers."""
+        """The running child, or the running children with their numbers, as the log names them; None if none runs."""
         if not self.children:
             return self.child
         found = [f"child {number}: {one.child}" for number, one in sorted(self.children.items()) if one.child]
         return ", ".join(found) or None
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the same pieces, on their way to the child; show what was given to it, even if that ends in between."""
+        """Yield the pieces of a line to the child, and copy the line to listeners, even if only a part was written."""
         listeners = tuple(self.listeners)
         short = ShortLine()
         at = self._clock.wall()
@@ -190,7 +192,7 @@ class ProtocolTrace:
             self._tell_short(listeners, at, TO_CHILD, short, is_whole=is_whole)
 
     def heard(self, line: str) -> None:
-        """Copy a line of the child's stdout."""
+        """Copy a line of the child's stdout to the listeners."""
         at = self._clock.wall()
         short = ShortLine()
         short.feed(line[:LINE_CHARACTERS_MAX].encode("utf-8", "replace"))
@@ -217,7 +219,7 @@ class ProtocolTrace:
         self._note(f"child started: {child}", "childStarted")
 
     def ended(self, words: str) -> None:
-        """Note that it has ended, in these words."""
+        """Note that the child has ended; `words` say how."""
         self.child = None
         self._note(f"child ended: {words}", "childEnded")
 
@@ -227,29 +229,29 @@ class ProtocolTrace:
             listener.offer({"at": self._clock.wall(), "event": event, "words": words}, len(words))
 
     def close(self, words: str) -> None:
-        """Tell all listeners that the lease is over, in these words."""
+        """End all listeners, because the lease is over; `words` say why."""
         for listener in self.listeners:
             listener.end({"at": self._clock.wall(), "event": "leaseEnded", "words": words})
         self.listeners.clear()
 
 
 class TooManyListenersError(Exception):
-    """As many as there may be listen already."""
+    """The worker already has as many listeners as allowed."""
 
 
 class ProtocolTraces:
-    """The traces of a worker, by shard."""
+    """The traces of a worker's shards."""
 
     def __init__(self) -> None:
         self._by_shard: dict[str, ProtocolTrace] = {}
 
     def begin(self, shard_id: str, clock: Clock) -> ProtocolTrace:
-        """Begin the trace of a lease that is held from now on."""
+        """Begin the trace of a shard whose lease is held from now on."""
         trace = self._by_shard[shard_id] = ProtocolTrace(shard_id, clock)
         return trace
 
     def end(self, trace: ProtocolTrace, stop: StopReason | None, *, is_complete: bool) -> None:
-        """End the trace: the lease is over, because of `stop` or because the shard was read to its end."""
+        """End a trace, because of `stop`, or because the shard was read to its end (`is_complete`)."""
         if self._by_shard.get(trace.shard_id) is trace:
             del self._by_shard[trace.shard_id]
         if is_complete:

@@ -1,4 +1,4 @@
-"""`SafePrefix`: up to where every record of a shard was checkpointed by the child that had it. Pure.
+"""`SafePrefix`: the position up to which each record of a shard is checkpointed by the child that got it. Pure.
 
 Rule: parallel#safe-prefix. Several children share the records of one shard, each in its own time. The lease row has
 room for one position, and that position says: nothing before it has to be delivered again. So it may only be::
@@ -10,17 +10,18 @@ room for one position, and that position says: nothing before it has to be deliv
     c has checkpointed    ------------------- 7         c: 4 and 7 are done
     safe prefix                       ^                 4: record 5 is the first one that is open
 
-The first open record of any child ends the prefix, whatever the other children have done after it. The prefix is the
-record before it in the order of the shard. A child that was given nothing has no open record, and holds nobody back.
+The prefix ends before the first open record of any child, whatever the other children have done after that record. A
+child that was given no records has no open record, and does not hold the prefix back.
 
-Only the front is ever looked at: `given` adds records at the end of a queue, and `advance` takes those from the front
-that their own child has checkpointed. Each record is looked at once, so that a checkpoint costs as much as the records
-that it frees, and the queue holds what was given and is not safe yet.
+Only the front of a queue is examined: `given` adds records at its end, and `advance` removes records from its front as
+long as their own child has checkpointed them. So the queue holds the records that were given and are not safe yet. Each
+record is examined about once, so a checkpoint costs only as much as the records that it makes safe.
 
-A child that checkpoints rarely, or never, would make that queue grow with the shard. So single records are kept up to
-`RECORDS_MAX`. What is given beyond that is kept as one `Stretch` for a whole page: it is done when each child has
-checkpointed the last record that it has of it, and the prefix moves over it in one step. Beyond `STRETCHES_MAX` of them
-two neighbours become one. A stretch can only keep the prefix back for longer, never let it pass an open record.
+A child that checkpoints rarely, or never, would make that queue grow with the shard. So at most `RECORDS_MAX` single
+records are kept. Records given beyond that are kept as one `Stretch` for a whole page: it is done when each child has
+checkpointed its last record of that page, and then the prefix moves past all of the page in one step. If there are more
+than `STRETCHES_MAX`, each two neighbours are joined. A stretch can only hold the prefix back for longer; it never lets
+the prefix pass an open record.
 """
 
 from __future__ import annotations
@@ -43,28 +44,28 @@ def position_of(record: SharedRecord) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Records that follow each other in the shard: the last one of all, and that of each child that has any."""
+    """A run of records in the order of the shard: its last record, and the last record of each child that has any."""
 
     last: SharedRecord
     last_of: Mapping[int, SharedRecord]
 
     def joined(self, following: Stretch) -> Stretch:
-        """Return both as one."""
+        """Return this stretch and the following one as one."""
         return Stretch(following.last, {**self.last_of, **following.last_of})
 
 
 class SafePrefix:
-    """The records of one shard that its children have and have not checkpointed. Children count from 0.
+    """Keeps the open records of a shard: those that its children got and have not checkpointed. Children count from 0.
 
-    `position` is the prefix as `advance` found it last: SHARD_END once all children have checkpointed the end and no
-    record is open.
+    `position` is the prefix that `advance` last found. It is SHARD_END once all children have checkpointed the end and
+    no record is open.
     """
 
     def __init__(self, children: int, checkpoint: Position) -> None:
         self.position = checkpoint
         self._open: deque[SharedRecord] = deque()
         self._stretches: deque[Stretch] = deque()
-        """What was given after all records of `_open`."""
+        """Records that were given after all those in `_open`."""
         self._confirmed = [(-1, 0)] * children
         self._ended: set[int] = set()
 
@@ -87,14 +88,14 @@ class SafePrefix:
             self._stretches = deque([first.joined(second) for first, second in pairs] + odd_one)
 
     def confirmed(self, child: int, position: Position) -> None:
-        """Note that a child has checkpointed what it had up to `position`; `advance` tells what follows from it."""
+        """Note that a child has checkpointed its records up to `position`. The prefix moves only by `advance`."""
         if position.is_shard_end:
             self._ended.add(child)
         elif position.number is not None:
             self._confirmed[child] = max(self._confirmed[child], (position.number, position.sub))
 
     def advance(self) -> Steps[Position]:
-        """Let the prefix go as far as it can. Returns it. Records may be given and confirmed between two steps."""
+        """Advance the prefix as far as possible and return it. Records may be given and confirmed between two steps."""
         while self._open and self._is_done(self._open[0]):
             self.position = position_of(self._open.popleft())
             yield

@@ -1,4 +1,4 @@
-"""`Stopping`: the stop that a consumer was asked for, and waits that end with it."""
+"""`Stopping`: the reason for which a consumer was asked to stop, and waits that end when it is asked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Stopping:
-    """`stop` is None until one is asked for; a stronger one replaces a weaker one, and none is ever taken back."""
+    """`stop` is None until a stop is asked for. A stronger reason replaces a weaker one; none is ever withdrawn."""
 
     def __init__(self, clock: Clock) -> None:
         self.stop: StopReason | None = None

@@ -1,8 +1,8 @@
-"""`Wishes`: what operators want of the holder of a shard: a pause, records left out, a new child.
+"""`Wishes`: an operator's requests to the holder of a shard: to pause, to leave out records, to start a new child.
 
-Rules: leases#pauses, leases#records-left-out, leases#new-children. The wishes stand in the row of the lease. The words
-for a new child differ with each request; those from before this holding were meant for another child. A wish is never a
-failure of the record processor.
+Rules: leases#pauses, leases#records-left-out, leases#new-children. The requests are attributes of the lease row. The
+text that asks for a new child differs with each request; a text that was there before this holding began was meant for
+another child. Following a request never counts as a failure of the record processor.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ T = TypeVar("T")
 
 
 class Wishes:
-    """Those of one holding. `on_pause` hears when a pause begins or ends."""
+    """The requests during one holding. `on_pause` is called when a pause begins (True) or ends (False)."""
 
     def __init__(self, lease: Lease, on_pause: Callable[[bool], None]) -> None:
         self._unpaused = asyncio.Event()
         self._unpaused.set()
         self._on_pause = on_pause
         self.restart_asked = asyncio.Event()
-        """A new child is due, without a pause; cleared when it starts."""
+        """Set when a new child must be started without a back-off; cleared when it starts."""
         self._key = lease.key
         self._left_out: frozenset[str] = frozenset()
         self._restart = lease.restart
         self.heed(lease, is_waiting=False)
 
     def heed(self, lease: Lease, *, is_waiting: bool) -> bool:
-        """Take in what the row says now; whether the child is to be killed. `is_waiting`: for its next start."""
+        """Update from the row; return whether to kill the child. `is_waiting`: the child's restart is delayed."""
         if (lease.paused is None) is not self._unpaused.is_set():
             self._on_pause(lease.paused is not None)
             if lease.paused is None:
@@ -64,15 +64,15 @@ class Wishes:
         await self._unpaused.wait()
 
     async def unpaused(self, awaitable: Awaitable[T]) -> T:
-        """Return the awaitable's value, held back while the shard is paused. What is cancelled here is read again from
-        the checkpoint.
+        """Return the awaitable's value, but not while the shard is paused. If this is cancelled, the value is lost, and
+        the records are read again from the checkpoint.
         """
         value = await awaitable
         await self._unpaused.wait()
         return value
 
     def concern(self, batch: ChildBatch, after: Position) -> bool:
-        """Return whether a record that is to be left out may be in a batch of what comes after a position."""
+        """Return whether a batch of records after position `after` may contain a record that has to be left out."""
         if batch.largest is None:
             return False
         parts = (mark.partition("/") for mark in self._left_out)
@@ -80,7 +80,7 @@ class Wishes:
         return any(first <= batch.largest and Position(first.sequence, SUB_MAX) > after for first in firsts)
 
     def kept(self, records: Iterable[PlacedRecord]) -> list[PlacedRecord]:
-        """Return the records but for those that are to be left out, which are logged."""
+        """Return the records without those that have to be left out, which are logged."""
         kept = []
         for record in records:
             sequence, sub = record.framed.sequence, record.framed.sub

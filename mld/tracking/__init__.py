@@ -1,1 +1,1 @@
-"""The streams of a worker: what it does for each besides holding leases, and which they are."""
+"""The streams of a worker: the list of them, and the work that each needs besides the holding of leases."""

@@ -1,6 +1,6 @@
 """`ListFollower`: keeps this worker's copy of the list of streams, and writes the row when this worker leads.
 
-Rules: shards#list-of-streams, shards#epoch-of-a-stream. A read, a write or a look-up that fails leaves the list as it
+Rules: shards#list-of-streams, shards#epoch-of-a-stream. If a read, a write or a look-up fails, the list stays as it
 was.
 """
 
@@ -31,17 +31,19 @@ from mld.tracking.stream_list import (
 
 log = logging.getLogger(__name__)
 
-PERIOD_S = 20.0  # a new stream is to be read a minute after its line was written: this twice, an assignment, a start
-FIRST_PERIOD_S = 2.0  # while there is no list: a leader of a fleet that has just started is about to write it
-ASKED_IN_TURN = 20  # streams a pass, to notice those that were deleted and made again
-ASKED_PER_SECOND = 15  # DescribeStreamSummary is allowed 20 times a second in an account
+PERIOD_S = 20.0
+"""How often the list is read. A new stream must be consumed a minute after it was added to the settings, which takes
+two periods, an assignment, and the start of its consumers."""
+FIRST_PERIOD_S = 2.0  # while there is no list, because the leader of a fleet that has just started will soon write it
+ASKED_IN_TURN = 20  # known streams described in each pass, to notice streams that were deleted and created again
+ASKED_PER_SECOND = 15  # an account may call DescribeStreamSummary 20 times a second
 
 _ByName = Mapping[tuple[str, str], ListedStream]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedStream:
-    """A stream of the settings, by its label. `arn` None: in the region and account of the application."""
+    """A stream that the settings name, by its label. `arn` None: it is in the region and account of the application."""
 
     label: str
     arn: str | None = None
@@ -50,8 +52,9 @@ class WantedStream:
 
 @dataclass(eq=False)
 class ListFollower:
-    """`read_wanted` reads the settings, again each time, and keeps what it had if they are damaged. `describe` asks
-    the service about a stream, and raises `errors.StreamError`."""
+    """Follows the list in `table`. `read_wanted` reads the streams of the settings anew each time; if the settings are
+    damaged, it returns those read last. `describe` asks the service about a stream, and raises `errors.StreamError`.
+    """
 
     table: ListTable
     clock: Clock
@@ -65,13 +68,13 @@ class ListFollower:
         self._former_seen: dict[str, float] = {}
         self._damaged: Row = {}
         self._published: tuple[ListedStream, ...] = ()
-        """What the row had when it was there last."""
+        """The streams in the row when it last existed."""
         self._own: tuple[ListedStream, ...] = ()
-        """Streams of our own settings that have leases and that nobody publishes."""
+        """Streams of our own settings that have leases, but are not in the row."""
         self._own_for: tuple[frozenset[str], Sequence[WantedStream]] = (frozenset(), ())
-        """The unpublished streams and the settings that `_own` was made of."""
+        """The unlisted streams and the settings from which `_own` was made."""
         self.streams = TrackedList()
-        """What holds: the row, and what it lacks of ours."""
+        """The list that this worker follows: the streams in the row, and `_own`."""
         self.reads = 0
         """How often the list was read."""
 
@@ -82,7 +85,7 @@ class ListFollower:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a list was published that has all that holds here."""
+        """Whether the row exists and has all streams that this worker follows."""
         return bool(self.streams.version) and not self._own
 
     def wake(self) -> None:
@@ -90,17 +93,17 @@ class ListFollower:
         self._woken.set()
 
     async def pause(self) -> None:
-        """Wait until it is time to read it again."""
+        """Wait until it is time to read the list again."""
         await wait_for_event(self._woken, PERIOD_S if self.streams.version or self.streams.streams else FIRST_PERIOD_S)
         self._woken.clear()
 
     async def step(self, in_table: Collection[StreamId], *, leads: bool, may_begin: bool = False) -> TrackedList:
-        """Read the list, and write it first if this worker `leads`, or `may_begin` one where there is none.
+        """Read the list and return it. First write it if this worker `leads`, or if there is none and `may_begin`.
 
-        Raises `errors.TableError`.
+        `in_table` are the identifiers of all leases. Raises `errors.TableError`.
         """
         found = await self.table.read()
-        if not found.version:  # deleted or damaged, unless there never was one: a leader puts back what it remembers
+        if not found.version:  # the row was deleted or damaged, or never existed: go on from the streams remembered
             self._note_damage(found)
             found = replace(found, streams=self._published)
         self.streams = found
@@ -115,12 +118,12 @@ class ListFollower:
         return self.streams
 
     def seen_former_s(self, stream: str) -> float:
-        """Return for how long this worker has seen a stream as a former one, whatever wall clocks say."""
+        """Return for how many seconds this worker has seen a stream as a former one, by its own monotonic clock."""
         now = self.clock.monotonic()
         return now - self._former_seen.get(stream, now)
 
     def _note_damage(self, found: TrackedList) -> None:
-        """Say once of each damaged row that it counts as none."""
+        """Log each damaged row once."""
         if found.seen and found.seen != self._damaged:
             log.warning(
                 "row %s is no list of streams and counts as none; a leader of mld writes it anew",
@@ -135,14 +138,15 @@ class ListFollower:
         self._former_seen = {stream: self._former_seen.get(stream, now) for stream in former}
 
     async def forget(self, gone: Collection[str]) -> None:
-        """Take former streams off the list. Raises `errors.TableError`."""
+        """Remove former streams from the list. Raises `errors.TableError`."""
         self.streams = await self.table.write(without(self.streams, gone)) or self.streams
 
     async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
-        """Return streams with leases that the list does not have at all, as our own settings name them.
+        """Return streams of our own settings that have leases, but are not in the list at all.
 
-        A leader of ours lists every stream before it makes its leases, and lists as former what only the table has. So
-        nobody publishes these: a Java leader made their leases, and will assign some to us.
+        An mld leader lists every stream before it creates the stream's leases, and lists as former all streams that
+        only have leases. So these streams are in no list because a Java leader created their leases; it will assign
+        some of these to us.
         """
         unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
         if not unlisted:
@@ -158,7 +162,7 @@ class ListFollower:
             found = _identified(one, answers[one.label], None, {}, by_name)
             if isinstance(found, str):
                 self._complain(one.label, found)
-                self._own_for = frozenset(), ()  # it is asked about again
+                self._own_for = frozenset(), ()  # so that the next call describes the streams again
             elif found.stream in unlisted:
                 own.append(found)
         return tuple(own)
@@ -177,12 +181,12 @@ class ListFollower:
             self.streams = await self.table.read()
 
     async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
-        """Return the streams of the settings as the list is to have them; one that cannot be told stays as it was
-        listed.
+        """Return the streams of the settings as they must be listed. If a stream cannot be identified, it stays as
+        listed before.
         """
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
-        newest, there = self.streams.newest(), _by_name(in_table)  # thousands: nothing is looked through for each
+        newest, there = self.streams.newest(), _by_name(in_table)  # by name, because there may be thousands of each
         listed: dict[str, ListedStream] = {}
         for one in wanted:
             known = before.get(one.label)
@@ -203,7 +207,7 @@ class ListFollower:
         return list(listed.values())
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
-        """Return those to ask the service about now: what is new or changed, and of the others some in turn."""
+        """Return the streams to describe now: those that are new or changed, and in turn some of the others."""
         begin = self._turn if self._turn < len(wanted) else 0
         self._turn = begin + ASKED_IN_TURN
         return [
@@ -215,7 +219,7 @@ class ListFollower:
         ]
 
     async def _ask(self, asked: Sequence[WantedStream]) -> dict[str, StreamSummary | StreamError]:
-        """Return what the service says, by label."""
+        """Describe streams; return the service's answers, or its errors, by label."""
         answers: dict[str, StreamSummary | StreamError] = {}
         for number, one in enumerate(asked, 1):
             if number % ASKED_PER_SECOND == 0:
@@ -227,7 +231,7 @@ class ListFollower:
         return answers
 
     def _complain(self, label: str, why: str) -> None:
-        """Say it once, and again when it has changed."""
+        """Log why a stream is not listed, once for each reason."""
         if self._complaints.get(label) != why:
             log.error("stream %s: %s", label, why, extra={"action": "stream_not_listed"})
         self._complaints[label] = why
@@ -247,7 +251,7 @@ def _identified(
     newest: _ByName,
     there: Mapping[tuple[str, str], Sequence[StreamId]],
 ) -> ListedStream | str:
-    """Return the stream as it is to be listed, or why it is not, or not yet."""
+    """Return the stream as it must be listed; a text says why it is not listed, or not yet."""
     if isinstance(answer, StreamError):
         return str(answer)
     name = account_and_name(answer.arn)

@@ -1,6 +1,6 @@
-"""`ListTable`: reads the list of streams in the lease table, and writes it under a condition, without retries.
+"""`ListTable`: reads and conditionally writes the row of the lease table that has the list of streams. No retries.
 
-Rule: shards#list-of-streams. The row's contents are decided in `stream_list`.
+Rule: shards#list-of-streams. `stream_list` decides the contents of the row.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class ListTable:
         self._calls = TableCalls(service, table_name)
 
     async def read(self) -> TrackedList:
-        """Return the list as it is now; version 0 if there is none yet, or a damaged one. Raises TableError."""
+        """Return the present list; its version is 0 if there is none yet, or if it is damaged. Raises TableError."""
         return stream_list.parse(await self._calls.get({rows.KEY: {"S": stream_list.KEY}}) or {})
 
     async def write(self, streams: TrackedList) -> TrackedList | None:
-        """Put the list, if the row still is as it was read; None if it is not.
+        """Write the list and return it as written; None if the row has changed since the list was read.
 
-        Raises TableError, also for a list that is too long for a row.
+        Raises TableError, also if the list is too long for a row.
         """
         try:
             values = stream_list.values_of(streams)

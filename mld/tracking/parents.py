@@ -1,7 +1,7 @@
-"""Whether a shard may start: every parent that still has a row must be at SHARD_END.
+"""The parents of a shard: decides whether the shard may start, because all parents that have a row are at SHARD_END.
 
-Rule: shards#parents-before-children. A parent without a row never blocks: it was cleaned up, or nobody wants it. Reads
-are strongly consistent, so that a child cannot slip past a parent row that was created a moment ago.
+Rule: shards#parents-before-children. A parent without a row never blocks: its row was cleaned up, or it never had one.
+Reads are strongly consistent, so that a child also waits for a parent whose row was created a moment ago.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from mld.leases.lease import Lease
 from mld.shards.shard_rows import ShardRows
 
 ANCESTORS_MAX = 1_000
-"""So many shards that it follows a child is told, the nearest first: an environment has no room for any number."""
+"""How many ancestors a child's environment names at most, the nearest first; the size of an environment is limited."""
 
 
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:
-    """Return the first parent of `lease` that still has to end, by name; None if the shard may start.
+    """Return the id of the first parent of `lease` that has not ended; None if the shard may start.
 
-    `rows` holds what was read of the parents; None or no entry means that there is no row. SHARD_END is tested by
-    equality as in Java, where a row at SHARD_END with a sub-sequence number still blocks.
+    `rows` has the parents' rows; None or no entry means that there is no row. As in Java, a row at SHARD_END with a
+    sub-sequence number still blocks.
     """
     for parent in sorted(lease.parents):
         row = rows.get(parent)
@@ -32,7 +32,7 @@ def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | Non
 
 
 def ancestors_of(lease: Lease, listed: Mapping[str, Shard]) -> tuple[str, ...]:
-    """Return what the shard of `lease` follows: the parents that its row names, and those of the parents as listed."""
+    """Return the ancestors of the shard of `lease`: the parents in its row, and theirs in the listing `listed`."""
     found: dict[str, None] = {}
     left = deque(sorted(lease.parents))
     while left and len(found) < ANCESTORS_MAX:
@@ -44,7 +44,7 @@ def ancestors_of(lease: Lease, listed: Mapping[str, Shard]) -> tuple[str, ...]:
 
 
 async def parents_complete(table: ShardRows, lease: Lease) -> str | None:
-    """Read the parents' rows; returns the parent that blocks `lease`, or None. Raises `errors.TableError`."""
+    """Read the parents' rows; return the parent that blocks `lease`, or None. Raises `errors.TableError`."""
     for parent in sorted(lease.parents):
         blocked_by = blocking_parent(lease, {parent: await table.get(parent)})
         if blocked_by is not None:

@@ -1,7 +1,8 @@
-"""The list of streams that all workers of an application act on, as one row of the lease table. Pure.
+"""The list of streams that all workers of an application follow, in one row of the lease table. Pure.
 
-Rules: shards#list-of-streams, shards#epoch-of-a-stream. The leader writes the row from its own settings; the others
-read it. So a worker whose settings are old neither takes streams for orphans nor deletes the leases of new ones.
+Rules: shards#list-of-streams, shards#epoch-of-a-stream. The leader writes the row from its own settings, and the other
+workers read it. So a worker with old settings does not take new streams for former ones, and does not delete their
+leases.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from mld.leases.own_attribute import OwnAttribute, Row, integer
 
 KEY = "mldStreams"
 ENTITY = "MLD_STREAMS"
-"""No lease, and of no kind that KCL knows: it skips such rows."""
+"""The `entityType` of the row. KCL skips rows of unknown types."""
 FIELDS = ("entityType", "version", "streams")
 """The attributes of the row besides its key."""
 INTEGER_MAX = 2**63 - 1
 DYNAMODB_EPOCH = 1
-"""As the KCL's adapter has it: the label tells apart the streams of one table."""
+"""The epoch of all DynamoDB streams, as in the KCL's adapter: labels already distinguish the streams of a table."""
 _ARN = re.compile(
     r"arn:aws[^:]*:(?:kinesis:[-a-z0-9]*:(?P<account1>\d+):stream/(?P<stream>[^:/]+)"
     r"|dynamodb:(?P<region>[-a-z0-9]+):(?P<account2>\d+):table/(?P<table>[^:/]+)/stream/(?P<label>.+))",
@@ -42,9 +43,9 @@ class ListedStream:
     label: str
     arn: str
     created_ms: int | None = None
-    """When it was made, as the service said; None if it did not say, or was not asked."""
+    """When the stream was created, by the service; None if unknown."""
     former_since_s: int | None = None
-    """When it was first missing in the settings; None while it is in them."""
+    """When the stream was first missing in the settings; None while it is in them."""
 
     @property
     def id(self) -> StreamId:
@@ -55,14 +56,14 @@ class ListedStream:
 
 @dataclass(frozen=True, slots=True)
 class TrackedList:
-    """The row. `version` 0 is the list while there is no row that can be read; `seen` is what stood there."""
+    """The contents of the row. `version` 0: there is no readable row. `seen` are the row's attributes as read."""
 
     version: int = 0
     streams: tuple[ListedStream, ...] = ()
     seen: Row = field(default_factory=dict, compare=False, repr=False)
 
     def followed_by(self, streams: Iterable[ListedStream]) -> TrackedList:
-        """Return the list to write over this one."""
+        """Return a list with these streams and the next version, which replaces this one."""
         return replace(self, version=self.version + 1, streams=tuple(streams))
 
     def current(self) -> Mapping[str, ListedStream]:
@@ -70,14 +71,12 @@ class TrackedList:
         return {one.label: one for one in self.streams if one.former_since_s is None}
 
     def newest(self) -> Mapping[tuple[str, str], ListedStream]:
-        """Return the newest incarnation of each stream by account and name, under whatever label, former ones
-        included.
-        """
+        """Return the newest incarnation of each stream by account and name, whatever its label, even a former one."""
         found = sorted(((one.id, one) for one in self.streams), key=lambda pair: pair[0].epoch)
         return {(stream.account, stream.name): one for stream, one in found}
 
     def is_former(self, stream: str) -> bool:
-        """Return whether the list has this identifier, and not for consumption."""
+        """Return whether the list has this identifier as a former stream."""
         return any(one.stream == stream and one.former_since_s is not None for one in self.streams)
 
 
@@ -90,11 +89,11 @@ def identify(
     listed: ListedStream | None,
     in_table: Collection[StreamId],
 ) -> StreamId | str:
-    """Return which identifier the rows of a stream have (shards#epoch-of-a-stream), or in a sentence why it cannot be
-    tracked.
+    """Return the identifier of a stream in the lease table (shards#epoch-of-a-stream), or a sentence that says why the
+    stream cannot be tracked.
 
-    `arn` and `created_ms` are what the service says, `epoch` what the settings say, `listed` how the list knows the
-    label, `in_table` the identifiers of all leases.
+    `arn` and `created_ms` come from the service, `epoch` from the settings; `listed` is the stream in the present list,
+    and `in_table` has the identifiers of all leases.
     """
     account, name = account_and_name(arn)
     if arn.split(":")[2] == "dynamodb":
@@ -128,10 +127,10 @@ def identify(
 
 
 def account_and_name(arn: str) -> tuple[str, str]:
-    """Return the account and the name of the stream with this ARN, in the form that lease keys have: that of a
-    stream of DynamoDB is ``REGION$ACCOUNT$TABLE$LABEL``, with an underscore for each colon of the label.
+    """Return the account and the name of the stream with this ARN, in the form that lease keys have. The name of a
+    DynamoDB stream is ``REGION$ACCOUNT$TABLE$LABEL``, with an underscore for each colon of the label.
 
-    Raises ValueError for what is no ARN of a stream.
+    Raises ValueError if this is not the ARN of a stream.
     """
     found = _ARN.fullmatch(arn)
     if found is None:
@@ -147,7 +146,7 @@ def next_list(
 ) -> TrackedList | None:
     """Return the list to write when the settings name `wanted`; None if nothing changes.
 
-    What was listed, or has leases, and is not wanted is a former stream from now on, or still.
+    Streams that are not wanted, but were listed or have leases, are former streams.
     """
     is_wanted = {one.stream for one in wanted}
     former = {one.stream: one for one in before.streams if one.stream not in is_wanted}
@@ -166,13 +165,13 @@ def next_list(
 
 
 def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
-    """Return the list without former streams whose last lease is deleted."""
+    """Return the list without the former streams `gone`, which have no leases any more."""
     return before.followed_by(one for one in before.streams if one.stream not in gone)
 
 
 def labels_of(streams: TrackedList) -> dict[str, str]:
-    """Return what people call each stream of the list, by identifier, and each differently: its label, or its
-    identifier if it is a former one and another one has that label, too.
+    """Return a unique name for people for each stream of the list, by identifier: its label, or its identifier if it is
+    a former stream and another one has the same label.
     """
     count = Counter(one.label for one in streams.streams)
     return {
@@ -182,7 +181,7 @@ def labels_of(streams: TrackedList) -> dict[str, str]:
 
 
 def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple[str, ...]:
-    """Return identifiers of the former streams whose leases may be deleted now."""
+    """Return the identifiers of the former streams whose leases may be deleted now."""
     return tuple(
         one.stream for one in streams.streams if one.former_since_s is not None and now_s - one.former_since_s >= wait_s
     )
@@ -192,7 +191,7 @@ def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple
 
 
 def parse(row: Row) -> TrackedList:
-    """Return the list of a row. Never raises: a damaged row counts as none, until a leader writes over it."""
+    """Return the list of a row. Never raises: a damaged row counts as missing, until a leader overwrites it."""
     seen = {name: row[name] for name in FIELDS if name in row}
     entity, version, streams = _ENTITY.read(row), _VERSION.read(row), _STREAMS.read(row)
     if entity is None or version is None or streams is None:
@@ -215,7 +214,7 @@ def _streams(text: str) -> tuple[ListedStream, ...]:
 
 
 def _is_sound(one: ListedStream) -> bool:
-    """Return whether each member is what it is declared to be, and the identifier is that of the ARN."""
+    """Return whether each field has its declared type, and the identifier agrees with the ARN."""
     texts, numbers = (one.stream, one.label, one.arn), (one.created_ms, one.former_since_s)
     if not all(isinstance(text, str) for text in texts):
         return False
@@ -223,7 +222,7 @@ def _is_sound(one: ListedStream) -> bool:
         return False
     found = parse_stream_id(one.stream)
     try:
-        "".join(texts).encode()  # JSON can have half a character, which nothing can write
+        "".join(texts).encode()  # JSON may contain half of a surrogate pair, which cannot be encoded
         name = account_and_name(one.arn) if one.arn or one.former_since_s is None else None
     except ValueError:
         return False
@@ -231,7 +230,7 @@ def _is_sound(one: ListedStream) -> bool:
 
 
 def unchanged(seen: Row) -> dict[str, Any]:
-    """Return the condition of a request that the row still is as it was read, or still is not there."""
+    """Return request parameters with the condition that the row is still as it was read, or still missing."""
     terms = (f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in FIELDS)
     values = {f":{name}": value for name, value in seen.items()}
     return {

@@ -1,8 +1,8 @@
 """`TrackedStream`: everything that a worker does for one stream besides holding leases.
 
 Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule. It
-joins rooms that must not import each other: it answers the consumers' `ShardCare` questions with the decisions of
-`mld.shards`, and tells the fleet and waiting consumers what changed.
+connects rooms that must not import each other: it answers the consumers' questions (`ShardCare`) by the decisions of
+`mld.shards`, and wakes the fleet and waiting consumers when rows have changed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mld.tracking.parents import ancestors_of, parents_complete
 
 log = logging.getLogger(__name__)
 
-SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
+SURVEY_VALID_S = 5.0  # if a stream vanishes, all its shards ask at once, and share one scan and one listing
 
 
 @dataclass(frozen=True, slots=True)
 class TrackingNeeds:
-    """What all streams of a worker share."""
+    """The objects and settings that all streams of a worker share."""
 
     fleet: Fleet
     clock: Clock
@@ -51,18 +51,18 @@ class TrackingNeeds:
 
 
 class Standing(Enum):
-    """What becomes of a lease that this worker holds."""
+    """What to do with a lease that this worker holds."""
 
     CONSUMED = "consumed"
     FORMER = "former"
-    """Nobody is to consume it: it is given back."""
+    """No worker must consume it: give it back."""
     UNKNOWN = "unknown"
-    """It is kept; `on_change` tells when more is known."""
+    """Keep it for now; `on_change` is called when more is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """What records and shards of a stream come from. `name` is how people know it."""
+    """The sources of a stream's records and shards. `name` is its name for people."""
 
     name: str
     streams: Streams
@@ -72,8 +72,10 @@ class OpenedStream:
 
 @dataclass(eq=False)
 class TrackedStream:
-    """The parts of one stream. In `leases`, and in the leases that this is asked about, keys are the shards' own names.
-    `on_sync_due` is told of a shard that lacks its row. Implements `consumer.ports.ShardCare`.
+    """The parts of one stream. Implements `consumer.ports.ShardCare`.
+
+    The keys of all leases here, in `leases` and in arguments, are the shards' own names. `on_sync_due` is called with
+    this stream when a shard lacks its row.
     """
 
     needs: TrackingNeeds
@@ -96,7 +98,7 @@ class TrackedStream:
             on_created=fleet.wake_leases,
             on_abandoned=self.cleanup.enqueue,
         )
-        self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
+        self._waiting_for: dict[str, str] = {}  # parents that shards wait for, so that each wait is logged only once
         self._parked_because: dict[str, str] = {}
         self._survey_lock = asyncio.Lock()
         self._surveyed: Survey | None = None
@@ -113,8 +115,9 @@ class TrackedStream:
         return False
 
     async def oddity(self, lease: Lease) -> str | None:
-        """Return why the row cannot be of its shard, by what was listed; an unknown shard is listed now if its row has
-        a position, or if it follows others (`ancestors`).
+        """Return why the row cannot belong to its shard as listed; None if it can, or if the shard is not known.
+
+        An unknown shard is looked up now if its row has a position, or if it has parents (`ancestors` needs them).
         """
         shards = self.leases.detector
         if lease.key not in shards.known and (lease.parents or not lease.checkpoint.is_sentinel):
@@ -159,7 +162,7 @@ class TrackedStream:
             log.error("%s", reason, extra=about("shard_parked", lease.key))
 
     async def _survey(self) -> Survey:
-        """Return what rows and shards tell, shared by all who ask at about the same time."""
+        """Return the survey of rows and shards; calls within `SURVEY_VALID_S` share one."""
         async with self._survey_lock:
             now = self.needs.clock.monotonic()
             if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
@@ -174,7 +177,7 @@ class TrackedStream:
         self.cleanup.enqueue(lease)
 
     async def closed_shards(self) -> frozenset[str]:
-        """Return keys of the shards that take no more records. Raises StreamError."""
+        """Return the lease keys of the shards that get no more records. Raises StreamError."""
         listing = await self.leases.detector.list_all()
         if not isinstance(listing, ShardsListed):
             raise StreamUnavailableError(listing.reason)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.check.command import guess
+from mld.check.protocol_generation import guess
 from mld.protocol.messages import Dialect
 from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 

@@ -14,17 +14,17 @@ NOUNS_ALLOWED = {"property", "cached_property"}
 
 VERBS = frozenset(
     """
-    Accept Add Allow Announce Answer Append Apply Ask Assign Attach Audit Await Be Begin Bound Bring Bury Call
-    Cancel Carry Change Check Checkpoint Choose Claim Clear Close Collect Commit Compare Complete Compute Connect
-    Consume Continue Convert Copy Count Create Cut Damage Deal Decide Declare Decode Delete Deliver Discover
+    Accept Act Add Advance Allow Announce Answer Append Apply Ask Assign Attach Audit Await Be Begin Bound Bring Bury
+    Call Cancel Carry Change Check Checkpoint Choose Claim Clear Close Collect Commit Compare Complete Compute Connect
+    Consume Continue Convert Copy Count Create Cut Damage Deal Decide Declare Decode Delete Deliver Describe Discover
     Distrust Do Draw Drive Drop Elect Empty Encode End Enter Examine Exit Fail Fetch Fill Find Finish Follow Forbid
-    Forget Fork Format Free Give Go Hand Hash Have Hear Hide Hold Index Invert Judge Keep Kill Lay Learn Leave Lend
-    Let Limit List Listen Load Lock Log Look Make Mark Measure Move Name Note Number Offer Open Pack Parse Pass
-    Pause Place Plan Post Prepare Print Process Promise Publish Put Queue Raise Reach Read Refuse Register Release
-    Remark Remember Remove Rename Renew Replace Replay Reply Report Require Restore Resume Retire Return Run Sample
-    Save Say Scale See Send Serve Set Share Show Shuffle Sign Signal Skip Sleep Sort Spend Split Stage Stand Start
-    Step Stop Store Strike Suspect Switch Sync Take Tell Tick Translate Treat Trust Try Turn Undo Wait Wake Walk
-    Warn Watch Wire Work Write Yield
+    Forget Fork Format Free Give Go Hand Handle Hash Have Hear Hide Hold Index Invert Judge Keep Kill Lay Learn Leave
+    Lend Let Limit List Listen Load Lock Log Look Make Mark Measure Move Name Note Number Offer Open Pack Parse Pass
+    Pause Perform Place Plan Position Post Prepare Print Process Promise Publish Put Queue Raise Reach Read Record
+    Refuse Register Release Remark Remember Remove Rename Renew Replace Replay Reply Report Require Restore Resume
+    Retire Retrieve Return Run Sample Save Say Scale See Send Serve Set Share Show Shuffle Sign Signal Skip Sleep Sort
+    Spend Split Stage Stand Start Step Stop Store Strike Suspect Switch Sync Take Tell Tick Translate Treat Trust Try
+    Turn Undo Update Use Wait Wake Walk Warn Watch Wire Work Write Yield
     """.split()  # noqa: SIM905 - a list of words reads better as text
 )
 """First words of docstrings of functions, in the imperative. A new one is added here, if it is a verb."""
