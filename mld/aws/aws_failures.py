@@ -21,7 +21,7 @@ PARAMETERS_REFUSED = "ParamValidationError"
 
 
 def aws_failure(operation: str, error: Exception) -> MldError:
-    """Return what an exception of botocore, of a provider of credentials, or of the machine means."""
+    """Return our error for an exception of botocore, of a credentials provider, or of this machine."""
     from botocore.exceptions import ClientError, ParamValidationError
 
     if isinstance(error, MldError):
@@ -34,7 +34,7 @@ def aws_failure(operation: str, error: Exception) -> MldError:
 
 
 def limit_words(client: BaseClient, error: Exception) -> str | None:
-    """Return which limit of botocore's own ended a call, with its seconds; None if it was none of them."""
+    """Return which time limit of botocore ended a call, with its seconds; None if none did."""
     from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 
     if not isinstance(error, ReadTimeoutError | ConnectTimeoutError):
@@ -46,7 +46,7 @@ def limit_words(client: BaseClient, error: Exception) -> str | None:
 
 
 def is_surprise(error: Exception) -> bool:
-    """Return whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
+    """Return whether the error is unexpected in a call to AWS: a defect, or a machine without resources."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from mld.aws.kept_credentials import CredentialsExpiredError
@@ -67,7 +67,7 @@ def _aws_error(operation: str, error: ClientError) -> AwsError:
 
 
 def plain_code(code: str) -> str:
-    """Return an error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation
-    address.
+    """Return an error code without its namespace (``com.amazonaws.kinesis#``) and without a trailing address of
+    documentation.
     """
     return code.split(":", 1)[0].rsplit("#", 1)[-1]

@@ -19,7 +19,7 @@ METADATA_BYTES_MAX = 64 * 1024
 """Keys and a token of a session are some 2 KB."""
 FIRST_ERROR_STATUS = 300
 RAW_BODY = "RawBody"
-"""Under this name an answer that `keep_raw_body` has let through has its body."""
+"""Key of the body in an answer that `keep_raw_body` has let through."""
 
 
 def limit_answers(client: BaseClient) -> BaseClient:
@@ -71,9 +71,10 @@ def _limit(session: Any, body_bytes_max: int) -> None:
 
 
 def keep_raw_body(client: BaseClient, operation: str) -> None:
-    """Let good answers of `operation` through unparsed, for `BotoService.fetch`; its other calls are empty then.
+    """Let successful answers of `operation` through unparsed, for `BotoService.fetch`. By `BotoService.call` they are
+    empty.
 
-    A body is taken away before botocore parses it, which costs a hundred times as much as reading it.
+    The body is taken away before botocore parses it: parsing costs a hundred times as much as reading.
     """
 
     def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:

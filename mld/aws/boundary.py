@@ -1,8 +1,8 @@
-"""The boundary of a port: nothing but our own errors leaves it (`raises_only`), whatever the machine throws below.
+"""`raises_only`: the public methods of a port raise only our own errors, whatever goes wrong below.
 
-A thread that cannot be started, a body for which there is no memory, an answer that no code of ours expected: to the
-caller each is one more call whose outcome is unknown. The caller knows what to do about that; nobody knows what to do
-about a `RuntimeError`. Broken invariants of our own (`AssertionError`) pass, and so do cancellations.
+A thread that cannot be started, a body for which there is no memory, an answer that our code did not expect: for the
+caller each is a call whose outcome is unknown. Callers can deal with that, but not with a `RuntimeError`. Broken
+invariants of our own (`AssertionError`) pass, and so do cancellations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mld.properties.scrubber import Scrubber
 log = logging.getLogger(__name__)
 PortT = TypeVar("PortT")
 OUR_OWN = (MldError, AssertionError)
-"""What passes as it is."""
+"""Errors that pass unchanged."""
 _SCRUB = Scrubber()
-"""For the address of a proxy, which botocore does not always hide."""
+"""Hides the credentials in the address of a proxy, which botocore does not always do."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -30,13 +30,13 @@ def reason_of(error: BaseException) -> str:
 
 
 class Surprises:
-    """Logs each kind of surprise with its trace once, which is enough to find its cause."""
+    """Logs each kind of unexpected error once, with its traceback."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, type[BaseException]]] = set()
 
     def tell(self, what: str, error: BaseException) -> None:
-        """Note that `error` is taken for a call without an answer."""
+        """Log that `error` counts as a call without an answer."""
         if (what, type(error)) in self._told:
             return
         self._told.add((what, type(error)))
@@ -50,7 +50,7 @@ class Surprises:
 
 
 def raises_only(kind: Callable[[str], MldError]) -> Callable[[type[PortT]], type[PortT]]:
-    """Make the public coroutines of a class that implements a port raise `kind` for everything that is not ours."""
+    """Make the public coroutines of a class that implements a port raise `kind` for every error that is not ours."""
 
     surprises = Surprises()
 

@@ -18,32 +18,33 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mld.aws.aws_failures import aws_failure, limit_words
+from mld.aws.botocore_answers import RAW_BODY
 from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.threads import GivenUpError, Workers
 from mld.core.errors import AwsUnreachableError, StartupError
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
-from mld.aws.aws_failures import aws_failure, limit_words
-from mld.aws.botocore_answers import RAW_BODY
+
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 CALL_TIMEOUT_S = 90.0
-"""Backstop of a call without a limit of its own: above any sensible read time-out, for an answer that only trickles."""
+"""Limit of a call that has none of its own: above any sensible read timeout, for an answer that only trickles."""
 OPEN_TIMEOUT_S = 60.0
 """Reading the service model takes about 0.1 s; more than this means a hanging disk or credential source."""
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls under way before it leaves them to the end of the process."""
 SILENCE_S_MIN = 0.5
-"""Without an answer for so long a connection is doubted, and those that were made before it."""
+"""A connection without an answer for this long is distrusted, and so are all older ones."""
 
 
 class BotoService:
-    """One service client (Kinesis, DynamoDB); `threads_max` calls run in parallel, `name` is for threads and messages.
+    """One service client (Kinesis, DynamoDB). `threads_max` calls run in parallel; `name` is for threads and messages.
 
-    `client_factory` runs in one of the threads, at `open` or else at the first call; again at the next call if it
-    failed.
+    `client_factory` runs in one of the threads, at `open` or at the first call. If it fails, the next call runs it
+    again.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class BotoService:
         self._client: BaseClient | None = None
         self._surprises = Surprises()
         self._asked: dict[object, float] = {}
-        """The calls that wait for an answer, with when they were sent."""
+        """The calls that wait for an answer, and when each was sent."""
         self._renewed_s = 0.0
-        """Which connections may be used: those made since."""
+        """Only connections that were made since then may be used."""
 
     async def open(self) -> None:
         """Create the client now. Several services open in parallel, each in its own thread.
@@ -82,7 +83,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
-        """Return what `work` makes in a thread. The boundary: only errors of our tree come out."""
+        """Return what `work` returns in a thread. The boundary: raises only errors of our tree."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -104,7 +105,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._fetch_in_thread, operation, params, read), timeout_s)
 
     async def with_client(self, use: Callable[[BaseClient], T]) -> T:
-        """Return what `use` makes of the client, in a thread; it may block."""
+        """Return what `use` returns for the client. It runs in a thread and may block."""
         return await self._threads.run(lambda: use(self._made_client()))
 
     async def close(self) -> None:
@@ -120,7 +121,7 @@ class BotoService:
             client.close()
 
     def _forget_connections(self) -> None:
-        """Make new connections for the next calls: after a call without an answer maybe no kept one leads anywhere."""
+        """Make new connections for the next calls: after a call without an answer the kept ones may lead nowhere."""
         self._renewed_s = time.monotonic()
         client = self._client
         if client is not None:
@@ -167,7 +168,7 @@ class BotoService:
         return answer
 
     def _mind_silence(self) -> None:
-        """Make new connections while a call is silent: its own may lead nowhere, and others that were made before."""
+        """Make new connections while a call has no answer: its own may lead nowhere, and so may all older ones."""
         late_s = time.monotonic() - SILENCE_S_MIN
         if any(self._renewed_s < asked_s < late_s for asked_s in list(self._asked.values())):
             self._forget_connections()

@@ -49,7 +49,7 @@ class CredentialsUnavailableError(StartupError):
 
 
 class _NoCache(dict[str, Any]):
-    """Keeps nothing for botocore, which would go on giving out what by this machine's clock is good for long."""
+    """A cache that keeps nothing: from a real one botocore would hand out keys that are good only by our clock."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         return
@@ -57,7 +57,7 @@ class _NoCache(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCredentials:
-    """`credentials` is None when requests are to go unsigned; `provider` names the one that was used."""
+    """`credentials` is None if requests go unsigned; `provider` names the provider that was used."""
 
     credentials: Credentials | None
     provider: str
@@ -85,7 +85,7 @@ class CredentialsResolver:
                 return ResolvedCredentials(None, provider.kind.value)
             try:
                 credentials = self._kept(self._load(provider), provider)  # those of a role are fetched now
-            except Exception as error:  # botocore's, or anything out of an own provider
+            except Exception as error:  # of botocore, or anything from an own provider
                 failures.append(f"{provider.kind.value}: {_reason(provider, error)}")
                 logger.debug("no credentials", extra={"action": "credentials", "provider": provider.kind.value})
                 continue
@@ -210,7 +210,9 @@ class CredentialsResolver:
 
 
 def _reason(provider: Provider, error: Exception) -> str:
-    """Return one clause; what an own provider raises is named by its type only, as its text may hold anything."""
+    """Return why a provider failed, as a clause. For an own provider that is only the type of its error, whose text may
+    hold a secret.
+    """
     if provider.kind is ProviderKind.CALLABLE and not isinstance(error, ProviderError):
         return f"{provider.target} raised {type(error).__name__}"
     text = " ".join(str(error).split()) or type(error).__name__

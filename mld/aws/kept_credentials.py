@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 RENEW_BEFORE_S = 15 * 60.0
 """Providers hand out new keys a quarter of an hour or more before the old ones expire; botocore begins then, too."""
 RENEW_AT_SHARE = 0.5
-"""Of the life that keys have left when they come, if that is short."""
+"""Keys that live for less than half an hour are renewed after this share of their life."""
 PAUSE_S = 10.0
-"""Between two tries. A hanging provider takes longer than that by itself."""
+"""Pause between two attempts. An attempt that hangs takes longer by itself."""
 _FIELDS = ("access_key", "secret_key", "token", "expiry_time")
 
 
@@ -55,7 +55,9 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 def kept(
     credentials: Credentials, service_time: ServiceTime, *, provider: str, reason_of: Callable[[Exception], str]
 ) -> Credentials:
-    """Return `credentials` themselves if botocore does not renew them. Raises what their provider raises."""
+    """Return `KeptCredentials` in place of `credentials`, or these themselves if botocore does not renew them. Raises
+    what their provider raises.
+    """
     renews = isinstance(credentials, RefreshableCredentials)
     if not renews or type(credentials).get_frozen_credentials is not RefreshableCredentials.get_frozen_credentials:
         return credentials  # such as those of an application that renews them in its own way
@@ -63,10 +65,10 @@ def kept(
 
 
 class KeptCredentials(Credentials):
-    """Takes over `source`, which is not used any more. Used by all threads.
+    """Takes the place of `source`. Used by all threads.
 
-    `provider` is for messages; `reason_of` says without secrets why a renewal failed; `spawn` begins work elsewhere.
-    Creating one may fetch the first keys: raises what the provider raises.
+    `provider` is for messages; `reason_of` says without secrets why a renewal failed; `spawn` starts work in another
+    thread. Creating one may fetch the first keys, and raises what the provider raises.
     """
 
     def __init__(

@@ -102,7 +102,9 @@ class KinesisStreams(StreamAdapter[RawService]):
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """See `Streams.list_shards`. A following page is asked for by its token alone; the service refuses more."""
+        """See `Streams.list_shards`. The next page is asked for by its token alone: the service refuses other
+        parameters.
+        """
         params: dict[str, Any] = {"NextToken": next_token} if next_token else self._stream()
         if shard_filter is not None and not next_token:
             params["ShardFilter"] = _filter_params(shard_filter)

@@ -24,7 +24,7 @@ from mld.properties.settings import Settings
 from mld.properties.values import DeadLetterKind
 
 CALL_TIMEOUT_S = 30.0
-"""Of each wait of a client for its service."""
+"""How long a client waits for its service, each time."""
 PUT_TIMEOUT_S = 60.0
 """A letter has up to 14 MB; a disk or service that hangs for longer is tried again later."""
 
@@ -48,7 +48,7 @@ class LetterBox(Protocol):
         ...
 
     async def put(self, letter: Letter) -> str:
-        """Write it; returns where it is, once it is durable. Raises DeadLetterError if that is not certain."""
+        """Write a letter, and return where it is, once it is durable. Raises DeadLetterError if that is not certain."""
         ...
 
     async def close(self) -> None: ...
@@ -96,9 +96,7 @@ class DirectoryBox:
 
 
 def _make(directory: Path) -> None:
-    """Make the directory with all that is missing above it, for its owner only, and so that it is there after a
-    power failure.
-    """
+    """Make the directory and those missing above it, for its owner only, so that they survive a power failure."""
     if directory.is_dir():
         return
     _make(directory.parent)
@@ -116,7 +114,7 @@ def _sync(directory: Path) -> None:
 
 
 def _file_name(text: str) -> str:
-    """Return a name as one component of a path, whatever is in it."""
+    """Return `text` as one component of a path, escaped."""
     name = quote(text, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name
 

@@ -1,9 +1,10 @@
-"""Objects of one S3 bucket, for programs that build promises on conditional writes. Synchronous, and safe for threads.
+"""`S3Bucket`: objects of one bucket, for programs that build promises on conditional writes. Synchronous, safe for
+threads.
 
-What an answer means is kept apart strictly: `NotMatched` says that a condition did not hold and nothing was written;
-any other `ObjectError` of a write leaves open whether it happened, now or a moment later. Writes are sent once, by the
-SDK and by us, so that each doubt reaches the caller; reads, copies and deletions are repeated here, and writes by
-whoever does not mind (`S3Bucket.repeated`).
+Two kinds of failure are kept apart. `NotMatched` says that a condition did not hold and nothing was written. After any
+other `ObjectError` of a write it is open whether the write happened, or happens a moment later. Writes are sent once,
+by the SDK and by us, so that the caller learns of each doubt. Reads, copies and deletions are repeated here. A caller
+who can bear a second write repeats it by `S3Bucket.repeated`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 TRIES_MAX = 4
-"""Of what may be repeated; with the pauses below some 2 s, before a caller hears of it."""
+"""Attempts of what may be repeated: with the pauses between them some 2 s, before the caller gets the error."""
 PAUSE_S = 0.25
 COPY_BYTES_MAX = 5 << 30
-"""CopyObject and PutObject take no more; what is larger goes in parts."""
+"""CopyObject and PutObject take no more; a larger object goes in parts."""
 PART_BYTES = 1 << 30
 UPLOADED_PART_BYTES_MAX = 64 << 20
-"""A part that is uploaded is in memory meanwhile, and several files are uploaded at once. 10,000 of them are 640 GB."""
+"""A part is in memory while it is uploaded, and several files are uploaded at once. 10,000 of these parts are 640 GB.
+"""
 DELETE_MAX = 1_000
 """Keys of one DeleteObjects."""
 _NOT_MATCHED = frozenset(("PreconditionFailed", "412"))
@@ -42,9 +44,10 @@ _PASSING = frozenset(
 
 
 class ObjectError(OSError):
-    """The store did not do it, or did not say so; one sentence. Another attempt may succeed.
+    """The store did not do what was asked, or did not say so. The text is one sentence. Another attempt may succeed.
 
-    An OSError, so that whoever writes to a directory of a bucket meets the same errors as on a disk."""
+    It is an OSError, so that a program that writes to a directory of a bucket meets the same errors as on a disk.
+    """
 
 
 class ObjectRefused(ObjectError):
@@ -76,9 +79,11 @@ class ListedObject:
 
 
 class S3Bucket:
-    """The bucket `name`; keys are whole keys. `owner`: the account that the bucket must belong to; `kms_key`: what
-    objects are encrypted with, by SSE-KMS. `client` is called once something is asked, and gives one of botocore for S3
-    that makes one attempt per call."""
+    """The bucket `name`. Keys are whole keys. `owner` is the account that the bucket must belong to, `kms_key` the key
+    that objects are encrypted with (SSE-KMS).
+
+    `client` is called with the first request. It returns a client of botocore for S3 that makes one attempt per call.
+    """
 
     def __init__(
         self,
@@ -100,22 +105,24 @@ class S3Bucket:
         self._copy_bytes_max, self._part_bytes = copy_bytes_max, part_bytes
         self._behind_s = 0.0
         self.requests = 0
-        """How many were sent."""
+        """How many requests were sent."""
 
     def now_s(self) -> float:
-        """Return the time of the store, as its last answer had it; of this machine until there was one."""
+        """Return the time of the store by its last answer; before the first answer, the time of this machine."""
         return time.time() + self._behind_s
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes, *, if_etag: str | None = None, if_absent: bool = False) -> str:
-        """Write an object, under a condition if one is given; its etag. Raises NotMatched and other ObjectErrors."""
+        """Write an object, under a condition if one is given, and return its etag. Raises NotMatched and other
+        ObjectErrors.
+        """
         condition = {"IfNoneMatch": "*"} if if_absent else {"IfMatch": if_etag} if if_etag is not None else {}
         answer = self._call("put_object", self._encryption, condition, Key=key, Body=data)
         return str(answer["ETag"])
 
     def upload(self, key: str, file: Path) -> None:
-        """Write a file as an object. After an ObjectError it may still come, late."""
+        """Write a file as an object. After an ObjectError the object may still appear, late."""
         if file.stat().st_size > self._copy_bytes_max:
             self._upload_in_parts(key, file)
             return
@@ -211,7 +218,7 @@ class S3Bucket:
                 raise ObjectError(f"deleting {self._place(first.get('Key', ''))}: {first.get('Code')}")
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield the objects whose keys begin so, in the order of their keys. Raises ObjectError."""
+        """Yield the objects whose keys begin with `prefix`, in the order of their keys. Raises ObjectError."""
         more: dict[str, Any] = {}
         while True:
             answer = self.repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
@@ -224,8 +231,9 @@ class S3Bucket:
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
-        """Return what an attempt gives, which is made again if that may help. Also for a write that may happen twice.
-        Raises ObjectError."""
+        """Return what `attempt` returns, and try again where that may help. A write may happen twice then. Raises
+        ObjectError.
+        """
         pause_s = PAUSE_S
         for _ in range(TRIES_MAX - 1):
             try:

@@ -14,14 +14,14 @@ from botocore.credentials import (
 
 
 class ProviderError(Exception):
-    """Why one provider yields nothing; its text is a clause."""
+    """A provider yields no credentials; the text is a clause that says why."""
 
 
 def from_callable(target: str, arguments: tuple[str, ...]) -> Credentials:
-    """Return what `module:callable` returns: botocore credentials, or access_key, secret_key and optionally token,
-    expiry.
+    """Return the credentials that `module:callable` returns: those of botocore, or access_key, secret_key and
+    optionally token and expiry.
 
-    A result with an `expiry` is asked for again before that time.
+    If they have an `expiry`, the function is called again before that time.
     """
     function = _imported(target)
 

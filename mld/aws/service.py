@@ -1,4 +1,4 @@
-"""The narrow door to AWS: an async call with plain values, and errors of our own tree.
+"""`Service`: the port to AWS: async calls with plain values, and errors of our own tree.
 
 `mld.aws.client` implements it with botocore in a bounded thread pool, `mld.aws.wire.client` with sockets of its own;
 in-memory twins implement it in tests.
@@ -29,7 +29,7 @@ class PartReader(Protocol[T_co]):
     """Reads one body while it comes in."""
 
     def feed(self, part: bytes) -> None:
-        """Take the next part. Raises nothing: whatever is wrong with it, `end` says."""
+        """Take the next part. Never raises: `end` reports what is wrong with it."""
         ...
 
     def end(self, last: bytes = b"") -> T_co:
@@ -39,7 +39,7 @@ class PartReader(Protocol[T_co]):
 
 @runtime_checkable
 class PartwiseRead(Protocol[T_co]):
-    """What reads a whole body, and one that comes in parts."""
+    """Reads a whole body, or one that comes in parts."""
 
     def __call__(self, body: bytes) -> T_co: ...
 
@@ -90,7 +90,5 @@ class StreamService(RawService, Protocol):
         ...
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """Return what `work` makes, in a thread: for computations that would hold up the loop. Raises as `fetch`
-        does.
-        """
+        """Return what `work` returns in a thread, for computations that would hold up the loop. Raises like `fetch`."""
         ...

@@ -1,24 +1,23 @@
-"""What time it is at AWS: for whatever signs a request, judges whether credentials have expired, and writes or judges a
-stored time.
+"""`ServiceTime`: what time it is at AWS, for signatures, for the expiry of credentials, and for stored times.
 
-Every answer bears the service's time in its `Date` header, in whole seconds. It was written before the answer came, so
-it shows how far AWS is ahead of our monotonic clock *at least*, and the most that the answers of some minutes have
-shown is what counts: a slow answer, or the fraction of a second that the header leaves out, changes nothing.
+Every answer has the service's time in its `Date` header, in whole seconds. The header was written before the answer
+came, so AWS is ahead of our monotonic clock by *at least* the difference that it shows. The largest difference of the
+last minutes counts. So a slow answer changes nothing, nor does the fraction of a second that the header leaves out.
 
-    an answer shows                           then
-    more, by less than `SKEW_MIN_S`           it is believed at once
-    less, by less than that                   nothing, unless no answer of `DRIFT_WINDOW_S` has shown more
-    something else, more or less              it is believed if the next date agrees: proxies have clocks, too
-    the same, with a refusal of a signature   it is believed at once
+    an answer shows                               then
+    a larger difference, by under `SKEW_MIN_S`    it is believed at once
+    a smaller one, by under `SKEW_MIN_S`          nothing, unless no answer of `DRIFT_WINDOW_S` has shown a larger one
+    one that is further off                       it is believed if the next date agrees: proxies have clocks, too
+    the same, in a refusal of a signature         it is believed at once
 
-This machine's own clock counts until the first answer. What it is off by is said, once.
+This machine's own clock counts until the first answer. If it is wrong, that is logged once.
 
-One measurement serves all clients of a daemon. The lean client feeds `saw` and signs by `now`. botocore signs with this
-machine's clock and corrects nothing, so `attach` adds to a session what is missing, by its events: a request is signed
-again with AWS's time where that matters, and one that was refused for its time is sent once more. Clients made by that
-session have this too, those that assume roles included.
+One measurement serves all clients of a daemon. The wire client calls `saw`, and signs by `now`. botocore signs with
+this machine's clock and corrects nothing, so `attach` adds handlers to the events of a session. They sign a request
+again with AWS's time where that matters, and send a request once more that was refused for its time. All clients of
+that session have them, also those that assume roles.
 
-Importing this module must stay cheap: botocore is imported when it is needed.
+Importing this module must stay cheap, so botocore is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKEW_MIN_S = 60.0
-"""A signature is good for five minutes; a smaller difference is not why one was refused, and no answer is so late."""
+"""A signature is good for five minutes, so a smaller difference is no reason for a refusal. No answer is this late."""
 DRIFT_WINDOW_S = 600.0
-"""Two clocks move apart by some hundredths of a second meanwhile."""
+"""In this time two clocks move apart by some hundredths of a second."""
 SKEWED_CODES = frozenset(
     {
         "InvalidSignatureException",
@@ -56,7 +55,7 @@ SKEWED_CODES = frozenset(
 )
 """What services answer to a signature that is too old or too new; most of them mean other things too."""
 ATTEMPTS_MAX = 5
-"""Of one call of a botocore client: an end for a service whose dates are never the same."""
+"""Attempts of one call of a botocore client, so that it ends even if each answer has another date."""
 SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
 """Region and service in an Authorization header."""
 _SIGNER = "mld_signer"
@@ -77,11 +76,11 @@ class ServiceTime:
         self._wall = wall
         self._monotonic = monotonic
         self._date: bytes | str | None = None
-        """The text that was looked at last: nearly all answers of a second have the same."""
+        """The last header. Nearly all answers of one second have the same."""
         self._ahead_s: float | None = None
         """AWS's time minus our monotonic one."""
         self._doubted_s: float | None = None
-        """The same by the last answer, where that is far from what is known."""
+        """The same by the last answer, if that is far from `_ahead_s`."""
         self._most_s = -math.inf
         """The most that an answer has shown since `_since`."""
         self._since = 0.0
@@ -101,7 +100,7 @@ class ServiceTime:
 
     @property
     def correction_s(self) -> float:
-        """What a signature must not do without: the offset, if it is large."""
+        """The offset, if it is so large that AWS refuses what is signed without it; else 0."""
         offset_s = self.offset_s
         return offset_s if abs(offset_s) >= SKEW_MIN_S else 0.0
 
@@ -131,7 +130,7 @@ class ServiceTime:
             self._ahead_s = max(known_s, ahead_s)
 
     def learn(self, date: bytes | str | None) -> bool:
-        """Take the `Date` header of a refusal for our clock's sake; whether the time is known better now."""
+        """Take the `Date` header of an answer that refuses our clock. Return whether it corrects the time."""
         told_s = None if date is None else _epoch_s(date)
         if told_s is None:
             return False
@@ -177,14 +176,14 @@ class ServiceTime:
             authorization = authorization.decode()
         scope = None if authorization is None else SCOPE.match(authorization)
         if signer is None or scope is None:
-            return  # unsigned, or otherwise than with a time of ours
+            return  # unsigned, or signed in another way
         correction_s = self.correction_s
         request.context[_SIGNED_WITH] = correction_s
         if correction_s:
             _sign(request, signer, scope[1], scope[2], self._wall() + correction_s)
 
     def _pause_before_retry(self, request_dict: dict[str, Any], response: Any, attempts: int, **_: Any) -> float | None:
-        """Return 0 if the request is to be sent again at once; None if that is for others to say."""
+        """Return 0 to send the request again at once; None leaves that to other handlers."""
         if response is None:
             return None
         date = response[0].headers.get("Date")
@@ -207,7 +206,7 @@ def _epoch_s(date: bytes | str) -> float | None:
 
 
 def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str, at_s: float) -> None:
-    """Sign in place of the signature that is there."""
+    """Replace the signature of a request."""
     from botocore.auth import SigV4Auth
 
     class Timed(SigV4Auth):

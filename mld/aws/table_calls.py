@@ -1,7 +1,7 @@
 """`TableCalls`: one request to a DynamoDB table, and what its failure means. Rule: leases#table-errors.
 
-Reads are sent again beside the first while they have no answer; nothing else is retried here. Errors on this side are
-of the same kind as the service's own. What is not a definite answer leaves as a `TableError`.
+A read that has no answer yet is sent again, beside the first; nothing else is retried here. Everything but a definite
+answer becomes a `TableError`, whether the failure was on our side or at the service.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ THROTTLING_CODES = frozenset(
 )
 """What services answer to calls that come too fast."""
 ANSWER_S_MAX = 60.0
-"""How long an answer of DynamoDB is waited for, as by Java: what is late still counts. What may not wait so long for a
-lost one asks again meanwhile."""
+"""How long to wait for an answer of DynamoDB, as Java does: a late answer still counts. A call that cannot wait so long
+for a lost answer is sent again meanwhile.
+"""
 READ_AGAIN_S = 3.0
-"""A read without an answer for so long is sent again beside the first: a connection may lead nowhere."""
+"""A read without an answer for this long is sent again beside the first: its connection may lead nowhere."""
 READS_MAX = 20
-"""Of one read: one is under way whenever the way to the table becomes free."""
+"""Attempts of one read: enough that one is under way when the network recovers."""
 READ_OPERATIONS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan", "DescribeTable"})
 REFUSED_CODE = "ConditionalCheckFailedException"
 MISSING_CODE = "ResourceNotFoundException"
@@ -62,7 +63,7 @@ class RefusedError(Exception):
 
 
 class TableCalls:
-    """A table as a place to send requests to; `on_missing` hears of each answer that there is no such table."""
+    """Sends requests to one table. `on_missing` is called for each answer that says that there is no such table."""
 
     def __init__(
         self,

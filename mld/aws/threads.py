@@ -1,13 +1,13 @@
-"""A few threads for what blocks. They work through one queue of jobs, and give each outcome back to the loop that
-asked.
+"""`Workers`: a few threads for work that blocks. They take jobs from one queue, and give the outcome of each to its
+loop.
 
-The threads are daemons, on purpose not those of `ThreadPoolExecutor`: the interpreter joins these at exit, so that one
-hung connection would keep a stopped daemon alive. A job costs one queue entry and one wake-up of the loop, and a caller
-whose time is over interrupts the connection that its job waits for, if the job has named it. A job that nobody can
-interrupt keeps its thread; others are started in its place, up to the limit.
+These are daemon threads. The interpreter joins those of a `ThreadPoolExecutor` at exit, so that one hung connection
+would keep a stopped daemon alive. A job costs one queue entry and one wake-up of the loop. A caller whose time is over
+interrupts the connection that its job waits for, if the job has named it. A job that cannot be interrupted keeps its
+thread, and other threads are started in its place, up to the limit.
 
-The first few threads are started as jobs come. More are started only once jobs have waited for some time: sixty
-renewals that are due at once need no twenty threads, each with its stack, its connection and its buffers.
+The first few threads start as jobs come. More start only once jobs have waited for some time: sixty renewals that are
+due at once do not need twenty threads, each with its stack, its connection and its buffers.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS_AT_ONCE = 4
-"""Started without waiting."""
+"""Threads that start as soon as there is a job for them."""
 WAIT_MAX_S = 0.02
-"""Of a job in the queue, before there are more threads; at most twice as many then. A call to AWS takes some 10 ms."""
+"""How long a job waits before there are more threads, at most twice as many. A call to AWS takes some 10 ms."""
 
 
 class GivenUpError(Exception):
-    """The job was not begun: nobody waits for it any more, or there are no workers any more."""
+    """The job was not begun, because its caller has given up or the workers are closed."""
 
 
 class Job:
-    """One piece of work on its way to a thread and back. `outcome` is the future of the one who waits.
+    """One piece of work for a thread. Its caller waits for the future `outcome`.
 
-    A value for which nobody waits any more goes to `unwanted`. `at_end` is called on the loop when no thread has to do
-    with the job any more, whatever has become of it.
+    If the caller has given up, the value goes to `unwanted`. `at_end` is called on the loop when no thread has the job
+    any more, whatever its outcome.
     """
 
     __slots__ = (
@@ -73,16 +73,15 @@ class Job:
         self.begun = False
         self.submitted_s = 0.0
         self.leave: Callable[[Job], None] | None = None
-        """Called on the loop when no thread has to do with the job any more."""
+        """Called on the loop when no thread has the job any more."""
         self.settled: asyncio.Future[None] | None = None
-        """For who wants to wait for that."""
+        """Done when no thread has the job any more; None unless somebody waits for that."""
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
-        """Give the job up: it is not begun, or what it waits for is cut off. From the loop, when nobody waits or all
-        ends.
+        """Give the job up: it does not begin, or the connection that it waits for is cut. Called on the loop.
 
-        A value may be there already, if the one who waits was cancelled in the moment in which it came.
+        There may be a value already, if the caller was cancelled just when it came.
         """
         with self._lock:
             self.given_up = True
@@ -92,7 +91,7 @@ class Job:
             self._drop(self.outcome.result())
 
     async def value(self) -> Any:
-        """Return what the work makes, or give the job up with the caller. Raises what the work raises."""
+        """Return what the work returns, or give the job up if the caller is cancelled. Raises what the work raises."""
         try:
             return await self.outcome
         except asyncio.CancelledError:
@@ -127,7 +126,7 @@ class Job:
                 if error is None:
                     self._drop(value)
             elif error is not None:
-                is_legal = not isinstance(error, StopIteration)  # no future takes it
+                is_legal = not isinstance(error, StopIteration)  # a future does not take this one
                 self.outcome.set_exception(error if is_legal else RuntimeError(repr(error)))
             else:
                 self.outcome.set_result(value)
@@ -154,18 +153,19 @@ class Workers:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting: deque[Job] = deque()  # in the order of `_jobs`; the first ones may have begun
         self._look: asyncio.TimerHandle | None = None
-        self._open: set[Job] = set()  # that a thread has, or has still to take from the queue
+        self._open: set[Job] = set()  # jobs in the queue or in a thread
         self.threads = 0
         self.is_closed = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` makes, in a thread. Raises as `submit` does, and what it raises."""
+        """Return what `work` returns in a thread. Raises what `submit` and `work` raise."""
         value: T = await self.submit(Job(lambda _: work())).value()
         return value
 
     def submit(self, job: Job) -> Job:
-        """Hand a job to a thread; return it. Raises GivenUpError after `close`, and what the machine says if it has no
-        thread for the only job; the job is not in the queue then.
+        """Queue a job for a thread, and return the job. Raises GivenUpError after `close`.
+
+        Raises the error of the system if it cannot start the only thread; the job is not in the queue then.
         """
         if self.is_closed:
             raise GivenUpError
@@ -184,8 +184,9 @@ class Workers:
         return job
 
     def close(self) -> list[asyncio.Future[None]]:
-        """Take no more jobs and give up those that there are; idle threads end now, the others after their job. Return
-        a future for each job that a thread has still to do with.
+        """Refuse new jobs and give up all others. Idle threads end now, the others after their job.
+
+        Return a future for each job that a thread still has.
         """
         self.is_closed = True
         under_way = []
@@ -203,7 +204,7 @@ class Workers:
         return under_way
 
     def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start more threads for those that have waited too long; and look again while anybody waits."""
+        """Start more threads if jobs have waited too long, and look again while any job waits."""
         self._look = None
         self._drop_begun()
         limit_s = loop.time() - self._wait_max_s
@@ -224,7 +225,7 @@ class Workers:
         except Exception:
             if not self.threads:
                 raise
-            return  # those that there are do it
+            return  # the threads that there are will do it
         self.threads += 1
 
     def _work(self) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
-from mld.aws.wire.answers import BrokenAnswerError, NothingSentBackError
+from mld.aws.wire.answers import NothingSentBackError
+from mld.aws.wire.chunks import BrokenAnswerError
 from mld.aws.wire.single_exchange import exchange, request
 from mld.daemon.group import GroupMember, WorkerGroup
 from mld.serving.http_answers import (

@@ -25,7 +25,7 @@ import botocore.session
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mld.aws.wire.requests import decode_answer, encode_params
+from mld.aws.wire.json_bodies import decode_answer, encode_params
 from mld.consumer.checkpoint_range import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END

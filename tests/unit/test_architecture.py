@@ -202,6 +202,9 @@ PURE = (
     "mld/consumer/checkpoint_range.py",
     "mld/consumer/lifecycle.py",
     "mld/aws/wire/answers.py",
+    "mld/aws/wire/chunks.py",
+    "mld/aws/wire/frame_stream.py",
+    "mld/aws/wire/json_bodies.py",
     "mld/quickstart/lineage.py",
     "mld/local/kinesis.py",
     "mld/local/json_api.py",
@@ -396,7 +399,7 @@ def test_modules_stay_readable():
     assert too_long == {}, "is each still one idea?"
 
 
-LATE_MODULES_MAX = 10
+LATE_MODULES_MAX = 3
 """Modules, all in `mld/aws`, whose constants or loggers stand below a class or function although they need none."""
 
 

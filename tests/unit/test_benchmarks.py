@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mld.aws.wire.answers import FrameStream
+from mld.aws.wire.frame_stream import FrameStream
 from mld.core.positions import Position
 from mld.core.streams import HashRange
 from mld.leases.rows import parse_row

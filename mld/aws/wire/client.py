@@ -1,24 +1,22 @@
 """`WireService`: the `Service` port for the calls made all the time, over own sockets; the rest goes to botocore.
 
-A call is one attempt, as with `BotoService`. It is sent a second time only where the first cannot have counted: on a
-kept connection that turns out to be closed, for calls that only read; and after the service has refused a signature
-because our clock is off, which its `Date` header then corrects.
+A call is one attempt, as with `BotoService`. It is sent a second time only where the first attempt cannot have counted:
+a call that only reads, on a kept connection that turns out to be closed; and a call whose signature was refused because
+our clock is wrong, which the `Date` header of the refusal then corrects.
 
-Nothing but errors of our tree leaves the methods of the port: `_bounded` is the one place where everything else is
-translated. Below it errors are left as they are, and whoever has a place in hand when one passes empties it.
+The methods of the port raise only errors of our tree: `_bounded` is the one place that translates all others. Below it
+errors pass as they are, and whoever has a place in hand when one passes empties it.
 
 A call with a small answer stays on the event loop (`LoopConnection`). Threads do what may take long or wait for
-something else: connections that are yet to be made, the keys of a request every few seconds, large answers, and what
-botocore makes of a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or
-signature) is left to botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
+something else: new connections, the keys for requests every few seconds, large answers, and what botocore makes of a
+refusal. A client with anything unusual (a client certificate, a TLS proxy, another path or signature) is left to
+botocore; the log says so once. Connections belong to calls under way (`places`), not to shards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -30,11 +28,18 @@ from mld.aws.client import CALL_TIMEOUT_S, BotoService
 from mld.aws.service import PartwiseRead
 from mld.aws.service_time import ServiceTime
 from mld.aws.threads import GivenUpError, Job, Workers
-from mld.aws.wire.answers import Answer, BrokenAnswerError, Frame, FrameStream, Incoming, NothingSentBackError
-from mld.aws.wire.connection import Connection, Origin, Turn
-from mld.aws.wire.places import BODY_BYTES_MAX, SILENCE_S_MIN, LoopConnection, Places, PlacesClosedError, WirePlace
-from mld.aws.wire.requests import DATE, Canned, Requests, decode_answer, encode_params, tls_context
+from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
+from mld.aws.wire.blueprints import Canned
+from mld.aws.wire.chunks import BrokenAnswerError
+from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.json_bodies import decode_answer, encode_params
+from mld.aws.wire.loop_connection import BODY_BYTES_MAX, LoopConnection
+from mld.aws.wire.places import SILENCE_S_MIN, Places, PlacesClosedError, WirePlace
+from mld.aws.wire.requests import DATE, Requests
+from mld.aws.wire.trust import tls_context
+from mld.aws.wire.turns import Turn
 from mld.aws.wire.unusual import UnusualError
+from mld.aws.wire.wire_frames import WireFrames
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit
 
@@ -43,163 +48,24 @@ if TYPE_CHECKING:
     from botocore.credentials import Credentials
 
 
-FIRST_REFUSAL = 300
-"""The lowest status of an answer that is none of the wished ones."""
-READ_BYTES = 64 * 1024
-TURN_BYTES = 256 * 1024
-"""Some 0.2 ms, with TLS 0.5 ms."""
-AHEAD_BYTES = 64 * 1024
-"""Of whole frames that wait; the one under way comes on top of it."""
-
-
-class WireFrames:
-    """The frames of one event stream, read from a socket that it has to itself, on the event loop: nothing blocks here.
-
-    Owns `plain_or_tls`, which is connected; `first` was read from it already. Used on one loop only. Reading stops
-    while whole frames wait to be taken (`AHEAD_BYTES`), so that the sender is held up by the connection's own flow
-    control. A turn of the loop reads at most `TURN_BYTES`.
-    """
-
-    def __init__(self, plain_or_tls: socket.socket, first: bytes, *, chunked: bool) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._socket = plain_or_tls
-        self._socket.setblocking(False)
-        self._chunked = chunked
-        self._stream = FrameStream(chunked=chunked)
-        self._failure: Exception | None = None
-        self._ended = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._is_reading = False
-        self._closed = False
-        self._feed(first)
-        self._read_on()
-
-    async def next(self) -> Frame | None:
-        """Return the next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
-
-        One caller at a time. May be cancelled without loss.
-        """
-        while True:
-            frame = self._stream.take()
-            self._read_on()
-            if frame is not None:
-                return frame
-            if self._failure is not None:
-                raise self._failure
-            if self._ended:
-                return None
-            self._waiter = self._loop.create_future()
-            await self._waiter
-
-    def close(self) -> None:
-        """Close the source. May be called again; a caller of `next` gets an error."""
-        if self._closed:
-            return
-        self._closed = True
-        self._over(BrokenAnswerError("the subscription was closed"))
-        self._socket.close()
-
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    def _read_on(self) -> None:
-        if self._is_reading or self._ended or self._is_full:
-            return
-        self._is_reading = True
-        self._loop.add_reader(self._socket.fileno(), self._readable)
-        self._look_again()
-
-    def _stop_reading(self) -> None:
-        if self._is_reading:
-            self._is_reading = False
-            self._loop.remove_reader(self._socket.fileno())
-
-    @property
-    def _is_full(self) -> bool:
-        return self._stream.waiting_bytes >= AHEAD_BYTES
-
-    def _readable(self) -> None:
-        if not self._is_reading:
-            return
-        try:
-            self._read_turn()
-        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
-        except Exception as error:  # nobody is above a callback of the loop but the one who waits
-            self._over(error)
-            return
-        if self._is_full:
-            self._stop_reading()
-        if self._stream.frames:
-            self._wake()
-
-    def _read_turn(self) -> None:
-        is_tls = isinstance(self._socket, ssl.SSLSocket)
-        left = TURN_BYTES
-        while left > 0 and not self._is_full and not self._ended:
-            data = self._socket.recv(READ_BYTES)
-            if not data:
-                self._at_eof()
-                return
-            self._feed(data)
-            if not is_tls and len(data) < READ_BYTES:
-                return  # there is no more, most likely
-            left -= len(data)
-        if is_tls:
-            self._look_again()
-
-    def _look_again(self) -> None:
-        """Look again: what is decrypted already makes no socket readable."""
-        if self._is_reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
-            self._loop.call_soon(self._readable)
-
-    def _feed(self, data: bytes) -> None:
-        try:
-            self._stream.feed(data)
-        except BrokenAnswerError as error:
-            self._over(error)
-            return
-        if self._stream.is_complete:
-            self._over(None if self._stream.is_between_frames else BrokenAnswerError("the last event is cut off"))
-
-    def _at_eof(self) -> None:
-        """End the body: an answer without announced length ends with its connection; every other one is cut off."""
-        if self._chunked or not self._stream.is_between_frames:
-            self._over(BrokenAnswerError("the server has closed the connection in the middle of the answer"))
-        else:
-            self._over(None)
-
-    def _over(self, failure: Exception | None) -> None:
-        """Stop reading; frames that are whole can still be taken."""
-        if not self._ended:
-            self._stop_reading()
-            self._ended = True
-            self._failure = failure
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-
-# --- the client -------------------------------------------------------------------------------------------------------
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FIRST_REFUSAL = 300
+"""Lowest HTTP status that is not a success."""
 READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"})
-"""May be repeated on a new connection: they change nothing."""
+"""Operations that change nothing, so that they may be repeated on a new connection."""
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
-"""Those whose parameters and answers are JSON but for bytes and times that `encode_params` knows."""
+"""Operations of the wire client: `encode_params` and `decode_answer` know all types in their bodies."""
 TURN_BYTES_MIN = 256 * 1024
-"""Bodies above this are taken apart one at a time (`Turn`)."""
+"""Larger bodies are taken apart one at a time (`Turn`)."""
 CHECKS_MAX = 2
-"""Of events, in threads: one at work, and one that is ready when it ends. The others wait without a thread."""
+"""Events that are checked in threads at once: one at work, and the next one. The others wait without a thread."""
 
 
 class WireService:
-    """One service. `plain` makes the client; `credentials` and `ca_bundle` are asked for once it has, in a thread."""
+    """One service. `plain` makes the client; after that a thread calls `credentials` and `ca_bundle`."""
 
     def __init__(
         self,
@@ -226,13 +92,13 @@ class WireService:
         self._workers = Workers(threads_max=threads_max, name=f"wire-{name}")
         self._places = Places(calls_max, turn=self._turn)
         self._checks = asyncio.Semaphore(CHECKS_MAX)
-        self._limits: list[TimeLimit] = []  # of no call at the moment
+        self._limits: list[TimeLimit] = []  # that no call uses at the moment
         self.can_stream = False
-        """Whether it is the lean client that calls, and `open_stream` is available; known once the service is open."""
+        """Whether calls go over own sockets, and `open_stream` is available; known once the service is open."""
         self._surprises = Surprises()
 
     async def open(self) -> None:
-        """Create the client, and find out whether it may be done without. Raises StartupError."""
+        """Create the client, and find out whether calls can do without it. Raises StartupError."""
         await self._plain.open()
         try:
             await self._plain.with_client(self._prepare)
@@ -292,7 +158,7 @@ class WireService:
             self._places.give_back(place)
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """See `mld.aws.service.StreamService.in_thread`; one at a time, as with large bodies."""
+        """See `mld.aws.service.StreamService.in_thread`. Only one runs at a time, as with large bodies."""
 
         def in_turn(_: Job) -> T:
             with self._turn:
@@ -311,7 +177,7 @@ class WireService:
         )
 
     async def _bounded(self, operation: str, timeout_s: float | None, work: Callable[[TimeLimit], Awaitable[T]]) -> T:
-        """Return what `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
+        """Return what `work` returns, within its time. The boundary: raises errors of our tree, or UnusualError."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         limit = self._limits.pop() if self._limits else TimeLimit()
         try:
@@ -337,8 +203,10 @@ class WireService:
         return value
 
     async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
-        """Give the place back in any case, by the job if there is one; with a connection only if all was
-        well.
+        """Return what `read` makes of the answer to a call, which takes a place.
+
+        The place is always given back: by the job that reads a large answer, if there is one, else here. It keeps its
+        connection only if nothing went wrong.
         """
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
@@ -372,8 +240,8 @@ class WireService:
     async def _answered(
         self, operation: str, params: dict[str, Any], place: WirePlace, limit: TimeLimit, *, head_only: bool = False
     ) -> Answer | Incoming:
-        """Return a good answer, or its beginning. Raises what botocore raises for a bad one. What was refused for our
-        clock only is sent once more, with AWS's time.
+        """Return a successful answer, or its beginning. Raises what botocore raises for a refusal. A call that was
+        refused only because of our clock is sent once more, with AWS's time.
         """
         found = await self._exchange(operation, params, place, limit, head_only)
         if found.status >= FIRST_REFUSAL:
@@ -386,10 +254,10 @@ class WireService:
     async def _refused(
         self, operation: str, params: dict[str, Any], place: WirePlace, found: Answer | Incoming, *, is_last: bool
     ) -> None:
-        """Raise what botocore raises for an answer; unless `is_last`, not if it is that our clock was off, and now is
-        not.
+        """Raise what botocore raises for a refusal. Return only if it was about our clock, which is corrected now, and
+        `is_last` is false.
         """
-        self._requests.ask_for_keys()  # it may have been about them
+        self._requests.ask_for_keys()  # the refusal may be about them
 
         def explain(job: Job) -> None:
             answer = found if isinstance(found, Answer) else self._whole(job, found, place)
@@ -412,8 +280,9 @@ class WireService:
     async def _exchange(
         self, operation: str, params: dict[str, Any], place: WirePlace, limit: TimeLimit, head_only: bool
     ) -> Answer | Incoming:
-        """Return an answer, or the beginning of one that a thread has to read. Without a good connection at the place
-        one is made; the place is empty after a failure.
+        """Return an answer, or the beginning of one that a thread has to read.
+
+        Uses the connection of the place if it is good, else makes one. After a failure the place has none.
         """
         usual = self._requests.usual(operation, params)
         if usual is None:
@@ -439,12 +308,12 @@ class WireService:
                 raise
             if isinstance(found, Answer) and not found.keep:
                 place.drop()
-            if found.status < FIRST_REFUSAL:  # a refusal may be for our clock's sake, which is judged with its text
+            if found.status < FIRST_REFUSAL:  # the text of a refusal says whether it is about our clock
                 self._service_time.saw(found.headers.get(DATE))
             return found
 
     async def _connected(self, operation: str, place: WirePlace, origin: Origin) -> LoopConnection:
-        """Return a new connection, which is at the place."""
+        """Make a connection at the place, and return it."""
         place.drop()
         times = {"connect_timeout_s": self._connect_timeout_s, "read_timeout_s": self._read_timeout_s}
         try:
@@ -478,7 +347,7 @@ class WireService:
         self.can_stream = True
 
     def _read(self, job: Job, incoming: Incoming, read: Callable[[bytes], T], place: WirePlace) -> T:
-        """Read an answer to its end, and what it says."""
+        """Read an answer to its end, and return what `read` makes of it."""
         if incoming.is_unchecked and isinstance(read, PartwiseRead) and read.wants_parts:
             parts = read.in_parts()
             self._talk(job, place, lambda connection: connection.receive_parts(incoming, parts.feed))
@@ -494,7 +363,9 @@ class WireService:
         return self._talk(job, place, lambda connection: connection.receive(incoming))
 
     def _talk(self, job: Job, place: WirePlace, talk: Callable[[Connection], Answer]) -> Answer:
-        """Return what `talk` hears on the connection that was lent, which then is left at its place, or is closed."""
+        """Return the answer that `talk` reads from the lent connection, which stays at its place if it can be used
+        again.
+        """
         connection, place.connection = place.connection, None
         assert connection is not None, "it was lent with what has come"
         keep = False

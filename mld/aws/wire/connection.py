@@ -1,13 +1,12 @@
-"""One keep-alive HTTP/1.1 connection to one origin, for one thread at a time or for the event loop (`places`).
+"""`Connection`: one keep-alive HTTP/1.1 connection to one origin, for one thread at a time or for the event loop.
 
-A request leaves in one write, so that no delayed acknowledgement holds it up. What comes back is read by `answers`.
-Large bodies are received and taken apart by one thread at a time, its `Turn`, because the interpreter runs only one:
-while several threads did so they took the interpreter from each other at every 16 KB of TLS, and all had half a body in
+A request leaves in one write, so that no delayed acknowledgement holds it up. What comes back is read by `Incoming`.
+One thread at a time receives a large body and takes it apart, in its `Turn`, because the interpreter runs only one:
+when several threads did so they took the interpreter from each other at every 16 KB of TLS, and each had half a body in
 memory.
 
-Own code over a socket and not `http.client`: a signed call with an answer of five records costs 0.018 ms CPU here and
-0.079 ms there, in a tight loop on one machine; with botocore it costs 0.83 ms.
-
+This is our own code over a socket and not `http.client`: a signed call with an answer of five records costs 0.018 ms of
+CPU here and 0.079 ms there, in a tight loop on one machine. With botocore it costs 0.83 ms.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import io
 import select
 import socket
 import ssl
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,73 +22,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from mld.aws.wire.answers import Answer, Incoming
 from mld.aws.wire.proxies import Proxy, authority_of, open_tunnel
-
-# --- turns -----------------------------------------------------------------------------------------------------------
-
-
-class Turn:
-    """A lock that knows for how long it was taken."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.now = now
-        self._lock = threading.Lock()
-        self._before_s = 0.0
-        self._since_s: float | None = None
-
-    def acquire(self) -> None:
-        self._lock.acquire()
-        self._since_s = self.now()
-
-    def release(self) -> None:
-        since_s, self._since_s = self._since_s, None
-        assert since_s is not None, "it was taken"
-        self._before_s += self.now() - since_s
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def taken_s(self, at_s: float) -> float:
-        """Return seconds until `at_s` in which somebody had it. From any thread; approximate while it is passed on."""
-        since_s = self._since_s
-        return self._before_s + (0.0 if since_s is None else max(0.0, at_s - since_s))
-
-
-class TurnWatch:
-    """How much a turn is in demand, from `begin` on."""
-
-    def __init__(self, turn: Turn | None = None) -> None:
-        self._turn = Turn() if turn is None else turn
-        self.begin()
-
-    def begin(self) -> None:
-        self._begun_s = self._turn.now()
-        self._taken_s = self._turn.taken_s(self._begun_s)
-
-    def share(self) -> float:
-        """Return the share of the time since the last call in which somebody had it: 0 to 1, approximate."""
-        begun_s, taken_s = self._begun_s, self._taken_s
-        self.begin()
-        return (self._taken_s - taken_s) / max(self._begun_s - begun_s, 1e-6)
-
-
-# --- connections -----------------------------------------------------------------------------------------------------
+from mld.aws.wire.turns import Turn
 
 READ_BYTES = 64 * 1024
 PART_BYTES = 128 * 1024
-"""Of a body that is read while it comes: what is received and then read is still in the processor's cache."""
+"""Size of the parts of a body that is read while it comes: each part is still in the processor's cache."""
 PLACED_BYTES = 16 * 1024
-"""The end of a body that is shorter than this is copied once more."""
+"""The last piece of a body is copied once more if it is shorter than this."""
 KEEPALIVE_PROBES = 3
-"""Without an answer: one may be lost on a good network."""
+"""Probes without an answer that end a connection. One may be lost on a good network."""
 GONE = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
-"""What a socket raises that the other end has left."""
+"""Errors of a socket whose other end has left."""
 LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises that does not wait."""
-
+"""Errors of a non-blocking socket that would have to wait."""
 T = TypeVar("T")
 
 
@@ -108,7 +51,7 @@ class Origin(NamedTuple):
 
 
 class _Rest(io.RawIOBase):
-    """A body of `length` bytes: what has come of it, then what comes from the socket, and nothing after its end."""
+    """A body of `length` bytes as a file: first the bytes that have come, then those from the socket, and no more."""
 
     def __init__(self, receive_into: Callable[[Any, int], int], begun: bytes, length: int) -> None:
         self._receive_into = receive_into
@@ -130,9 +73,11 @@ class _Rest(io.RawIOBase):
 
 
 class Connection:
-    """Connects at once, through the proxy if there is one. Raises OSError, time-outs and TLS failures included.
+    """A connection, made at once, through the proxy if there is one. Raises OSError, also for timeouts and failures of
+    TLS.
 
-    Connections that share a `turn` receive large bodies one after the other, each as far as it has come.
+    Connections that share a `turn` receive large bodies by turns: each reads what has come, then lets the next one
+    read.
     """
 
     def __init__(
@@ -164,9 +109,9 @@ class Connection:
         return bool(self._poll.poll(0))
 
     def receive(self, incoming: Incoming) -> Answer:
-        """Read an answer to its end, of which the loop has read some.
+        """Read an answer to its end. The loop has read its beginning.
 
-        Raises NothingSentBackError, BrokenAnswerError or OSError; the connection is of no use then.
+        Raises NothingSentBackError, BrokenAnswerError or OSError; the connection cannot be used after that.
         """
         answer = incoming.feed(b"")
         while answer is None:
@@ -177,9 +122,9 @@ class Connection:
         return answer
 
     def receive_parts(self, incoming: Incoming, feed: Callable[[bytes], None]) -> Answer:
-        """Read an answer of announced length to its end, and give its body to `feed` as it comes; raises as `receive`.
+        """Read an answer of announced length to its end, and give its body to `feed` as it comes.
 
-        The answer has no body then.
+        Return the answer without its body. Raises as `receive` does.
         """
         assert incoming.length is not None, "else nobody knows how much is left"
         begun = incoming.begun()
@@ -199,11 +144,11 @@ class Connection:
         self.socket.settimeout(0.0)
 
     def take_back(self) -> None:
-        """Take the socket back for a thread, which waits."""
+        """Make the socket blocking again, for a thread."""
         self.socket.settimeout(self._read_timeout_s)
 
     def abort(self) -> None:
-        """Make, from another thread, whoever reads or writes here fail at once."""
+        """Make a thread that reads or writes here fail at once. Called from another thread."""
         try:
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # SSLSocket's own is not for other threads
         except OSError:
@@ -216,7 +161,7 @@ class Connection:
             return  # the descriptor is gone all the same
 
     def _exactly(self, incoming: Incoming, length: int) -> bytes:
-        """Return a body, received into its place: pieces that are joined cost 20 to 50 % more CPU per GB of records."""
+        """Return a body, received into one buffer: joining pieces costs 20 to 50 % more CPU per GB of records."""
         rest = _Rest(partial(self._received, self.socket.recv_into), incoming.begun(), length)
         with self._in_turn(incoming):
             return io.BufferedReader(rest, PLACED_BYTES).read(length)
@@ -231,9 +176,7 @@ class Connection:
 
     @contextmanager
     def _in_turn(self, incoming: Incoming) -> Iterator[None]:
-        """Hold the turn in which the rest of `incoming` is received. Only `_received` waits there, and lets others
-        go on meanwhile.
-        """
+        """Hold the turn while the rest of `incoming` is received. `_received` lets others have it while it waits."""
         self.socket.settimeout(0.0)
         try:
             with self._turn:
@@ -244,7 +187,7 @@ class Connection:
             self.socket.settimeout(self._read_timeout_s)
 
     def _received(self, receive: Callable[..., T], *given: Any) -> T:
-        """Return what `receive` returns as soon as there is something."""
+        """Return what `receive` returns, once there is something to receive."""
         while True:
             try:
                 return receive(*given)
@@ -266,7 +209,8 @@ class Connection:
 def mind_silence(plain: socket.socket, patience_s: float) -> None:
     """Let the kernel end a connection on which nothing is acknowledged for `patience_s`, in use or idle.
 
-    Where a firewall or a NAT has forgotten a connection, nothing else ends it. Systems without an option do without.
+    If a firewall or a NAT has forgotten a connection, nothing else ends it. A system that lacks one of these options
+    does without it.
     """
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle_s = max(1, round(patience_s / 2))

@@ -15,7 +15,7 @@ import threading
 import zlib
 from collections import Counter
 
-from mld.aws.wire.requests import decode_answer, encode_params
+from mld.aws.wire.json_bodies import decode_answer, encode_params
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.local.http import HttpConnection, HttpRequest, HttpResponse

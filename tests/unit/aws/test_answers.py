@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.aws.wire.answers import Answer, BrokenAnswerError, FrameStream, Incoming, NothingSentBackError
+from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
+from mld.aws.wire.chunks import BrokenAnswerError
+from mld.aws.wire.frame_stream import FrameStream
 from tests.unit.aws.test_wire import answer
 
 

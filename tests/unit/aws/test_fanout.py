@@ -22,8 +22,9 @@ from mld.aws.fanout import (
     message_in,
     message_of,
 )
-from mld.aws.wire.answers import FRAME_BYTES_MAX, BrokenAnswerError, FrameStream
-from mld.aws.wire.client import AHEAD_BYTES, WireFrames
+from mld.aws.wire.chunks import BrokenAnswerError
+from mld.aws.wire.frame_stream import FRAME_BYTES_MAX, FrameStream
+from mld.aws.wire.wire_frames import AHEAD_BYTES, WireFrames
 from mld.core import errors
 from mld.core.streams import IteratorType, StartingPoint, StreamConsumer
 from mld.local import event_frames

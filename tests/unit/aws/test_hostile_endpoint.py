@@ -15,6 +15,7 @@ from mld.aws.client import BotoService
 from mld.aws.client_factory import client_factory
 from mld.aws.credentials import CredentialsUnavailableError
 from mld.aws.wire import answers
+from mld.aws.wire.frame_stream import FRAME_BYTES_MAX
 from mld.aws.wire.proxies import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError
 from tests.support.tiers import sliced
@@ -201,7 +202,7 @@ async def test_a_stream_of_nothing_ends(first: bytes, piece: bytes) -> None:
             finally:
                 stream.close()
     assert attack.sent <= SENT_MAX
-    assert answers.FRAME_BYTES_MAX < 32 * MEGABYTE
+    assert FRAME_BYTES_MAX < 32 * MEGABYTE
 
 
 PROXIES: dict[str, Callable[[], Endless]] = {

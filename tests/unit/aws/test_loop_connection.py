@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
-from mld.aws.wire.connection import Connection, Origin, Turn
-from mld.aws.wire.places import BODY_BYTES_MAX, IDLE_MAX_S, LoopConnection, Places, PlacesClosedError, WirePlace
+from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
+from mld.aws.wire.chunks import BrokenAnswerError
+from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.loop_connection import BODY_BYTES_MAX, LoopConnection
+from mld.aws.wire.places import IDLE_MAX_S, Places, PlacesClosedError, WirePlace
+from mld.aws.wire.turns import Turn
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
 from tests.unit.aws.test_wire import answer

@@ -12,7 +12,7 @@ import pytest
 from botocore.httpsession import create_urllib3_context
 
 from mld.aws.client_factory import AwsService, client_factory, service_of
-from mld.aws.wire.requests import tls_context
+from mld.aws.wire.trust import tls_context
 from mld.core.errors import AwsUnreachableError
 from tests.support.certificates import write_corporate_certificates
 from tests.support.strict_aws import StrictAws

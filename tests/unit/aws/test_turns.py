@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from mld.aws.wire.connection import Turn, TurnWatch
+from mld.aws.wire.turns import Turn, TurnWatch
 from tests.support.patience import PATIENCE_S
 
 

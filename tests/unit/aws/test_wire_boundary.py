@@ -13,7 +13,7 @@ import pytest
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
-from mld.aws.wire.places import BODY_BYTES_MAX
+from mld.aws.wire.loop_connection import BODY_BYTES_MAX
 from mld.core.errors import AwsUnreachableError, MldError
 from tests.unit.aws.test_client import service_of
 from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, refusal, streaming, then_close, wire

@@ -11,8 +11,8 @@ import pytest
 from botocore.config import Config
 from botocore.session import Session
 
+from mld.aws.wire.blueprints import Canned
 from mld.aws.wire.proxies import HEAD_BYTES_MAX, Proxy, ProxyRefusedError, open_tunnel, proxies_of
-from mld.aws.wire.requests import Canned
 from mld.aws.wire.unusual import UnusualError
 
 ENDPOINT = "https://kinesis.eu-west-1.amazonaws.com"

@@ -1,0 +1,85 @@
+"""`Chunks`: the chunked body of an HTTP answer as its bytes come in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+TRAILERS_BYTES_MAX = 64 * 1024
+
+CHUNK_LINE_BYTES_MAX = 4096
+"""Longest line before a chunk, and longest trailer."""
+CHUNK_DIGITS_MAX = 8
+
+
+class BrokenAnswerError(Exception):
+    """The bytes that came are not a whole HTTP answer."""
+
+
+class _Expected(Enum):
+    SIZE = "the size of a chunk"
+    DATA = "the data of a chunk"
+    DATA_END = "the end of a chunk"
+    TRAILER = "a trailer"
+    NOTHING = "nothing"
+
+
+class Chunks:
+    """A chunked body as its bytes come in. `excess` says whether bytes came after its end."""
+
+    def __init__(self) -> None:
+        self.excess = False
+        self._expected = _Expected.SIZE
+        self._line = b""
+        self._left = 0
+        """Bytes left in this chunk."""
+        self._trailers_bytes = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self._expected is _Expected.NOTHING
+
+    def feed(self, data: bytes) -> Iterator[memoryview]:
+        """Yield the pieces of the body in `data`. Raises BrokenAnswerError."""
+        view = memoryview(data)
+        at = 0
+        while at < len(data):
+            match self._expected:
+                case _Expected.DATA:
+                    end = min(len(data), at + self._left)
+                    yield view[at:end]
+                    self._left -= end - at
+                    at = end
+                    if not self._left:
+                        self._expected = _Expected.DATA_END
+                case _Expected.NOTHING:
+                    self.excess = True
+                    return
+                case _:
+                    end = data.find(b"\n", at) + 1
+                    self._line += data[at : end or len(data)]
+                    at = end or len(data)
+                    if len(self._line) > CHUNK_LINE_BYTES_MAX:
+                        raise BrokenAnswerError(f"no {self._expected.value}")
+                    if end:
+                        self._take_line()
+
+    def _take_line(self) -> None:
+        line, self._line = self._line.strip(), b""
+        match self._expected:
+            case _Expected.SIZE:
+                text = line.partition(b";")[0].strip()
+                if not text or len(text) > CHUNK_DIGITS_MAX or text.strip(b"0123456789abcdefABCDEF"):
+                    raise BrokenAnswerError(f"no size of a chunk: {line[:80]!r}")
+                self._left = int(text, 16)
+                self._expected = _Expected.DATA if self._left else _Expected.TRAILER
+            case _Expected.DATA_END if not line:
+                self._expected = _Expected.SIZE
+            case _Expected.TRAILER:
+                self._trailers_bytes += len(line) + 1
+                if self._trailers_bytes > TRAILERS_BYTES_MAX:
+                    raise BrokenAnswerError(f"more than {TRAILERS_BYTES_MAX} bytes of trailers")
+                if not line:
+                    self._expected = _Expected.NOTHING
+            case _:
+                raise BrokenAnswerError("a chunk is longer than announced")

@@ -1,0 +1,93 @@
+"""`FrameStream`: cuts the answer to a subscription into the frames of its events. Pure.
+
+A frame begins with its length, so nothing is searched for, and no more is copied than the few bytes that a read cuts
+off. `mld.aws.fanout` reads what is inside a frame, and checks its checksums.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mld.aws.wire.chunks import BrokenAnswerError, Chunks
+
+FRAME_BYTES_MAX = 24 * 1024 * 1024 + 128 * 1024 + 16
+"""The largest payload and the largest headers that botocore takes."""
+FRAME_BYTES_MIN = 16
+"""A frame without headers and payload has two lengths and two checksums."""
+SMALL_BYTES = 512
+"""Smaller pieces are joined. Kept apart, each would take some 200 bytes, and keep alive what was read with it."""
+_LENGTH_BYTES = 4
+Frame = tuple[memoryview, ...]
+"""One frame in the pieces in which it came."""
+
+
+class FrameStream:
+    """Takes bytes as they come, and gives whole frames. `chunked` says whether the answer comes in chunks."""
+
+    def __init__(self, *, chunked: bool) -> None:
+        self.frames: deque[Frame] = deque()
+        self.waiting_bytes = 0
+        """Bytes of whole frames that nobody has taken."""
+        self._chunks = Chunks() if chunked else None
+        self._parts: list[memoryview | bytearray] = []
+        self._have = 0
+        self._wanted = 0
+        """Length of the frame under way; 0 before it is known."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last chunk has come."""
+        return self._chunks is not None and self._chunks.is_complete
+
+    @property
+    def is_between_frames(self) -> bool:
+        return self._have == 0
+
+    def take(self) -> Frame | None:
+        """Return the oldest whole frame."""
+        if not self.frames:
+            return None
+        frame = self.frames.popleft()
+        self.waiting_bytes -= sum(map(len, frame))
+        return frame
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes. Raises BrokenAnswerError for what is no event stream."""
+        if self._chunks is None:
+            self._append(memoryview(data))
+            return
+        for piece in self._chunks.feed(data):
+            self._append(piece)
+        if self._chunks.excess:
+            raise BrokenAnswerError("bytes after the end of the answer")
+
+    def _append(self, piece: memoryview) -> None:
+        """Cut a piece of the body into frames."""
+        while piece:
+            if len(piece) >= SMALL_BYTES:
+                self._parts.append(piece)
+            elif self._parts and isinstance(last := self._parts[-1], bytearray):
+                last += piece
+            else:
+                self._parts.append(bytearray(piece))
+            self._have += len(piece)
+            if not self._wanted:
+                if self._have < _LENGTH_BYTES:
+                    return
+                self._wanted = self._length()
+            excess = self._have - self._wanted
+            if excess < 0:
+                return
+            if excess:
+                whole = self._parts[-1]
+                self._parts[-1] = whole[: len(whole) - excess]
+            self.frames.append(tuple(map(memoryview, self._parts)))
+            self.waiting_bytes += self._wanted
+            piece = piece[len(piece) - excess :]
+            self._parts, self._have, self._wanted = [], 0, 0
+
+    def _length(self) -> int:
+        length = int.from_bytes(b"".join(part[:_LENGTH_BYTES] for part in self._parts)[:_LENGTH_BYTES], "big")
+        if not FRAME_BYTES_MIN <= length <= FRAME_BYTES_MAX:
+            raise BrokenAnswerError(f"a frame of {length} bytes")
+        return length

@@ -1,0 +1,167 @@
+"""`LoopConnection`: a connection on the event loop, for one call at a time.
+
+Requests go out and small answers come in on the loop. A large answer, and one whose length is not announced, is left to
+a thread as soon as its head is known (`Connection.receive`). A call that crosses to a thread and back costs two
+wake-ups: at the tip of a stream, a third of a poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
+from mld.aws.wire.chunks import BrokenAnswerError
+from mld.aws.wire.connection import GONE, LATER, Connection
+from mld.core.waits import LazyTimer
+
+BODY_BYTES_MAX = 8 * 1024
+"""Largest answer that is parsed on the loop. It takes 0.1 ms, or 1.5 ms if each record has to go the slow way."""
+READ_BYTES = 2 * BODY_BYTES_MAX
+
+
+class LoopConnection:
+    """Uses `connection` on one loop, for one call at a time. Calls `lost` if it ends while no call uses it."""
+
+    def __init__(self, connection: Connection, lost: Callable[[], None]) -> None:
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._socket = connection.socket
+        self._fd = connection.socket.fileno()
+        self._is_tls = isinstance(connection.socket, ssl.SSLSocket)
+        self._lost = lost
+        self._answer: asyncio.Future[Answer | Incoming] | None = None
+        self._incoming = Incoming()
+        self._head_only = False
+        self._unsent = b""
+        self._timeout_s = 0.0
+        self._timer = LazyTimer(lambda: self.fail(TimeoutError(f"no answer within {self._timeout_s:g} s")))
+        self._has_fd = True
+        self._loop.add_reader(self._fd, self._readable)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the connection is still open, as far as can be seen."""
+        return self._has_fd and not self.connection.is_stale()
+
+    async def exchange(self, request: bytes, *, timeout_s: float, head_only: bool = False) -> Answer | Incoming:
+        """Return an answer. Of a large one, or with `head_only`, return what has come: a thread goes on with it after
+        `release`.
+
+        Raises NothingSentBackError, and whatever else goes wrong. After an error or a cancellation, call `close`.
+        """
+        assert self._answer is None, "one call at a time"
+        self._incoming, self._head_only = Incoming(), head_only
+        self._answer = self._loop.create_future()
+        answer = self._answer
+        self._timeout_s = timeout_s
+        self._timer.begin(timeout_s)
+        try:
+            self._send(request)
+            return await answer
+        finally:
+            self._timer.end()
+            self._answer = None
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # its caller was cancelled; fetched, so that asyncio does not report it
+
+    def fail(self, error: Exception) -> None:
+        """Give whoever waits for an answer this error instead."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def release(self) -> Connection:
+        """Return the connection, from now on for a thread."""
+        self._let_go_of_fd()
+        self.connection.take_back()
+        return self.connection
+
+    def close(self) -> None:
+        self._let_go_of_fd()
+        self.connection.close()
+
+    # --- on the loop -------------------------------------------------------------------------------------------------
+
+    def _let_go_of_fd(self) -> None:
+        self._timer.close()
+        if self._has_fd:
+            self._has_fd = False
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+
+    def _send(self, request: bytes) -> None:
+        try:
+            sent = self._socket.send(request)
+        except LATER:
+            sent = 0
+        except GONE as error:
+            self.fail(NothingSentBackError(f"{type(error).__name__}: {error}"))
+            return
+        if sent < len(request):
+            self._unsent = request[sent:]
+            self._loop.add_writer(self._fd, self._writable)
+
+    # Nobody catches what a callback of the loop raises, so the caller who waits for the answer gets it.
+
+    def _writable(self) -> None:
+        try:
+            self._loop.remove_writer(self._fd)
+            unsent, self._unsent = self._unsent, b""
+            if self._answer is not None and not self._answer.done():
+                self._send(unsent)
+        except Exception as error:
+            self.fail(error)
+
+    def _readable(self) -> None:
+        answer = self._answer
+        try:
+            if answer is None:
+                self._look_while_idle()
+            elif not answer.done():  # else its caller is about to take it, or to close the connection
+                self._read(answer)
+        except Exception as error:
+            self.fail(error)
+
+    def _read(self, answer: asyncio.Future[Answer | Incoming]) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except LATER:
+            return
+        except GONE as error:
+            raise self._incoming.cut_off(f"{type(error).__name__}: {error}") from error
+        if not data:
+            self._incoming.end()
+        self._feed(data, answer)
+        if self._is_tls and not answer.done() and self._socket.pending():  # type: ignore[attr-defined]
+            self._loop.call_soon(self._readable_again, answer)
+
+    def _look_while_idle(self) -> None:
+        try:
+            self._socket.recv(1)
+        except LATER:
+            return  # a message of TLS itself
+        except Exception:
+            self._lost()
+            return
+        self._lost()
+
+    def _readable_again(self, answer: asyncio.Future[Answer | Incoming]) -> None:
+        """Read on: bytes that are already decrypted do not make a socket readable."""
+        if self._answer is answer and self._has_fd:
+            self._readable()
+
+    def _feed(self, data: bytes, answer: asyncio.Future[Answer | Incoming]) -> None:
+        incoming = self._incoming
+        if self._head_only:
+            found, is_small = None, not incoming.feed_head(data)
+        else:
+            found = incoming.feed(data)
+            is_small = incoming.length is not None and incoming.length <= BODY_BYTES_MAX
+        if found is None and (is_small or not incoming.status):
+            return
+        if self._unsent:  # the server would take the rest for the beginning of the next request
+            raise BrokenAnswerError("an answer to half a request")
+        if found is None:
+            self._let_go_of_fd()  # before more arrives
+        answer.set_result(incoming if found is None else found)

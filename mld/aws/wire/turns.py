@@ -1,0 +1,56 @@
+"""`Turn`: a lock that knows for how long it was held, so that `TurnWatch` can say how much it is in demand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Turn:
+    """A lock that knows for how long it was held."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self._lock = threading.Lock()
+        self._before_s = 0.0
+        self._since_s: float | None = None
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+        self._since_s = self.now()
+
+    def release(self) -> None:
+        since_s, self._since_s = self._since_s, None
+        assert since_s is not None, "it was taken"
+        self._before_s += self.now() - since_s
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def taken_s(self, at_s: float) -> float:
+        """Return for how many seconds it was held until `at_s`. From any thread; approximate while it changes hands."""
+        since_s = self._since_s
+        return self._before_s + (0.0 if since_s is None else max(0.0, at_s - since_s))
+
+
+class TurnWatch:
+    """Measures how much a turn is in demand, from `begin` on."""
+
+    def __init__(self, turn: Turn | None = None) -> None:
+        self._turn = Turn() if turn is None else turn
+        self.begin()
+
+    def begin(self) -> None:
+        self._begun_s = self._turn.now()
+        self._taken_s = self._turn.taken_s(self._begun_s)
+
+    def share(self) -> float:
+        """Return the share of the time since the last call in which the turn was held: 0 to 1, approximate."""
+        begun_s, taken_s = self._begun_s, self._taken_s
+        self.begin()
+        return (self._taken_s - taken_s) / max(self._begun_s - begun_s, 1e-6)
