@@ -220,3 +220,20 @@ def test_keda_scales_the_deployment_by_a_metric_that_exists(loaded: LoadedConfig
     assert query is not None
     assert query[1] in {metric.name for metric in CATALOGUE}
     assert query[2] == loaded.settings.application_name
+
+
+def test_the_task_of_ecs_gives_a_stop_its_time_and_asks_as_the_image_does(loaded: LoadedConfiguration) -> None:
+    page = (ROOT / "docs" / "use" / "ecs.md").read_text("utf-8")
+    [task] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    [container] = json.loads(task)["containerDefinitions"]
+    settings = loaded.settings
+    longest_s = settings.shutdown_grace_s + 2 * settings.child.stop_timeout_s + STOP_MARGIN_S
+    assert f"{longest_s:g} s." in page
+    assert longest_s < container["stopTimeout"] <= 120
+    assert f"up to a grace of {120 - longest_s + settings.shutdown_grace_s:g} s" in page
+    health = container["healthCheck"]
+    [image] = (rest for word, rest in dockerfile() if word == "HEALTHCHECK")
+    assert json.loads(image.partition(" CMD ")[2]) == health["command"][1:]
+    for option, key in (("interval", "interval"), ("timeout", "timeout"), ("start-period", "startPeriod")):
+        assert f"--{option}={health[key]}s" in image
+    assert f"--retries={health['retries']}" in image
