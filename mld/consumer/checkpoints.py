@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from mld.consumer.checkpoint_range import CheckpointRange, Illegal, Write
-from mld.consumer.ports import ConsumerParts
+from mld.consumer.consumer_parts import ConsumerParts
 from mld.core.errors import LeaseLostError, TableError, TableMissingError, TableThrottledError
 from mld.core.log_fields import about
 from mld.core.positions import Position

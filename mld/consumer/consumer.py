@@ -16,20 +16,15 @@ from functools import partial
 
 from mld.consumer.aggregate_reports import AggregateReports
 from mld.consumer.checkpoints import ShardCheckpoints
+from mld.consumer.consumer_parts import ConsumerParts
 from mld.consumer.failures import RESTART_REASONS, Failures, in_words
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parallel import ParallelProcessor, all_or_none
 from mld.consumer.parts import Part, batch_of, holding_of, holding_part, records_of
-from mld.consumer.ports import (
-    ChildProcess,
-    ChildStartError,
-    ConsumerParts,
-    EndVerdict,
-    MissingVerdict,
-    ShardAddress,
-    ShardProcessor,
-)
+from mld.consumer.ports import ChildProcess, ChildStartError, ShardAddress
 from mld.consumer.processor import CheckpointHandler, Processor
+from mld.consumer.shard_care import EndVerdict, MissingVerdict
+from mld.consumer.shard_processor import ShardProcessor
 from mld.consumer.stopping import Stopping
 from mld.consumer.wishes import Wishes
 from mld.core.clock import millis_since

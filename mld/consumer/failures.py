@@ -20,9 +20,10 @@ from random import Random
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.checkpoint_range import Write
 from mld.consumer.checkpoints import ShardCheckpoints
+from mld.consumer.consumer_parts import ConsumerParts
 from mld.consumer.dead_letters import dead_letter_of
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts
+from mld.consumer.ports import ChildStartError
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
 from mld.core.log_fields import about

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mld.consumer.ports import ShardSource
+from mld.consumer.consumer_parts import ShardSource
 from mld.consumer.stopping import Stopping
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch, HashRange, Page, PlainBatch

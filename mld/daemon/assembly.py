@@ -9,7 +9,8 @@ from random import Random
 
 from mld.aws.letters import LetterBox
 from mld.aws.service import Service
-from mld.consumer.ports import ConsumerParts, ProcessorHost, Signal
+from mld.consumer.consumer_parts import ConsumerParts, Signal
+from mld.consumer.ports import ProcessorHost
 from mld.core.clock import Clock
 from mld.core.streams import ChildBatch
 from mld.daemon.stream_opener import StreamOpener

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from mld.consumer.consumer_parts import ShardSource
 from mld.consumer.dead_letters import Sender
-from mld.consumer.ports import ShardSource
 from mld.core.clock import Clock
 from mld.core.streams import ChildBatch
 from mld.daemon.stream_ports import SourcePorts

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from mld.consumer.consumer import ShardConsumer
-from mld.consumer.ports import ConsumerParts
+from mld.consumer.consumer_parts import ConsumerParts
 from mld.core.clock import Clock, millis_since
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource
+from mld.consumer.consumer_parts import ShardSource
+from mld.consumer.shard_care import EndVerdict, MissingVerdict
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.core.stream_ids import working_for
@@ -54,7 +55,7 @@ def require_rows(result: SyncResult, scan: TableScan) -> bool:
 
 @dataclass(eq=False)
 class TrackedStreams:
-    """Implements `consumer.ports.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
+    """Implements `consumer.shard_care.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
 
     needs: TrackingNeeds
     consumed: VisibleTable

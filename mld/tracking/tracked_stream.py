@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
-from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
+from mld.consumer.consumer_parts import ShardSource, Signal
+from mld.consumer.shard_care import EndVerdict, MissingVerdict
 from mld.core.clock import Clock
 from mld.core.errors import StreamUnavailableError
 from mld.core.log_fields import about
@@ -72,7 +73,7 @@ class OpenedStream:
 
 @dataclass(eq=False)
 class TrackedStream:
-    """The parts of one stream. Implements `consumer.ports.ShardCare`.
+    """The parts of one stream. Implements `consumer.shard_care.ShardCare`.
 
     The keys of all leases here, in `leases` and in arguments, are the shards' own names. `on_sync_due` is called with
     this stream when a shard lacks its row.

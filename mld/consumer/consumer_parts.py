@@ -1,0 +1,87 @@
+"""`ConsumerParts`: the collaborators that a worker's consumers share, and `ShardSource`: those of one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from mld.aws.letters import LetterBox
+from mld.consumer.dead_letters import Sender
+from mld.consumer.ports import ProcessorHost, ShardAddress
+from mld.consumer.protocol_trace import ProtocolTraces
+from mld.consumer.shard_care import ShardCare
+from mld.core.clock import Clock
+from mld.core.positions import InitialPosition
+from mld.core.streams import ChildBatch
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import Lease
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardMetrics
+from mld.properties.settings import PREFETCH_BYTES_MAX
+from mld.protocol.messages import StreamLabel
+from mld.retrieval.placement import Placement
+from mld.retrieval.prefetch import Budget
+from mld.retrieval.reader import ShardReader
+
+
+class Signal:
+    """A wake-up for any number of waiters: call `current()`, then check the facts, then wait for that event."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def current(self) -> asyncio.Event:
+        return self._event
+
+    def notify(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSource:
+    """Facts and functions that all consumers of one stream share. `new_reader` makes a reader for a shard id; the
+    reader counts in the given metrics.
+
+    `label` names the stream to its children; None if the application reads only one stream.
+    """
+
+    new_reader: Callable[[str, ShardMetrics], ShardReader]
+    initial: InitialPosition
+    sender: Sender
+    label: StreamLabel | None = None
+    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None
+    """Removes the frames of a schema registry from the records of a batch; None: records have none."""
+    placement: Placement | None = None
+    """Tells whether records are in the shards that their hash keys belong to; None: they are."""
+
+    @property
+    def stream_name(self) -> str | None:
+        """The stream's name for the log; None if the application reads only one stream."""
+        return None if self.label is None else self.label.name
+
+    def address_of(self, lease: Lease, ancestors: tuple[str, ...]) -> ShardAddress:
+        """Return the address for which the child of a lease is started."""
+        return ShardAddress(lease.key, lease.shard_id, self.label, ancestors)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerParts:
+    """The collaborators of every consumer of a worker. `on_gave_up(key, why)` must return at once."""
+
+    keeper: LeaseKeeper
+    host: ProcessorHost
+    source_of: Callable[[Lease], ShardSource]
+    care: ShardCare
+    parents_changed: Signal
+    clock: Clock
+    rng: Random
+    on_gave_up: Callable[[str, str], None]
+    letters: LetterBox | None = None
+    """Where dead letters are written; None: no record is ever set aside."""
+    budget: Budget = field(default_factory=lambda: Budget(PREFETCH_BYTES_MAX))
+    """Memory for waiting records, shared by the readers and by the queues of several children."""
+    metrics: Metrics = field(default_factory=Metrics)
+    traces: ProtocolTraces = field(default_factory=ProtocolTraces)

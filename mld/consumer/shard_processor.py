@@ -1,0 +1,85 @@
+"""`ShardProcessor`: the record processor of a shard as its consumer sees it, whether it is one child or several."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
+
+from mld.consumer.ports import Holds, Wanted, Written
+from mld.core.positions import Position
+from mld.core.streams import ChildBatch
+from mld.properties.settings import ChildSettings
+from mld.protocol.messages import Initialize
+
+
+class ShardProcessor(Protocol):
+    """The record processor of a shard as the consumer sees it: one child, or several that share the shard's records.
+
+    Any misbehaviour of a child is raised as a `ProcessorError`.
+    """
+
+    initialized: bool
+
+    @property
+    def gone(self) -> asyncio.Future[NoReturn]:
+        """Done once a child can no longer answer; its exception says why."""
+        ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """The last lines that the child which failed, or the only one, wrote to stderr."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch can be given at once."""
+        ...
+
+    async def until_room(self) -> None: ...
+
+    async def until_answered(self) -> None:
+        """Wait until the children have answered all records that they were given."""
+        ...
+
+    @property
+    def unanswered(self) -> tuple[ChildBatch, Position] | None:
+        """The unanswered records of the children when one of them failed, and the position before these: everything up
+        to it was answered. None if the records are not to blame.
+        """
+        ...
+
+    def adjust(self, settings: ChildSettings) -> None:
+        """Use other time limits: the timeout from the next wait on, the warning for the present action too."""
+        ...
+
+    async def initialize(self, message: Initialize) -> None: ...
+
+    async def process_records(
+        self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
+    ) -> bool:
+        """Give a batch to the processor; `holds` describes it for a warning.
+
+        Return True if the answer has come. False: it comes later, and is reported by another way. With `alone` the
+        batch is sent when all earlier ones are answered, and the call returns when this one is answered, too.
+        """
+        ...
+
+    async def shutdown_requested(self, checkpoint: str) -> None: ...
+
+    async def shard_ended(self, written: Written) -> None: ...
+
+    async def lease_lost(self) -> None: ...
+
+    async def end(self) -> str:
+        """End the children as `ChildProcess.end`; return how they ended. Checkpoints under way are stored first."""
+        ...
+
+    def kill_soon(self) -> None:
+        """Kill the children, even during an exchange, which then fails. Call `end` afterwards."""
+        ...
+
+    async def kill(self) -> str: ...
