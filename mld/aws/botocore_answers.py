@@ -37,10 +37,14 @@ def limit_metadata(resolver: CredentialResolver) -> CredentialResolver:
     Return the resolver.
     """
     for provider in resolver.providers:
-        fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)
-        if (session := getattr(fetcher, "_session", None)) is not None:
-            _limit(session, METADATA_BYTES_MAX)
+        limit_fetcher(getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None))
     return resolver
+
+
+def limit_fetcher(fetcher: Any) -> None:
+    """Let a fetcher of metadata hang up on a long answer. Do nothing for an object without an HTTP session."""
+    if (session := getattr(fetcher, "_session", None)) is not None:
+        _limit(session, METADATA_BYTES_MAX)
 
 
 def _limit(session: Any, body_bytes_max: int) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld import __version__
-from mld.aws.botocore_answers import keep_raw_body, limit_answers
+from mld.aws.botocore_answers import keep_raw_body, limit_answers, limit_fetcher
 from mld.aws.client import BotoService
 from mld.aws.service import FrameSource
 from mld.aws.service_time import ServiceTime
@@ -227,7 +227,9 @@ class ClientFactory:
         from botocore.utils import IMDSRegionProvider
 
         if self._instance_region is None:
-            self._instance_region = IMDSRegionProvider(session).provide()
+            provider = IMDSRegionProvider(session)
+            limit_fetcher(provider._get_fetcher())  # type: ignore[attr-defined]
+            self._instance_region = provider.provide()
         return self._instance_region
 
 

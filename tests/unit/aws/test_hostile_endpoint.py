@@ -17,7 +17,7 @@ from mld.aws.credentials import CredentialsUnavailableError
 from mld.aws.wire import answers
 from mld.aws.wire.frame_stream import FRAME_BYTES_MAX
 from mld.aws.wire.proxies import Proxy, open_tunnel
-from mld.core.errors import AwsError, AwsUnreachableError
+from mld.core.errors import AwsError, AwsUnreachableError, StartupError
 from tests.support.tiers import sliced
 from tests.unit.aws.conftest import Configure
 from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, wire
@@ -225,6 +225,20 @@ def test_a_proxy_that_goes_on_talking_connects_nobody(make: Callable[[], Endless
             to_proxy.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
             with pytest.raises(OSError, match="proxy"):
                 open_tunnel(to_proxy, Proxy("127.0.0.1", server.port), "aws", 443, timeout_s=5)
+    assert attack.sent <= SENT_MAX
+
+
+def test_a_region_of_the_instance_that_does_not_end_is_hung_up_on(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack = Endless(*ENDLESS["a body without a length"])
+    with Server(answer(b"token"), attack) as server:
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.port}")
+        with pytest.raises(StartupError, match="more than 65536 bytes"):
+            client_factory(configure(region=None)).create_client(
+                "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
+            )
     assert attack.sent <= SENT_MAX
 
 
