@@ -125,8 +125,6 @@ class Engine:
                 self._patience.check()
                 for shards in filter(None, [well, *([shard] for shard in suspects)]):
                     outcome.failed |= self._run(source.of(shards), _spans_of(left, shards))
-            except GoneBack as error:
-                outcome.failed |= error.reasons
             except TaskHangs as error:
                 log.error("%s", error)
                 for sink in self._destinations.all():
@@ -151,8 +149,8 @@ class Engine:
     def _run(
         self, source: BatchSource, runs: Spans, in_a_row_max: float = POISON_IN_A_ROW_MAX
     ) -> dict[StreamShard, str]:
-        """Run a part of a batch. Return the shards that have to stop, with the reason. Raises GoneBack before anything
-        is run."""
+        """Run a part of a batch. Return the shards that have to stop, with the reason. If a sink has gone back in time,
+        nothing is run, and only the shards of which it lacks records have to stop."""
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             if self._running.suspects.keys() & source.ends.keys():
@@ -166,8 +164,8 @@ class Engine:
             for _, (_, record) in islice(source.each(source.whole()), 1):
                 self._poison.keep(record)
             return {}
-        except GoneBack:
-            raise
+        except GoneBack as error:
+            return error.reasons
         except (SinkRefused, PipelineError) as error:
             return dict.fromkeys(source.ends, str(error))
 

@@ -38,7 +38,7 @@ from mld.processors.spark.sinks.columns import SinkColumns
 from mld.processors.spark.sinks.frame_writer import write
 from mld.processors.spark.sinks.jdbc_connection import DRIVER, PACKAGE, JdbcConnection, connection_options
 from mld.processors.spark.sinks.jdbc_errors import meaning
-from mld.processors.spark.sinks.merge import Merge
+from mld.processors.spark.sinks.merge import PLACES, SEQUENCE, Merge
 from mld.processors.spark.sinks.postgres_sql import Column, TableName
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ LEDGER_LINES = ("target TEXT PRIMARY KEY", "number BIGINT", "token TEXT", "entry
 """A row for each table. Before the table's first commit its entry is empty."""
 ABANDONED_S = 24 * 3600
 """The writer of a staging table of this age is gone."""
-PLACE = ("sequencenumber", "subsequencenumber", "rownumber")
-"""Columns of `records`, in lower case, that tell which of two rows of a shard is newer."""
 NO_DRIVER = "java.lang.ClassNotFoundException"
 
 
@@ -170,7 +168,8 @@ class JdbcSink(AdmittedSink):
             connection.run(postgres_sql.add_column(target, column))
         absent = (column for column in have if column not in found)
         self._drift.say((column.name for column in added), (column.name for column in absent))
-        newest = postgres_sql.places_of(PLACE, columns) if postgres_sql.places_of(PLACE[:1], columns) else []
+        has_sequence = postgres_sql.places_of((SEQUENCE,), columns)
+        newest = postgres_sql.places_of((SEQUENCE, *PLACES), columns) if has_sequence else []
         if keys and not newest and not self._has_warned:
             log.warning(
                 "sink %s: the frame has no column sequenceNumber, so of two rows of one key in a batch the later one "

@@ -6,8 +6,8 @@ import pytest
 
 from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
-from mld.processors.spark.sinks.jdbc import PLACE
 from mld.processors.spark.sinks.jdbc_connection import check_options, connection_options
+from mld.processors.spark.sinks.merge import PLACES, SEQUENCE
 from mld.processors.spark.sinks.postgres_sql import Column, fitted, places_of
 
 ID, NAME = Column("id", "BIGINT"), Column("Name", "TEXT")
@@ -41,7 +41,7 @@ def test_a_column_of_the_table_that_the_frame_lacks_may_be_null():
 
 def test_places_are_those_of_names_whatever_their_case():
     sub, sequence = Column("subSequenceNumber", "BIGINT"), Column("SequenceNumber", "TEXT")
-    assert places_of(PLACE, [sub, ID, sequence]) == [2, 0]
+    assert places_of((SEQUENCE, *PLACES), [sub, ID, sequence]) == [2, 0]
     assert places_of(("ID", "absent"), [sub, ID]) == [1]
 
 
