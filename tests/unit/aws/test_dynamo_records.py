@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.dynamo_streams import data_of, in_java_order, key_of_item, kinesis_record
+from mld.aws.change_records import data_of, in_java_order, key_of_item, kinesis_record
 
 ADAPTER = Path(__file__).resolve().parents[2] / "interop" / "adapter"
 RECORDS = json.loads((ADAPTER / "records.json").read_text())

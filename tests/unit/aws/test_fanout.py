@@ -13,15 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.aws.fanout import (
-    INLINE_BYTES_MAX,
-    JOINED_BYTES_MAX,
-    Frame,
-    KinesisFanOut,
-    Message,
-    message_in,
-    message_of,
-)
+from mld.aws.event_messages import JOINED_BYTES_MAX, Frame, Message, message_in, message_of
+from mld.aws.fanout import INLINE_BYTES_MAX, KinesisFanOut
 from mld.aws.wire.chunks import BrokenAnswerError
 from mld.aws.wire.frame_stream import FRAME_BYTES_MAX, FrameStream
 from mld.aws.wire.wire_frames import AHEAD_BYTES, WireFrames
@@ -175,7 +168,7 @@ def test_a_large_frame_with_any_byte_changed_is_what_the_parser_makes_of_it(
 
 def test_a_large_event_is_not_read_by_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = event(LARGE)
-    monkeypatch.setattr("mld.aws.fanout.message_of", pytest.fail)
+    monkeypatch.setattr("mld.aws.event_messages.message_of", pytest.fail)
     assert joined(message_in(pieces_of(frame, [7, 60, 5000]))) == ("event", "SubscribeToShardEvent", LARGE)
 
 
