@@ -85,8 +85,8 @@ class StreamAdapter(Generic[ServiceT]):
 class KinesisStreams(StreamAdapter[RawService]):
     """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
 
-    `page_of` makes a page of an answer's body, in a thread and maybe in parts. It raises MalformedBodyError for what
-    is none.
+    `page_of` makes a page of the body of an answer, in a thread and maybe in parts. It raises MalformedBodyError for a
+    body that is not a page.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class KinesisStreams(StreamAdapter[RawService]):
 
 @contextmanager
 def stream_errors(stream_name: str) -> Iterator[None]:
-    """Raise StreamErrors for errors of AWS."""
+    """Raise the StreamError for an error of AWS that is raised inside the context."""
     try:
         yield
     except (AwsError, AwsUnreachableError) as error:

@@ -51,7 +51,7 @@ class ObjectError(OSError):
 
 
 class ObjectRefused(ObjectError):
-    """The store will refuse it however often it is asked; a person has to change something."""
+    """The store refuses the request however often it is repeated; a person has to change something."""
 
 
 class NotMatched(ObjectError):

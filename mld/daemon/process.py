@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from random import Random
 
 from mld.aws.client_factory import CountedService, client_factory
-from mld.aws.letters import LetterBox, letter_box_of
+from mld.aws.letter_boxes import letter_box_of
+from mld.aws.letters import LetterBox
 from mld.consumer.child import PipeHost
 from mld.core.clock import LoopClock
 from mld.core.disks import places_of

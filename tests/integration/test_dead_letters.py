@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mld.aws.client_factory import client_factory
-from mld.aws.letters import Letter, letter_box_of
+from mld.aws.letter_boxes import letter_box_of
+from mld.aws.letters import Letter
 from mld.core.errors import DeadLetterError
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon

@@ -67,7 +67,7 @@ class LoopConnection:
                 answer.exception()  # its caller was cancelled; fetched, so that asyncio does not report it
 
     def fail(self, error: Exception) -> None:
-        """Give whoever waits for an answer this error instead."""
+        """Make the exchange under way raise `error`."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
 

@@ -70,13 +70,13 @@ class PlacesClosedError(Exception):
 
 
 class Places:
-    """At most `places_max` are taken at a time. Used on one loop only."""
+    """Gives out at most `places_max` places at a time. Used on one loop only."""
 
     def __init__(self, places_max: int, *, wait_max_s: float = WAIT_MAX_S, turn: Turn | None = None) -> None:
         self._watch = TurnWatch(turn)
         self._places_max = places_max
         self._allowed = self._allowed_min = min(THREADS_AT_ONCE, places_max)
-        """Calls at a time."""
+        """Calls that may go on at a time."""
         self._wait_max_s = wait_max_s
         self._idle: list[WirePlace] = []
         self._busy: set[WirePlace] = set()

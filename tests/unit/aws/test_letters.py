@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from mld.aws.client_factory import client_factory
-from mld.aws.letters import BucketBox, DirectoryBox, Letter, QueueBox, StreamBox, letter_box_of
+from mld.aws.directory_box import DirectoryBox
+from mld.aws.letter_boxes import letter_box_of
+from mld.aws.letters import Letter
+from mld.aws.service_boxes import BucketBox, QueueBox, StreamBox
 from mld.core.errors import DeadLetterError
 from tests.support.fleet import settings_of
 

@@ -1,0 +1,76 @@
+"""Dead letters as objects of S3, as records of another stream of Kinesis, or as messages of SQS."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from mld.aws.client_factory import AwsService
+from mld.aws.letters import PUT_TIMEOUT_S, Letter, file_name
+from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
+
+
+class ServiceBox:
+    """What the boxes of AWS have in common: one call for each letter."""
+
+    def __init__(self, service: AwsService, place: str) -> None:
+        self._service = service
+        self._place = place
+
+    async def open(self) -> None:
+        await self._service.open()
+
+    async def close(self) -> None:
+        await self._service.close()
+
+    async def _call(self, operation: str, params: dict[str, Any], letter: Letter) -> dict[str, Any]:
+        try:
+            return await self._service.call(operation, params, timeout_s=PUT_TIMEOUT_S)
+        except (AwsError, AwsUnreachableError) as error:
+            size = len(letter.body)
+            raise DeadLetterError(f"{self._place}: a letter of {size} bytes: {error} (key mld.deadLetter)") from error
+
+
+class BucketBox(ServiceBox):
+    """One object for each letter, under the prefix and then named as in a directory."""
+
+    def __init__(self, service: AwsService, bucket: str, prefix: str) -> None:
+        super().__init__(service, f"s3://{bucket}")
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    async def put(self, letter: Letter) -> str:
+        key = f"{self._prefix}{'/'.join(map(file_name, letter.path))}/{letter.name}.json"
+        params = {"Bucket": self._bucket, "Key": key, "Body": letter.body, "ContentType": "application/json"}
+        await self._call("PutObject", params, letter)
+        return f"s3://{self._bucket}/{key}"
+
+
+class StreamBox(ServiceBox):
+    """One record for each letter; its partition key is the shard it comes from."""
+
+    def __init__(self, service: AwsService, stream_arn: str) -> None:
+        super().__init__(service, stream_arn)
+        self._arn = stream_arn
+
+    async def put(self, letter: Letter) -> str:
+        params = {"StreamARN": self._arn, "Data": letter.body, "PartitionKey": letter.shard_id}
+        answer = await self._call("PutRecord", params, letter)
+        return f"{self._arn} {answer.get('ShardId')} {answer.get('SequenceNumber')}"
+
+
+class QueueBox(ServiceBox):
+    """One message for each letter; in a FIFO queue those of a shard are a group."""
+
+    def __init__(self, service: AwsService, url: str) -> None:
+        super().__init__(service, url)
+        self._url = url
+
+    async def put(self, letter: Letter) -> str:
+        params = {"QueueUrl": self._url, "MessageBody": letter.body.decode("ascii")}
+        if self._url.endswith(".fifo"):
+            identity = "/".join((*letter.path, letter.name))
+            params["MessageGroupId"] = letter.shard_id
+            params["MessageDeduplicationId"] = sha256(identity.encode()).hexdigest()
+        answer = await self._call("SendMessage", params, letter)
+        return f"{self._url} {answer.get('MessageId')}"
