@@ -17,11 +17,14 @@ from mld.aws.threads import Workers
 from mld.aws.wire.connection import Origin
 from mld.aws.wire.proxies import environment_proxy
 from mld.aws.wire.single_exchange import Streams, connected, exchange, request
+from mld.aws.wire.unusual import UnusualError
 
 THREADS_MAX = 2
 """Threads that look up names. A second one is for posts while the first one hangs in a look-up."""
 PORTS = {"http": 80, "https": 443}
 SUCCESS = range(200, 300)
+NAMES_NO_ADDRESS = (OSError, UnusualError)
+"""Errors that may be quoted. Other errors may have the address in their text, or what the receiver made of it."""
 
 
 class PostFailedError(Exception):
@@ -45,7 +48,7 @@ class Webhook:
         except TimeoutError:
             raise PostFailedError(f"no answer within {self._timeout_s:g} s") from None
         except Exception as error:  # of HTTP, TLS, a proxy, or for want of a thread
-            words = str(error) if isinstance(error, OSError) else "not posted"  # others may quote the address
+            words = str(error) if isinstance(error, NAMES_NO_ADDRESS) else "not posted"
             raise PostFailedError(f"{type(error).__name__}: {words}") from None
         if status not in SUCCESS:
             raise PostFailedError(f"HTTP status {status}")

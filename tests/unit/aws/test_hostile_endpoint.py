@@ -258,3 +258,37 @@ def test_a_metadata_service_that_does_not_end_yields_no_credentials_and_is_hung_
                 "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
             )
     assert all(attack.sent <= SENT_MAX for attack in attacks)
+
+
+@pytest.mark.parametrize("provider", ["InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"])
+def test_a_metadata_service_that_redirects_is_not_followed(
+    provider: str, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server() as elsewhere:
+        redirect = b"HTTP/1.1 307 Elsewhere\r\nLocation: http://127.0.0.1:%d/\r\nContent-Length: 0\r\n\r\n"
+        with Server(*[redirect % elsewhere.port] * 9) as server:
+            address = f"http://127.0.0.1:{server.port}"
+            monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+            monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+            monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
+            with pytest.raises(CredentialsUnavailableError, match=provider):
+                client_factory(configure(provider)).create_client(
+                    "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
+                )
+            assert server.requests
+        assert elsewhere.connections == 0
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "metadata.example", "127.0.0.1.example"])
+def test_keys_of_a_container_are_asked_for_at_no_other_machine_in_plain_http(
+    host: str, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://{host}/creds")
+    with pytest.raises(CredentialsUnavailableError, match="Unsupported host"):
+        client_factory(configure("ContainerCredentialsProvider")).create_client(
+            "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
+        )

@@ -105,7 +105,7 @@ async def test_a_proxy_that_refuses_the_tunnel_is_named_with_its_answer(monkeypa
 
 async def test_a_proxy_that_speaks_tls_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "https://127.0.0.1:1")
-    assert await post("http://127.0.0.1:1") == "UnusualError: not posted"
+    assert await post("http://127.0.0.1:1") == "UnusualError: a proxy that is not spoken to in plain HTTP"
 
 
 @pytest.mark.parametrize("name", ["answers that answer nothing", "headers", "a header"])
